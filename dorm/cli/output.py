@@ -168,7 +168,26 @@ def print_table(rows: Iterable[dict[str, Any]], columns: Sequence[Column]) -> No
     """Print as wide as needed: a narrower terminal folds lines, and a pipe gets them whole."""
     drawn = table(rows, columns)
     # `print(width=…)` would be cut to the terminal's width.
-    SafeConsole(file=console.file, width=max(console.width, _width(drawn)), soft_wrap=False).print(drawn, crop=False)
+    wide = SafeConsole(file=console.file, width=max(console.width, _width(drawn)), soft_wrap=False)
+    wide.print(_Unpadded(drawn), crop=False)
+
+
+class _Unpadded:
+    """A table whose lines end with their last word, not with the spaces that fill the last column."""
+
+    def __init__(self, drawn: Table) -> None:
+        self._drawn = drawn
+
+    def __rich_console__(self, drawing: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for found in Segment.split_lines(drawing.render(self._drawn, options)):
+            segments = list(found)
+            while segments and not segments[-1].text.rstrip(" "):
+                segments.pop()
+            if segments:
+                last = segments.pop()
+                yield from segments
+                yield Segment(last.text.rstrip(" "), last.style)
+            yield Segment.line()
 
 
 def _width(drawn: Table) -> int:

@@ -169,9 +169,11 @@ def judge_settings(state: State) -> Iterator[Finding]:
         )
 
 
-def judge_rotation(failed: RotationFailed | None, at: int, rotated: int) -> Iterator[Finding]:
-    """Judge the newest failure of a rotation, record `at`, given the newest cut, record `rotated` (0 for none)."""
-    if failed is None or at < rotated or failed.in_vain:
+def judge_rotation(failures: Sequence[RotationFailed]) -> Iterator[Finding]:
+    """Judge the failures of rotations since the newest cut, in order: a cut makes up for those before it.  A request that came
+    too early says nothing about the others."""
+    failed = next((one for one in reversed(failures) if not one.in_vain), None)
+    if failed is None:
         return
     todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"
     yield f.wrong("rotation", "log", f"the log was not rotated: {failed.reason}", todo)

@@ -139,9 +139,10 @@ class Follower:
                 "counters start again: the log is not the one that they were counted from", file=str(self._file)
             )
             kept = None
+        # `nearest` rejects snapshots by their build, except one at a cut, which a master has signed.
         build = fingerprint(*FOLDED_BY)
         upto = kept.tally.seq if kept is not None else await self._log.end()
-        found = await nearest(self._log, upto=upto, core=SCHEMA, build=build, load=partial(load, build=build))
+        found = await nearest(self._log, upto=upto, core=SCHEMA, build=build, load=partial(load, build=None))
         self._state = found[1] if found is not None else State()
         self._tally = kept.tally if kept is not None else Tally.begin(self._state)
         self._record = kept.record if kept is not None else ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from events.archive.segments import SegmentLog
 from events.archive.stores.interface import ArchiveMissing, Name, StoreError, digest_of, name_of
 from events.archive.stores.opening import open_store
 from events.log.interface import EventLog, ReadableLog
-from events.log.records import Archived, LogDamaged
+from events.log.records import Archived, LogDamaged, LogError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -83,7 +83,11 @@ def _touched(file: int) -> tuple[int, ...]:
 
 
 class Archives:
-    """The archives up to one cut, in one store."""
+    """The archives up to one cut, in one store.
+
+    A place may hold other archives, too: those of a rotation that died, and those of an earlier log of the same cluster.  The
+    cut names the last archive of this log.  Each archive begins with the hash chain before its first record, which the one
+    before it has to end with."""
 
     def __init__(self, store: ArchiveStore, cluster: str, last: Name) -> None:
         self._store = store
@@ -92,6 +96,10 @@ class Archives:
         self._names: list[Name] | None = None
         self._opened: OrderedDict[Name, SegmentLog] = OrderedDict()
         self._checked: Checked = {}
+        self._before: dict[int, tuple[Name, str]] = {}
+        """The archive that begins after a sequence, and the hash chain with which it does."""
+        self._until: dict[int, tuple[Name, str]] = {}
+        """The archive that ends with a sequence, and the hash chain with which it does."""
 
     @property
     def place(self) -> str:
@@ -102,40 +110,98 @@ class Archives:
         return self._last.upto
 
     async def names(self) -> list[Name]:
-        """Return the archives that make up the past, first to last.  Raises StoreError, and ArchiveMissing with the first gap
-        from the end."""
-        if self._names is None:
-            self._names = self._line(await self._store.names())
-        return self._names
+        """Return the archives that hold the past, first to last; `missing` says what is not in them.  Raises StoreError."""
+        if self._names is not None:
+            return self._names
+        names = await self._line(await self._store.names())
+        if _gap(names) is None:  # Otherwise, what is missing may be put back.
+            self._names = names
+        return names
 
-    def _line(self, found: Sequence[Name]) -> list[Name]:
-        """Return those that follow each other.  A rotation that died may have left others, which start where one of these
-        does."""
-        by_end: dict[int, Name] = {}
-        for name in found:
-            other = by_end.get(name.upto)
-            if name.after < name.upto and (other is None or name.after < other.after):
-                by_end[name.upto] = name
-        by_end[self._last.upto] = self._last
-        line = [self._last]
-        while line[-1].after:
-            before = by_end.get(line[-1].after)
-            if before is None:
-                raise ArchiveMissing(
-                    f"the archive with the records up to {line[-1].after:,} is not in {self.place}; put it back from a copy, "
-                    "or name another place with --archives"
-                )
-            line.append(before)
+    async def missing(self) -> ArchiveMissing | None:
+        """Return the error for the first records that are in no archive here, None if all are.  Raises StoreError."""
+        upto = _gap(await self.names())
+        return None if upto is None else self._missing(upto)
+
+    def _missing(self, upto: int) -> ArchiveMissing:
+        return ArchiveMissing(
+            f"the archive with the records up to {upto:,} is not in {self.place}; put it back from a copy, or name another "
+            "place with --archives"
+        )
+
+    async def _line(self, found: Sequence[Name]) -> list[Name]:
+        """Return those that follow each other up to the last, and before a gap those that end first before it."""
+        by_end: dict[int, list[Name]] = {}
+        for name in sorted(found):
+            if name.after < name.upto < self.upto:
+                by_end.setdefault(name.upto, []).append(name)
+        ends, line = sorted(by_end), [self._last]
+        while at := bisect_right(ends, line[-1].after):
+            line.append(await self._choice(by_end[ends[at - 1]], line[-1]))
         return line[::-1]
+
+    async def _choice(self, ending: Sequence[Name], following: Name) -> Name:
+        """Return which of several archives with the same end comes before another one; if none does, reading it fails."""
+        if len(ending) == 1 or ending[0].upto != following.after:
+            return ending[0]
+        wanted = await self._chain(following, following.after)
+        for name in ending:
+            with contextlib.suppress(LogError):
+                if wanted and await self._chain(name, name.upto) == wanted:
+                    return name
+        return ending[0]
+
+    async def _chain(self, name: Name, seq: int) -> str:
+        """Return the hash chain after a record with which an archive begins or ends, "" if it does not say."""
+        archive = await open_archive_of(self._store, name, self._cluster, checked=self._checked)
+        try:
+            return await _chain_at(archive, seq)
+        finally:
+            await archive.close()
+
+    async def _holding(self, seq: int) -> Name:
+        """Return the archive with a record, the first one for 0.  Raises StoreError, ArchiveMissing."""
+        names = await self.names()
+        name = names[min(bisect_left([one.upto for one in names], seq), len(names) - 1)]
+        if max(seq, 1) <= name.after:
+            raise self._missing(name.after)
+        return name
+
+    async def _open(self, name: Name) -> SegmentLog:
+        """Open an archive, which has to fit its neighbors that were opened before.  Raises StoreError, LogDamaged."""
+        try:
+            archive = await open_archive_of(self._store, name, self._cluster, checked=self._checked)
+            self._before[name.after] = name, await _chain_at(archive, name.after)
+            self._until[name.upto] = name, await _chain_at(archive, name.upto)
+            try:
+                self._check_joint(name.after)
+                self._check_joint(name.upto)
+            except LogDamaged:
+                await archive.close()
+                raise
+        except LogError:  # The right one may be put there, under another name.
+            self._names = None
+            self._before.clear()
+            self._until.clear()
+            raise
+        return archive
+
+    def _check_joint(self, seq: int) -> None:
+        """Raises LogDamaged if the archives before and after a record are of different logs."""
+        (one, ends), (other, begins) = self._until.get(seq, (None, "")), self._before.get(seq, (None, ""))
+        if ends and begins and ends != begins:
+            raise LogDamaged(
+                f"the archives {one} and {other} in {self.place} are of different logs of this cluster: the records of the "
+                "first are not those before the second; put the right one back from a copy",
+                code="archive.of_another_log",
+            )
 
     async def at(self, seq: int) -> SegmentLog:
         """Return the archive that holds a record; it stays open for a while.  Raises StoreError, LogDamaged, LogRefused."""
-        names = await self.names()
-        name = names[min(bisect_left([one.upto for one in names], seq), len(names) - 1)]
+        name = await self._holding(seq)
         found = self._opened.get(name)
         if found is None:
-            found = await open_archive_of(self._store, name, self._cluster, checked=self._checked)
-            self._opened[name] = found
+            found = self._opened[name] = await self._open(name)
         self._opened.move_to_end(name)
         while len(self._opened) > _OPEN:
             await self._opened.popitem(last=False)[1].close()
@@ -145,8 +211,8 @@ class Archives:
         """Yield the records after `after`, up to the end of the last archive.  An archive is kept open while it is read, by
         anyone else who uses these."""
         while after < self.upto:
-            name = (await self.names())[bisect_left([one.upto for one in await self.names()], after + 1)]
-            archive = await open_archive_of(self._store, name, self._cluster, checked=self._checked)
+            name = await self._holding(after + 1)
+            archive = await self._open(name)
             try:
                 async with contextlib.aclosing(archive.read(after=after, subjects=subjects)) as batches:
                     async for batch in batches:
@@ -163,13 +229,41 @@ class Archives:
             middle = (low + high) // 2
             archive = await self.at(names[middle].upto)
             low, high = (middle + 1, high) if await archive.at_time(time) == names[middle].upto else (low, middle)
-        return await (await self.at(names[low].upto)).at_time(time)
+        found = await (await self.at(names[low].upto)).at_time(time)
+        if found == names[low].after:  # The record is the last one of the archive before.
+            await self._holding(found)
+        return found
+
+    async def last_on(self, subject: str) -> Record | None:
+        """Return the last record of a subject.  Raises as `at`."""
+        seq = self.upto
+        while seq:
+            name = await self._holding(seq)
+            if (found := await (await self.at(seq)).last_on(subject)) is not None:
+                return found
+            seq = name.after
+        return None
 
     async def close(self) -> None:
         for archive in self._opened.values():
             await archive.close()
         self._opened.clear()
         await self._store.close()
+
+
+def _gap(names: Sequence[Name]) -> int | None:
+    """Return the end of the first records that none of these archives holds, None if they hold all."""
+    before = 0
+    for name in names:
+        if name.after != before:
+            return name.after
+        before = name.upto
+    return None
+
+
+async def _chain_at(archive: SegmentLog, seq: int) -> str:
+    """Return the hash chain that the snapshot at a sequence states, "" if there is none."""
+    return next((info.chain for info in await archive.snapshots.infos() if info.seq == seq), "")
 
 
 class WholeLog(EventLog):
@@ -254,12 +348,7 @@ class WholeLog(EventLog):
     async def last_on(self, subject: str) -> Record | None:
         found = await self._stream.last_on(subject)
         past = await self._past(0) if found is None else None
-        names = await past.names() if past is not None else []
-        for name in reversed(names):
-            assert past is not None
-            if (found := await (await past.at(name.upto)).last_on(subject)) is not None:
-                return found
-        return found
+        return found if past is None else await past.last_on(subject)
 
     async def start(self) -> int:
         return 0

@@ -65,6 +65,13 @@ def test_a_pipe_and_wide_output_show_the_whole_note(printed: Callable[..., list[
         assert lines[1].endswith(NOTE)
 
 
+def test_lines_end_with_their_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = on_paper(monkeypatch)
+    show(ROWS, COLUMNS, Format.wide, note=("NOTE", "note"))
+    assert [len(line) - len(line.rstrip()) for line in page.getvalue().splitlines()] == [0, 0, 0]
+    assert page.getvalue().splitlines()[2].split() == ["b", "running"]
+
+
 def on_paper(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What is printed from here on."""
     page = io.StringIO()

@@ -175,9 +175,7 @@ async def image(docker_host: str, docker_image: str) -> AsyncIterator[str]:
 async def _remove_stages(engine: Engine, url: str) -> None:
     """The classic builder keeps the image of each stage."""
     async with aiodocker.Docker(url) as docker:
-        for one in await docker.images.list(
-            filters=json.dumps({"label": ["dorm.stage=install"], "dangling": ["true"]})
-        ):
+        for one in await docker.images.list(filters={"label": ["dorm.stage=install"], "dangling": ["true"]}):
             await engine.remove_image(one["Id"])
 
 

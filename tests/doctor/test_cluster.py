@@ -77,18 +77,20 @@ def test_masters(row: Leader, masters: list[Asked[MasterStatus]] | None, expecte
 
 
 @pytest.mark.parametrize(
-    ("code", "at", "rotated", "expected"),
+    ("codes", "expected"),
     [
-        ("archive.not_written", 90, 0, [("wrong", "rotation", "log")]),
-        ("archive.not_written", 90, 50, [("wrong", "rotation", "log")]),
-        ("archive.not_written", 90, 120, []),  # A later one did its work.
-        ("rotation.nothing_due", 90, 50, []),  # The request came too early.
+        ([], []),
+        (["archive.not_written"], ["archive.not_written"]),
+        (["archive.not_written", "archive.store.failed"], ["archive.store.failed"]),
+        (["rotation.nothing_due"], []),  # The request came too early.
+        (["archive.not_written", "rotation.nothing_due", "rotation.no_archives"], ["archive.not_written"]),
     ],
 )
-def test_a_rotation_that_failed(code: str, at: int, rotated: int, expected: list[tuple[str, str, str]]) -> None:
-    failed = k.RotationFailed(id="f", by="m1", code=code, reason="no room")
-    assert bad(list(judge_rotation(failed, at, rotated))) == expected
-    assert list(judge_rotation(None, 0, rotated)) == []
+def test_rotations_that_failed(codes: list[str], expected: list[str]) -> None:
+    failures = [k.RotationFailed(id=code, by="m1", code=code, reason=code) for code in codes]
+    found = list(judge_rotation(failures))
+    assert bad(found) == [("wrong", "rotation", "log")] * len(expected)
+    assert all(code in one.text for one, code in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(

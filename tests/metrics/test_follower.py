@@ -12,16 +12,18 @@ import pytest
 from dorm.metrics.cluster import exposition
 from dorm.metrics.follower import Follower
 from events.log.records import LogUnavailable
+from tests.master.sealed import sealed_log
 from tests.metrics.scrapes import values
 from tests.metrics.test_tally import counted
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
+from tests.rotation.logs import ALL, Rotating
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from events.log.memory import MemoryLog
+    from events.log.interface import ReadableLog
     from events.log.records import Record
 
 
@@ -31,7 +33,7 @@ def busy() -> list[Record]:
 
 
 @contextlib.asynccontextmanager
-async def following(log: MemoryLog, file: Path | None, *, killed: bool = False) -> AsyncIterator[Follower]:
+async def following(log: ReadableLog, file: Path | None, *, killed: bool = False) -> AsyncIterator[Follower]:
     """A process that counts; one that is killed saves nothing more."""
     follower = Follower(log, file=file, clock=time.time_ns)
     running = asyncio.create_task(follower.run())
@@ -70,6 +72,17 @@ async def test_counters_continue_after_a_stop_and_after_a_kill(busy: list[Record
         assert totals(found) == totals(await scraped(once))
     assert found["dorm_counted_from_sequence", ()] == 0
     assert found["dorm_apps_accepted_total", ()] == counted(busy)[1].accepted
+
+
+async def test_another_build_starts_at_a_cut_without_the_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotating = Rotating(sealed_log(seals=3, between=30), tmp_path)
+    assert await rotating.rotator().step(ALL) is not None
+    (tmp_path / "archives").rename(tmp_path / "elsewhere")
+    monkeypatch.setattr("dorm.metrics.follower.fingerprint", lambda *_: "another build")
+    async with following(rotating.whole, None) as follower:
+        assert (await scraped(follower))["dorm_folded_sequence", ()] == await rotating.stream.end()
 
 
 @pytest.mark.parametrize("damage", ["cut", "another log", "later version"])

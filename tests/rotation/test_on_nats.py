@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
+from dorm.cli.operating.doctor import rotation_findings
 from dorm.client.client import Client
 from dorm.client.errors import Refused
 from dorm.client.rotation import rotate
@@ -150,3 +151,22 @@ async def test_only_records_covered_by_a_cut_may_be_missing(server: NatsServer, 
     with raises(LogDamaged, "log.records_lost"):
         await connection.stream.check()
     await connection.close()
+
+
+async def test_the_doctor_sees_what_failed_since_the_last_rotation(server: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "archives").write_text("a file where the archives' folder should be")
+    settings = Settings(spool=tmp_path / "spool", place=str(tmp_path / "archives"))
+    async with leading(server, settings) as (_, client):
+        connection = await Connection.open(server.url, CLUSTER)
+        await busy(client, 20)
+        assert await rotation_findings(connection) == []
+        with raises(Refused, "archive.store.failed"):
+            await rotated(client)
+        with raises(Refused, "rotation.nothing_due"):  # Somebody keeps more, and asks in vain.
+            [cut async for cut in rotate(client, keep_records=10**6)]
+        (found,) = await rotation_findings(connection)
+        assert (found.level, found.check) == ("wrong", "rotation")
+        (tmp_path / "archives").unlink()
+        await rotated(client)
+        assert await rotation_findings(connection) == []
+        await connection.close()

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.core.state import digest
+from dorm.client.client import Client
+from dorm.core.fold.evolve import evolve
+from dorm.core.state import SCHEMA, State, digest
 from dorm.rotation.policy import Policy, RotationError
 from dorm.snapshots import newest
 from events.archive import whole
@@ -18,7 +20,7 @@ from events.chain.cuts import signed
 from events.codec import encode
 from events.errors import DormError
 from events.log.interface import EventLog, ReadableLog
-from events.log.memory import MemoryLog
+from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Archived, LogDamaged
 from events.log.snapshots import SnapshotInfo, surplus
 from events.subjects import rotations
@@ -27,7 +29,7 @@ from replay.moments import AtSequence
 from replay.travel.travel import state_at
 from tests.errors import raises
 from tests.lab.machines.small_disk import small_disk
-from tests.master.sealed import CLUSTER, SealedLog, sealed_log
+from tests.master.sealed import CLUSTER, START, SealedLog, sealed_log
 from tests.rotation.logs import ALL, Rotating, records_of
 
 if TYPE_CHECKING:
@@ -216,3 +218,24 @@ def test_a_whole_log_passes_on_everything_of_its_stream() -> None:
     stream = MemoryLog(lambda: 0)
     whole = WholeLog(stream, "lab")
     assert (whole.progress, whole.parts) == (stream.progress, stream.parts)
+
+
+async def test_another_core_folds_the_log_from_its_first_record(
+    rotating: Rotating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not use the snapshot at a cut that the core before it made, so it needs the archives, once."""
+    while await rotating.rotator(most=50).step(ALL) is not None:
+        pass
+    whole = rotating.whole
+    state = State()
+    for record in await records_of(whole):
+        evolve(state, record)
+    for module in ("dorm.snapshots", "dorm.core.snapshot"):
+        monkeypatch.setattr(f"{module}.SCHEMA", SCHEMA + 1)
+    assert await newest(whole) is None
+    client = Client(whole, MemoryBus(lambda: START), CLUSTER)
+    assert digest(await client.state()) == digest(state)
+
+    (tmp_path / "archives").rename(tmp_path / "elsewhere")
+    with raises(StoreError, "archive.missing"):
+        await Client(rotating.whole, MemoryBus(lambda: START), CLUSTER).state()

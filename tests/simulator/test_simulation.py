@@ -8,7 +8,7 @@ import sys
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from dorm.core.invariants import violations
 from events import kinds as k
@@ -44,10 +44,19 @@ def of(written: Written, kind: type[E]) -> list[tuple[float, E]]:
 @pytest.mark.soak
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
+@example(
+    # Most of the work is done in a container of which the log never says that it ended: its node does not come back.
+    Scenario(
+        apps=(app("a", 0.0, 21.0),),
+        nodes=nodes(2),
+        outages=(Outage("n0", 22.0, None),),
+        timings=Timings(checkpoint_every_s=5.0, checkpoint_s=0.0),
+    )
+)
 async def test_every_run_is_sound_and_ends(scenario: Scenario) -> None:
     simulation = Simulation(scenario)
     records = []
-    began: dict[tuple[str, int, int], int] = {}
+    began: dict[tuple[str, int, int], tuple[int, str]] = {}
     worked: dict[str, int] = {}
     ended: dict[str, str] = {}
 
@@ -55,9 +64,9 @@ async def test_every_run_is_sound_and_ends(scenario: Scenario) -> None:
         records.append(record)
         assert violations(simulation.state) == []
         if isinstance(event, k.ContainerStarted):
-            began[event.app, event.generation, event.slot] = record.time
+            began[event.app, event.generation, event.slot] = record.time, event.node
         elif isinstance(event, k.ContainerExited):
-            start = began.pop((event.app, event.generation, event.slot), record.time)
+            start, _ = began.pop((event.app, event.generation, event.slot), (record.time, ""))
             worked[event.app] = worked.get(event.app, 0) + record.time - start
         for fact in event.events if isinstance(event, k.Round) else ():
             if isinstance(fact, k.AppCompleted | k.AppFailed | k.AppCancelled | k.AppRejected):
@@ -66,6 +75,9 @@ async def test_every_run_is_sound_and_ends(scenario: Scenario) -> None:
 
     simulation.observe(watch)
     simulation.run()
+    for (lost, _, _), (start, node) in began.items():  # They worked until their nodes failed.
+        fails = [simulation.begin + round(one.at_s * SECOND) for one in scenario.outages if one.node == node]
+        worked[lost] = worked.get(lost, 0) + min((at for at in fails if at >= start), default=start) - start
     assert not simulation.state.submissions
     assert len(ended) + len(simulation.unfinished) == len(scenario.apps)
     for one in scenario.apps:

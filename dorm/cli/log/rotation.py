@@ -157,6 +157,8 @@ async def _parts(connection: Connection) -> list[Part]:
     log = WholeLog(connection.stream, connection.cluster, place=archives_place())
     try:
         archives = await log.archives()
+        if archives is not None and (gap := await archives.missing()) is not None:
+            raise gap
         for name in await archives.names() if archives is not None else ():
             assert archives is not None
             found.append(Part(name.after + 1, name.upto, f"{archives.place}/{connection.cluster}/{name}", str(name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from pathlib import Path
@@ -152,7 +153,7 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     by_node = {one.status.node: one for one in agents} if agents is not None else None
     looked += [*cluster.judge_masters(leader, masters), *cluster.judge_nodes(state, by_node)]
     looked += cluster.judge_settings(state)
-    looked += await _rotation(connection)
+    looked += await rotation_findings(connection)
     answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
     looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])
     looked += cluster.judge_versions({name: one.status.build for name, one in answered}, BUILD)
@@ -169,25 +170,26 @@ async def _endangered(connection: Connection) -> list[Finding]:
     return [wrong("quorum", "log", danger, "do so before the next restart of a server")] if danger else []
 
 
-async def _rotation(connection: Connection) -> list[Finding]:
-    """Look at the newest rotation that failed, which a later one may have made up for."""
+async def rotation_findings(connection: Connection) -> list[Finding]:
+    """Look at the rotations that failed since the last one that succeeded."""
     from dorm.doctor.cluster import judge_rotation
     from dorm.doctor.findings import unknown
     from events import subjects
     from events.codec import decode
     from events.kinds import RotationFailed
 
+    stream, failures = connection.stream, list[RotationFailed]()
+    failed = subjects.fact(connection.cluster, RotationFailed.__name__, subjects.MASTER)
     try:
-        last = await connection.stream.last_on(
-            subjects.fact(connection.cluster, RotationFailed.__name__, subjects.MASTER)
-        )
-        cut = await connection.stream.last_on(subjects.rotations(connection.cluster))
+        cut = await stream.last_on(subjects.rotations(connection.cluster))
+        async with contextlib.aclosing(
+            stream.read(after=cut.seq if cut is not None else 0, subjects=[failed])
+        ) as batches:
+            async for batch in batches:
+                failures += (event for record in batch if isinstance(event := decode(record), RotationFailed))
     except LogError as error:
         return [unknown("rotation", "log", f"whether the last rotation failed is not known: {error}")]
-    failed = decode(last) if last is not None else None
-    if last is None or not isinstance(failed, RotationFailed):
-        return []
-    return list(judge_rotation(failed, last.seq, cut.seq if cut is not None else 0))
+    return list(judge_rotation(failures))
 
 
 async def _leader(connection: Connection, state: State) -> Leader:
