@@ -1,6 +1,6 @@
 """The actions of reconciliation, carried out on the runtime: launch, halt, report, discard.
 
-Each container has at most one action under way; one that fails is tried again when reconciliation next asks for it.
+Each container has at most one action under way; a failed action is tried again when reconciliation next asks for it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Actions:
         self.launching: set[Key] = set()
         """Containers being launched, which the runtime may not list as running yet."""
         self.announced: dict[Key, Announced] = {}
-        """What was last written for each container; empty after a restart."""
+        """The last announcement written for each container; empty after a restart."""
         self.prepared: dict[Key, str] = {}
         """Containers for which all preparation before the release is done, with the reason if they were not
         created."""
@@ -148,7 +148,7 @@ class Actions:
             pause = _AGAIN_S
         except LogError:
             raise
-        except Exception:  # Whatever goes wrong with one app's container ends nobody else's.
+        except Exception:  # A failure of one app's container ends no other app's.
             _log.exception("an action failed; please report this", node=self._config.name, action=repr(action))
             pause = _AGAIN_S
         finally:
@@ -233,7 +233,7 @@ class Actions:
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
         except Refused as error:
             mounted = await self._looks.shared()
-            self._looks.doubted.set()  # What this node offers may have changed.
+            self._looks.doubted.set()  # This node's offers may have changed.
             await self._reporter.refused(key, error.cause if mounted else "checkpoints", str(error))
         except Conflict as error:
             await self._reporter.refused(key, "unknown", str(error))
@@ -284,8 +284,8 @@ class Actions:
             await self._runtime.remove(key)
 
     async def _prepare(self, key: Key) -> None:
-        """Have the image here and the container created, as far as that works before its release.  What does not work costs
-        the app nothing: the launch tries it again, and only that counts."""
+        """Fetch the image and create the container, if that works before its release.  A failure costs the app nothing:
+        the launch tries it again, and only that counts."""
         app = self._desired.to_prepare().get(key)
         if app is None or not await self._may_launch():
             return
@@ -297,7 +297,7 @@ class Actions:
             try:
                 # The app has run, so its folder is there.  Nothing makes it here, which would hide that it is missing.
                 here = await self._folders(key.app, app, resume=True)
-                # Most apps have saved a checkpoint by then; one that has not is created again.
+                # Most apps have saved a checkpoint by then; a container that has not started is created again.
                 expected = msgspec.structs.replace(app, resume=True)
                 await self._fetching.have(app)
                 await self._offers.check(app.spec, app.owner)
@@ -320,7 +320,7 @@ class Actions:
                 await self._runtime.put(key, name, b"")
 
     async def _announce(self, key: Key) -> None:
-        """Write what was announced last, where the container reads it."""
+        """Write the last announcement where the container reads it."""
         app = self._desired.wanted().get(key)
         if app is None:
             return

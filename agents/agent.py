@@ -1,12 +1,12 @@
-"""The agent: drives a runtime towards what the log says this node should run, and reports its state.
+"""The agent: drives a runtime towards the desired state on the log, and reports its state.
 
 Level-triggered: whatever woke it (a record, a hint of the engine, the clock), it lists, compares and acts, so a crash, a
 restart or a repeated message ends in the same state.  Each container has at most one action under way.
 
 Containers may run as long as the node's lease, which the runtime keeps.  Only stored heartbeats extend it, counted
-from when they were sent.  An expired lease is never just extended: the agent first makes sure that nothing runs,
-joins again, and reads what it should run.  The same applies to an agent whose name another machine holds
-(`agents.identity`): it waits until the log shows that none of the other machine's containers can run any more.
+from when they were sent.  An expired lease is never just extended: the agent first makes sure that nothing runs, joins
+again, and reads its desired state.  The same applies to an agent whose name another machine holds (`agents.identity`):
+it waits until the log shows that none of the other machine's containers can run any more.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Agent:
         self._announced_lease_s = self._announced_s = 0.0
         """The longest lease that the master may assume for this node, and the last announced one."""
         self._good_for_s = math.inf
-        """The lease to which the last heartbeat extended what runs: the next one has to come well within it."""
+        """The lease that the last heartbeat gave to running containers: the next one has to come well within it."""
         self._good_until = 0.0
         """When that lease ends (`since_boot`), 0 before the first."""
         self._hurry = asyncio.Event()
@@ -198,7 +198,7 @@ class Agent:
             await self._note_news(pace)
 
     async def _note_news(self, pace: float) -> None:
-        """Note that what is desired may have changed; `pace` is that of heartbeats before."""
+        """Note that the desired state may have changed; `pace` is the pace of earlier heartbeats."""
         if self.joined.is_set() and not self._holds_name:
             self._cut_off = True
         if self._pace() < pace:
@@ -241,7 +241,7 @@ class Agent:
         return True
 
     async def _join(self) -> None:
-        """Announce the node. When the agent has read back its own announcement, it knows what it should run."""
+        """Announce the node. Once the agent has read back its own announcement, it knows its desired state."""
         while True:
             try:
                 if self._cut_off:
@@ -287,7 +287,7 @@ class Agent:
         again.  Raises Unavailable."""
         await self._look.find()
         left_s, knows_lease = max(0.0, await self._runtime.lease_left() or 0.0), self.desired.knows_lease
-        # The lease in a part may be out of date, so the agent tells the master which lease it uses.
+        # The lease in a part may be out of date, so the agent reports its lease to the master.
         self._announced_s = max(left_s, self.desired.lease_s) if self.desired.by_part and knows_lease else left_s
         sent_at = self._since_boot()
         name, config = self.config.name, self.config
@@ -362,7 +362,7 @@ class Agent:
             return  # The master must see that this node can't be used, and another machine may hold its name by now.
         if silent > self.desired.lease_s:
             raise Unavailable(
-                f"the engine has not answered for {silent:.0f} s, so it is unknown what runs here",
+                f"the engine has not answered for {silent:.0f} s, so the agent does not know what runs here",
                 code="runtime.silent",
             )
         # The next heartbeat must not wait long for a lost answer, or a short outage would cost a short lease.
@@ -372,8 +372,8 @@ class Agent:
             await self._announce_lease()
 
     async def _look_at_lease(self) -> bool:
-        """Return whether the lease is held.  Once it has expired, the runtime kills what runs, and the node must join
-        again."""
+        """Return whether the lease is held.  Once it has expired, the runtime kills all containers, and the node must
+        join again."""
         if await self._held():
             return not self._cut_off
         if not self._cut_off:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Announced(NamedTuple):
-    """What the files of a container say; 0 for a file that its app does not have."""
+    """The contents of a container's files; 0 for a file that its app does not have."""
 
     membership: int = 0
     """Of a live app: the one that was announced last."""
@@ -21,7 +21,7 @@ class Announced(NamedTuple):
 
 
 def announced(app: DesiredApp) -> Announced:
-    """Return what the files of the app's containers should say."""
+    """Return the contents for the files of the app's containers."""
     return Announced(app.membership if app.live else 0, app.batch_size)
 
 

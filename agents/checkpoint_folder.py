@@ -84,7 +84,7 @@ class CheckpointFolder:
             aside.unlink(missing_ok=True)
 
     def is_the_same(self) -> bool:
-        """Return False only if the folder is certainly another one than was found last."""
+        """Return False only if the folder certainly differs from the last one found."""
         try:
             return self.look() == self.id
         except OSError:
@@ -121,7 +121,7 @@ class CheckpointFolder:
             )
         if cluster not in ("", self.id):
             raise NotShared(
-                f"{self.path} is the folder of checkpoints {self.id}, and the app works in {cluster}: mount that",
+                f"{self.path} is the folder of checkpoints {self.id}, and the app's is {cluster}: mount that one",
                 code="checkpoints.differs",
             )
 
@@ -139,7 +139,7 @@ class Looks:
         self._node = node
         self._turn = asyncio.Lock()
         self._last: asyncio.Task[object] | None = None
-        """The look that still holds its thread, though its caller may have given up."""
+        """The look that still holds its thread, even if its caller has given up."""
 
     async def __call__(self, look: Callable[[], T]) -> T:
         """Return the result of `look`.  Raises what it raises, and Unavailable if the folder does not answer in time."""

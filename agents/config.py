@@ -81,7 +81,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             if not is_label(label):
                 raise ConfigError(
                     f"label {label!r}: no app could require it; start its name with a letter, use letters, digits "
-                    "and _ . / -, and take none of and, or, not, in, has",
+                    "and _ . / -, and none of the words and, or, not, in, has",
                     code="config.labels.malformed",
                 )
         for allowance in self.allow:

@@ -47,7 +47,7 @@ def container_spec(
 
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
     same path), `outputs_dir` and `outputs_mount` the same of its outputs, `run_dir` the container's private folder as the
-    container sees it, `mounts` its volumes, `environment` what has to be built before its command can run.
+    container sees it, `mounts` its volumes, `environment` the environment to build before its command can run.
     """
     spec, placement = app.spec, sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command

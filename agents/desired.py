@@ -1,8 +1,8 @@
 """What this node should run: a fold over the master's rounds and over the node's own facts.
 
-Pure.  It depends on the log alone, so a restarted agent desires the same as one that never stopped.  The node's own reports
-are part of it: a container that was reported as started and can't be found has ended, while one that never was has yet to be
-started.
+Pure.  It depends on the log alone, so a restarted agent has the same desired state as one that never stopped.  The
+node's own reports are part of it: a missing container has ended if its start was reported, and has yet to be started
+otherwise.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ class DesiredApp(msgspec.Struct):
     killed: bool = False
     """Its containers get no time to stop."""
     ahead: bool = False
-    """Whether containers of a generation that is not released yet are prepared: it replaces one that ran."""
+    """Whether containers of a generation that is not released yet are prepared: it replaces a container that ran."""
     held: Held | None = None
     batch: int = 0
     """Its batch size as decided last, in samples; 0 while it has its initial one, or none."""
     tenant: str = ""
     """Who owns it; "" on an open cluster."""
     next: AppSpec | None = None
-    """What its next generation starts with, if its owner has edited it."""
+    """The spec of its next generation, if its owner has edited it."""
     earlier: AppSpec | None = None
     """The spec of the generations up to `earlier_until`, if it is not `spec`."""
     earlier_until: int = 0
 
     def spec_of(self, generation: int) -> AppSpec:
-        """Return what the containers of a generation were started with."""
+        """Return the spec that the containers of a generation were started with."""
         return self.earlier if self.earlier is not None and generation <= self.earlier_until else self.spec
 
     def revise(self, fact: k.AppRevised) -> None:
@@ -133,7 +133,7 @@ class Desired(msgspec.Struct):
     """The state after `seq`, for one node.
 
     Which containers the master counts as running here is folded by the master's own rules, so that both agree on every key:
-    `due` holds what was released to this node and has not ended as far as the log shows.
+    `due` holds the containers that were released to this node and, by the log, have not ended.
     """
 
     node: str
@@ -178,18 +178,18 @@ class Desired(msgspec.Struct):
     joined_seq: int = 0
     """The last announcement of a machine with this name."""
     ended: dict[str, int] = {}
-    """Log times (UTC ns) at which apps ended that had containers here, as far as only the part says so."""
+    """Log times (UTC ns) at which apps with containers here ended, if only the part states them."""
     owners: dict[str, str] = {}
-    """Owners of apps that had containers here and have none now, as far as only the part says so."""
+    """Owners of apps that had containers here and have none now, if only the part states them."""
 
     @property
     def fresh(self) -> bool:
-        """Whether what is desired is not older than the last announcement.  Before that, containers may have been counted as
-        ended, and their generation as over, though nothing here shows it: nothing is started or stopped."""
+        """Whether the desired state is at least as new as the last announcement.  Before that, containers may have been
+        counted as ended, and their generation as over, without a sign of it here: nothing is started or stopped."""
         return (self.part_seq if self.by_part else self.seq) >= self.joined_seq
 
     def owner_of(self, app_id: str) -> str | None:
-        """Return who owns an app that has or had containers here, None for one that is not known."""
+        """Return the owner of an app that has or had containers here, None for an unknown app."""
         app = self.apps.get(app_id)
         return app.owner if app is not None else self.owners.get(app_id)
 
@@ -262,7 +262,7 @@ class Desired(msgspec.Struct):
             self.round_seq = record.seq
 
     def may_hold(self, identity: str) -> bool:
-        """Return whether a join as `identity` would take effect, as far as the log shows."""
+        """Return whether, by the log, a join as `identity` would take effect."""
         gone = self.condition in ("", "left") or self.lease_ended
         return may_hold(self.holder, identity, gone=gone)
 
@@ -435,7 +435,7 @@ class Desired(msgspec.Struct):
         return self.times.node_lease_s
 
     def retention_of(self, app: str) -> float:
-        """Return how long (s) what an ended app left is kept."""
+        """Return how long (s) files of an ended app are kept."""
         return self.retentions.get(self.owner_of(app) or "", self.times.retention_s)
 
     def pace(self, interval_s: float) -> float:

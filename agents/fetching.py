@@ -34,7 +34,7 @@ _LOOKS, _PAUSE_S = 6, 0.5
 
 
 class Fetching:
-    """What one node fetches."""
+    """The fetches of one node."""
 
     def __init__(self, files: Files, cache: BlobCache) -> None:
         self._files = files
@@ -79,7 +79,9 @@ class Fetching:
                 await self._fetch(tenant, name, UNPACKED_MANIFEST, blobs)
                 manifest = await asyncio.to_thread(read_manifest, blobs, name)
             if manifest is None:
-                raise Unavailable("the node's cache does not keep what is put into it", code="workdir.not_writable")
+                raise Unavailable(
+                    "the node's cache loses files that were just stored in it", code="workdir.not_writable"
+                )
         except ManifestError as error:
             raise Refused(
                 "spec", f"its project folder {name[:12]} can't be laid out: {error}", code=error.code

@@ -84,7 +84,7 @@ def refusal(desired: Desired) -> str:
             f"one waits, and takes over once the other has not been heard for its lease ({lease}) and a margin"
         )
     return (
-        f"another machine{where}, or this one with a folder that was lost, holds the name {name} and is silent: what it ran "
-        f"may still run, so this one waits until the lease ({lease}) and a margin are over, and then takes over; to use it "
-        "now, start it with another --name"
+        f"another machine{where}, or this one with an earlier folder, holds the name {name} and is silent: its containers "
+        f"may still run, so this machine waits until the lease ({lease}) and a margin are over, and then takes over; to use "
+        "it now, start it with another --name"
     )

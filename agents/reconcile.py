@@ -77,8 +77,8 @@ def reconcile(
     prepared: Collection[Key] = (),
 ) -> list[Action]:
     """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours.
-    `written` is what this process last announced to each container; a restarted one has announced nothing, and does so again.
-    `prepared` are the containers for which this process has done what it could before their release."""
+    `written` has this process's last announcement to each container; a restarted one has announced nothing, and does so
+    again.  `prepared` are the containers that this process has prepared for their release as far as possible."""
     wanted, ahead = desired.wanted(), desired.to_prepare()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
@@ -98,7 +98,7 @@ def reconcile(
 
 
 def _ended(key: Key, desired: Desired) -> bool:
-    """Return whether the container has ended, or was never released, as far as the log shows."""
+    """Return whether, by the log, the container has ended or was never released."""
     return key in desired.exited or key not in desired.due
 
 

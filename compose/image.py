@@ -56,7 +56,7 @@ Origin = Literal["present", "cache", "registry", "packages"]
 
 
 class ImageUnavailable(Exception):
-    """There is no image and none can be built here; the message is one line that says why."""
+    """There is no image, and it can't be built here; the message is one line that says why."""
 
     code = "image.unavailable"
 

@@ -61,7 +61,7 @@ def decode(record: Record) -> Event:
         believed, version, open_fields = _believe(record.subject)
     if type(event) is not believed or event.v != version or (believed is Round and not _all_current(event)):
         return _decode_slowly(record)
-    if open_fields and any(_too_deep(getattr(event, name)) for name in open_fields):
+    if open_fields and _signs(record.body) > _DEEPEST and any(_too_deep(getattr(event, name)) for name in open_fields):
         return _unreadable(record, _NO_DOCUMENT)
     if event.id and event.at and event.by:
         return event
@@ -80,12 +80,17 @@ _OPEN_FIELDS: dict[type[Event], tuple[str, ...]] = {
     AppSubmitted: ("spec",),
     PolicyChanged: ("params", "set_params"),
 }
-"""Fields that hold what their author likes.  A round's hold what a fold has taken from these."""
+"""Fields that hold what their author likes.  A round's facts hold what a fold has taken from these."""
 
 
 def _may_be_deep(body: bytes) -> bool:
     """Return whether a body has so many signs of maps and lists, text included, that they may lie deep within each other."""
-    return len(body.translate(None, _NOT_OPENING)) > _SURELY_FLAT
+    return _signs(body) > _SURELY_FLAT
+
+
+def _signs(body: bytes) -> int:
+    """Return how many signs of maps and lists a body has, at least one for each level; text may look like some."""
+    return len(body.translate(None, _NOT_OPENING))
 
 
 def _is_deep(record: Record) -> bool:
@@ -154,7 +159,7 @@ def _decode_other(record: Record) -> Event:
     believed, version, open_fields = _believe(record.subject)
     if type(event) is not believed or event.v != version or believed is Round:
         return _decode_slowly(record)
-    if open_fields and any(_too_deep(getattr(event, name)) for name in open_fields):
+    if open_fields and _signs(record.body) > _DEEPEST and any(_too_deep(getattr(event, name)) for name in open_fields):
         return _unreadable(record, _NO_DOCUMENT)
     return _filled(event, record)
 

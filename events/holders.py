@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 def may_hold(holder: str, identity: str, *, gone: bool) -> bool:
-    """Return whether a join as `identity` takes effect.  `gone`: nothing of the holder can run any more.
+    """Return whether a join as `identity` takes effect.  `gone`: no container of the holder can run any more.
 
     Agents before 0.6.0 have no identity (""): the first agent with one succeeds them, since it usually is the same node after
     an upgrade."""

@@ -3,8 +3,9 @@
 A cluster whose log holds no `TrustEnabled` is open, and has no `Identities`.  On every other one a record's author is its
 subject's last token, whatever the body says, and `role_of` says what that author may do (`events.kinds.identities.Role`).
 
-A submission's id starts with its tenant: `<tenant>//<anything>`.  So an id that another tenant guesses or repeats is no id of
-theirs, and everything that derives from a submission's id (the app's id, its name's scope) belongs to the tenant as well.
+A submission's id starts with its tenant: `<tenant>//<anything>`.  So another tenant cannot take over an id by guessing
+or repeating it, and everything that derives from a submission's id (the app's id, its name's scope) belongs to the
+tenant as well.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Identities(msgspec.Struct):
     since: int
     """Sequence of the first `TrustEnabled`."""
     masters: list[str] = []
-    """Public keys of which one has to sign each round; empty if rounds need no signature."""
+    """Public keys, one of which has to sign each round.  Empty if rounds need no signature."""
     masters_since: int = 0
     """The record that named them."""
     masters_before: list[str] = []
@@ -117,8 +118,8 @@ class Identities(msgspec.Struct):
         return (who == DELIVERER and self.role_of(who) == "reader") or self.operates(who)
 
     def keys_at(self, basis: int) -> list[str]:
-        """Return the keys of which one has to sign a round with this basis; empty if it needs no signature.  A round that
-        was decided before the keys changed may be stored after that."""
+        """Return the keys, one of which has to sign a round with this basis; empty if it needs no signature.  A round
+        that was decided before the keys changed may be stored after that."""
         return self.masters if basis >= self.masters_since else self.masters_before
 
     def unreported_refusals(self) -> list[Refusal]:

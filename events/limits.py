@@ -1,4 +1,4 @@
-"""Bounds on numbers and texts of events, on the size of messages, and on what one party has of something that several share.
+"""Bounds on numbers and texts of events, on the size of messages, and on one party's part of something shared.
 
 Numbers are bounded so that sums and increments stay within 64 bits; an event beyond them is `events.kinds.Unreadable`.
 Messages are bounded by what every supported server accepts, never by one server's setting: an audit must split a decision as
@@ -54,8 +54,8 @@ _LEFT_OUT = "... ({:,} more characters)"
 
 
 class Shares:
-    """Places that several parties share.  A party has at most as many as it leaves free.  So one that wants all of them gets
-    half, two of them get a third each, and there is room for the next one."""
+    """Places that several parties share.  A party has at most as many as it leaves free.  So a party that wants all of
+    them gets half, two such parties get a third each, and there is room for another one."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -30,10 +30,11 @@ class LogQuestion(msgspec.Struct, frozen=True):
 
 
 class LogStretch(msgspec.Struct, frozen=True, array_like=True):
-    """Some output of which all lines were written at one time, as far as that is known."""
+    """Output whose lines were all written at one time, if that is known."""
 
     time: Moment
-    """UTC nanoseconds by the node's clock; 0 if it is not known.  A line that goes on in the next stretch has this time."""
+    """UTC nanoseconds by the node's clock; 0 if it is not known.  A line that continues in the next stretch has this
+    time."""
     data: bytes
 
 
@@ -73,9 +74,9 @@ class MasterStatus(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     end: int | None
-    """The last record of the log; None if the log did not tell it."""
+    """The last record of the log; None if the log did not report it."""
     lease_left_s: float
-    """Seconds for which it surely leads; 0 while it follows."""
+    """How long it certainly leads, in seconds; 0 while it follows."""
     disks: list[Disk] = []
 
     @property
@@ -106,7 +107,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
 
 
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user asks of the own tenant's view of the log; `events.log.views` reads the answer."""
+    """A user's question to the view of the log of their own tenant; `events.log.views` reads the answer."""
 
     what: Literal[
         "read", "end", "time", "states", "state", "report",
@@ -117,7 +118,7 @@ class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
     after: Sequence = 0
     """The last record that the reader has."""
     at: Moment = 0
-    """Its log time, by which another log in the same place is noticed; the time that is asked about."""
+    """Its log time, which reveals another log in the same place; the time that is asked about."""
     until: Sequence | None = None
     """None for the end of the log as it is now."""
     follow: bool = False

@@ -141,8 +141,8 @@ def asked_of(cluster: str, node: str, what: str) -> str:
 
 
 def session(cluster: str, node: str, what: str, tenant: str, who: str) -> str:
-    """Return the subject on which `who` enters a tenant's container on a node (`what` is `session`), and on which what follows
-    goes (`input`).  A server that guards subjects decides by it who may enter whose containers, and agents know by it who
+    """Return the subject on which `who` enters a tenant's container on a node (`what` is `session`), and sends input to
+    it (`input`).  A server that guards subjects decides by it who may enter whose containers, and agents know by it who
     does; `*` stands for any node, tenant and person."""
     where, whose, who = (one if one == "*" else token(one) for one in (node, tenant, who))
     return f"dorm.{cluster}.ask.{where}.{what}.{whose}.{who}"

@@ -22,18 +22,19 @@
     frames      snapshots for an archive;  whole_file: a file that is written completely or not at all
 
 A program or a notebook imports from the packages: `replay.travel.state_at`, `replay.audit.verify`, `replay.story.tell`,
-`replay.timeline.timeline`.  Their `__all__` is what others may rely on.  This module itself imports none of them.
+`replay.timeline.timeline`.  Others may rely on their `__all__`.  This module itself imports none of them.
 
 Everything here works on any `events.log.interface.ReadableLog`: a live cluster's log or an exported file.  The end is fixed
-when reading starts; later records are ignored.  States come from `evolve`, always from what was recorded, and `decide` only
-compares.  Work runs in a thread, batch by batch, so the loop stays free; memory is bounded by the state and a few batches.
+when reading starts; later records are ignored.  States come from `evolve`, always from the records, and `decide` only
+compares.  Work runs in a thread, batch by batch, so the loop stays free; memory is bounded by the state and a few
+batches.
 
 An audit folds the log twice.  A round at sequence s was decided on the state at its basis b < s, which is gone when s is read.
 The first pass, the survey, only folds, and notes (s, b, at, kind of question) of each round.  Each basis is at or after the
 previous round, so in the second pass at most one question is open at a time: the fold stops at b, answers the question,
 continues, and compares at s.  No question is open after a round, so the survey can cut there.  Other processes check the
 slices while the survey continues: each starts from the state before it and must end in the survey's state.  The log is read
-once; the first divergence is that of the first slice that has one.
+once; the first divergence is the one of the first slice with any.
 
     ReplayError
     ├── MomentError    a moment that cannot be parsed, or that is outside this log

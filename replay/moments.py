@@ -44,7 +44,7 @@ Moment = AtSequence | AtTime | BeforeEnd
 
 def not_in_log(seq: int, start: int, end: int) -> MomentError:
     """Return the error of a sequence outside a log that has records after `start` up to `end`."""
-    text = f"the log has records {start + 1} to {end}, so there is no {seq}"
+    text = f"the log has records {start + 1} to {end}, and no record {seq}"
     return MomentError(text, code="moment.after_end" if seq > end else "moment.before_start")
 
 

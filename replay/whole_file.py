@@ -1,6 +1,6 @@
-"""Writes a file in a thread; the file appears under its name whole and durable, or not at all.
+"""Writes a file in a thread; the file appears under its name only once it is complete and durable.
 
-A log has the specs, names and messages of all tenants, so what is written of it can be read by its owner alone.  A file that
+A log has the specs, names and messages of all tenants, so only the owner can read such a file.  A file that
 replaces another has that one's permissions.
 """
 

@@ -134,7 +134,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
         "'-9999d': '9999d' is not a duration between 0 and a year",
     ),
     ("moment.after_end", awaited(lambda: state_at(LOG, AtSequence(9))), "the log ends at 3, before 9"),
-    ("moment.after_end", drawn(since=9), "the log has records 1 to 3, so there is no 9"),
+    ("moment.after_end", drawn(since=9), "the log has records 1 to 3, and no record 9"),
     (
         "moment.after_end",
         awaited(lambda: range_of(LOG, Selection(since=AtTime(9 * 10**9)))),

@@ -34,13 +34,13 @@ FOLDERS = [
 ]
 
 
-def test_a_folder_is_one_thing() -> None:
+def test_a_package_has_a_limited_number_of_modules() -> None:
     """Well above 15 modules a folder is two."""
     sizes = {folder: len(list((ROOT / folder).glob("*.py"))) for folder in FOLDERS}
     assert {folder: size for folder, size in sizes.items() if size > 16} == {}
 
 
-def test_a_file_of_the_product_is_one_thing() -> None:
+def test_files_of_the_product_have_at_most_500_lines() -> None:
     lines = {
         path.relative_to(ROOT).as_posix(): path.read_text().count("\n")
         for package in PACKAGES

@@ -26,7 +26,7 @@ def test_every_earlier_release_has_its_log() -> None:
     assert logs <= set(_VERSIONS)
 
 
-def test_no_release_is_without_a_word_for_users() -> None:
+def test_every_release_has_notes_for_users() -> None:
     sections = re.split(r"^## .*$", (_ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
     assert len(sections) == len(_VERSIONS)
     assert all(re.search(r"^\* \S", section, re.MULTILINE) for section in sections)

@@ -1,6 +1,7 @@
-"""What an app's engine needs in a container: pure functions from spec and placement to environment, files and command.
+"""The needs of an app's engine in a container: pure functions from spec and placement to environment, files and
+command.
 
-    interface    what an engine is given (`Place`) and what it returns (`Launch`);  registry: the engines by name
+    interface    the input of an engine (`Place`) and its result (`Launch`);  registry: the engines by name
     plain        the command as it is;  elastic: the same, with the announcement of the generation's members
     torchrun     PyTorch: the variables of its launcher, or the launcher itself
     mpi          Open MPI: mpirun in the first container, its daemons in the others

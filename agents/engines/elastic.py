@@ -40,7 +40,8 @@ class Announcement(msgspec.Struct, frozen=True):
     """Seconds from the announcement within which the membership has to train."""
     members: list[Member]
     founders: list[int]
-    """Slots of the generation's first membership.  Only they may begin the job; all others join one that may be under way."""
+    """Slots of the generation's first membership.  Only they may begin the job; all others join a membership that may
+    be under way."""
 
 
 def announcement(

@@ -59,7 +59,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What an engine adds to a container."""
+    """Additions of an engine to a container."""
 
     command: tuple[str, ...]
     env: dict[str, str] = {}

@@ -42,7 +42,7 @@ TOKEN, HEAD, FOLDER, DIRECTORY = "DORM_LAUNCH_TOKEN", "DORM_LAUNCH_HEAD", "DORM_
 NOTE = "dorm-pid"
 """Begins the name of a file that notes a process of the job."""
 PORT_TAKEN = errno.EADDRINUSE
-"""98, by which an app reports to Dorm that a port is taken."""
+"""98, with which an app reports to Dorm that a port is taken."""
 STOPPED = 128 + signal.SIGTERM
 RETRY_S = 0.1
 HELLO_S = 10.0
@@ -202,7 +202,8 @@ async def head(address: str, port: int, size: int, command: list[str]) -> int:
         say(f"the container of rank {mine.lost.result()} is gone")
         # Asked to stop, it may still save; Dorm's grace time bounds that.
         await finish(job, None if stop.asked.is_set() else 0.0)
-        # A separate exit code, because Dorm distinguishes causes by it: a taken port is not a failure of the app.
+        # A separate exit code, because Dorm distinguishes causes by exit codes: a taken port is not a failure of the
+        # app.
         code = STOPPED if stop.asked.is_set() else mine.code_of(mine.lost.result())
     passing.cancel()
     await mine.end(code)
@@ -220,7 +221,7 @@ async def worker(address: str, port: int, rank: int, command: list[str]) -> int:
     send(writer, {**identity(), "rank": rank})
     processes = [await started(*command)] if command else []
     failing = asyncio.ensure_future(failure(processes))
-    # What has a command of its own serves the head, which may need it to save.
+    # A container with its own command serves the head, which may need it to save.
     passing = None if command else asyncio.ensure_future(stop.pass_on())
     reports: set[asyncio.Future[None]] = set()
     while True:
@@ -251,7 +252,7 @@ async def worker(address: str, port: int, rank: int, command: list[str]) -> int:
 
 
 async def failure(processes: list[Process]) -> int:
-    """Return the exit code of a command that failed; never return without a command or after one that succeeded."""
+    """Return the exit code of a command that failed; never return without a command, or after a successful one."""
     code = shown(await processes[0].wait()) if processes else 0
     return code or await asyncio.get_running_loop().create_future()
 
@@ -328,7 +329,7 @@ async def connected(address: str, port: int) -> tuple[StreamReader, StreamWriter
 
 
 async def first(*waits: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> int:
-    """Return the number of the first one that is over; the others are cancelled."""
+    """Return the number of the first one that has ended; the others are cancelled."""
     tasks = [asyncio.ensure_future(one) for one in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     over = next(number for number, task in enumerate(tasks) if task.done())

@@ -1,4 +1,4 @@
-"""The engine `plain`: the command as it is.  The contract's own variables say all that a worker needs."""
+"""The engine `plain`: the command as it is.  The contract's own variables contain everything that a worker needs."""
 
 from __future__ import annotations
 

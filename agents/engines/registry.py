@@ -21,5 +21,5 @@ _ENGINES: Final[dict[EngineName, Engine]] = {
 
 
 def prepare(place: Place) -> Launch:
-    """Return what the engine of the app's spec adds to a container."""
+    """Return the additions of the spec's engine to a container."""
     return _ENGINES[place.spec.engine](place)

@@ -3,7 +3,7 @@
 Without servers every container is a `worker`, as MultiWorkerMirroredStrategy wants it; worker 0 is the chief by convention.
 With servers there are `ps` tasks, and the first container is the `chief`, which coordinates a ParameterServerStrategy.  The
 others run a `tf.distribute.Server`, which never ends, so the launcher ends them with the chief: the app is complete when the
-chief is done.  A request to stop reaches the chief alone, which needs the servers to save what they hold.
+chief is done.  A request to stop reaches the chief alone, which needs the servers to save their parameters.
 """
 
 from __future__ import annotations

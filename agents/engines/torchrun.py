@@ -70,8 +70,8 @@ def _static(place: Place) -> tuple[str, ...]:
 
 def _c10d(place: Place) -> tuple[str, ...]:
     host = f"[{place.master_address}]" if ":" in place.master_address else place.master_address
-    # Named by the generation, so that a straggler of the previous one can't join.  Containers of one node share an address,
-    # by which torchrun would guess who hosts the store.
+    # Named by the generation, so that a straggler of the previous one can't join.  Containers of one node share an
+    # address, and torchrun would guess from it who hosts the store.
     return (
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{place.master_port}"),
         *("--rdzv-id", f"{place.app}-{place.generation}", "--rdzv-conf", f"is_host={int(place.rank == 0)}"),

@@ -129,7 +129,7 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
                 "there is neither pip nor uv here to install its requirements; use an image that has one of them"
             )
         install = [uv, "pip", "install", "--python", own] if uv else [own, "-m", "pip", "install"]
-        # As short as people would type it: the end of what was printed is why the app failed.
+        # As short as people would type it: the end of the output is the reason of the app's failure.
         run([*install, "-r", listed], inside, shown=("uv" if uv else "python -m") + " pip install -r " + REQUIREMENTS)
     for line in plan["setup"]:
         run(["/bin/sh", "-ec", line], inside, shown=line)

@@ -2,8 +2,8 @@
 
     FOLDER/KEY/       made by the agent, filled by a container (`builder`), which owns it
 
-One that a container uses holds a lock on it, so it is never removed.  Of the others those go first whose owner has most, and
-of these the ones that were not used for longest.  So nobody's builds push out those of others.
+One that a container uses holds a lock on it, so it is never removed.  Of the others, those of the largest owner go
+first, the longest unused ones before others.  So no owner's builds push out those of others.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 MOST_BYTES: Final = 32 * 1024**3
-"""Of all environments of a node together, as far as they are not in use."""
+"""Of all unused environments of a node together."""
 MOST: Final = 64
 """Environments that are kept."""
 _AHEAD_S: Final = 60.0
-"""Seconds by which a file's time may be ahead of the agent's clock."""
+"""How far, in seconds, a file's time may be ahead of the agent's clock."""
 _BASE = f"{sys.version_info.major}.{sys.version_info.minor} {sys.base_prefix}"
 
 
@@ -117,8 +117,8 @@ class Environments:
         return removed
 
     def _size(self, folder: Path) -> int:
-        """Return the bytes of one, measured once if it is built and no container can write to it; of one that cannot be
-        measured, more than all may have."""
+        """Return the bytes of one, measured once if it is built and no container can write to it; an environment that
+        cannot be measured counts as larger than all together may be."""
         if folder.name in self._sizes:
             return self._sizes[folder.name]
         last = deque(taken([folder]), maxlen=1)
@@ -131,8 +131,8 @@ class Environments:
         return size
 
     def _remove(self, folder: Path) -> bool:
-        """Remove one that no container uses; return whether that is so.  It is renamed first, so that none begins to use
-        it."""
+        """Remove an environment that no container uses; return whether that is so.  It is renamed first, so that none
+        begins to use it."""
         gone = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
         try:
             with _held(folder) as unused:
@@ -164,8 +164,8 @@ def _used_at(folder: Path) -> float:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Hold an environment meanwhile; yield whether no container uses it.  What holds none, because there is no lock, or
-    something that its containers have put in its place, is used by nobody."""
+    """Hold an environment meanwhile; yield whether no container uses it.  Without a lock, or if containers have
+    replaced it, no container uses it."""
     with contextlib.ExitStack() as held:
         try:
             lock = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

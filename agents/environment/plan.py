@@ -1,4 +1,4 @@
-"""What a container's environment is built of, its key, and the command that builds it before it becomes the app's own.
+"""The parts of a container's environment, its key, and the command that builds it and then becomes the app's own.
 
 Equal requirements, commands and interpreters of one owner share an environment. Apps of different owners never do,
 because the builder decides its content.
@@ -29,7 +29,7 @@ class Environment(msgspec.Struct, frozen=True):
     """One environment on one node."""
 
     key: str
-    """Hex: a hash of all that it is built of."""
+    """Hex: a hash of everything that it is built from."""
     source: str
     """Its folder on the node."""
     target: str
@@ -39,7 +39,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 def key_of(spec: AppSpec, owner: str, base: str) -> str:
-    """Return the key of a spec's environment, "" if it needs none. `base` names what it is built upon: an image, or
+    """Return the key of a spec's environment, "" if it needs none. `base` names its base: an image, or
     the node's own interpreter."""
     if not spec.needs_environment:
         return ""

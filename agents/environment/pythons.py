@@ -13,7 +13,7 @@ _NAME = re.compile(r"python(3\.[0-9]{1,2})")
 
 
 def detect_pythons() -> tuple[str, ...]:
-    """Return the versions for which a process would find a program such as `python3.12`, ascending. Blocks."""
+    """Return the versions that a process would find as a program such as `python3.12`, ascending. Blocks."""
     found = set()
     for folder in (Path(sys.executable).parent, *map(Path, SEARCHED.split(":"))):
         try:

@@ -1,4 +1,4 @@
-"""What containers have built: one that still builds its environment does not count as started."""
+"""What containers have built: a container that still builds its environment does not count as started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node follows: its part, and of the log its own facts; or the whole of the master's rounds.
+"""The records that a node follows: its part, and of the log its own facts; or the whole of the master's rounds.
 
     follower      reads both, and chooses between them; keeps what was read over a restart
     parts         pure: a part becomes what is desired, with the node's later facts on top

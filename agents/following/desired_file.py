@@ -27,8 +27,8 @@ DOUBT_S = 30.0
 
 
 class Doubt:
-    """Whether a log is shorter than what was read of it. In a cluster, a server that was cut off and briefly assumes
-    that it still leads reports that too, so the condition has to hold for half a minute."""
+    """Whether a log is shorter than the part that was read before.  In a cluster, a server that was cut off and briefly
+    assumes that it still leads reports that too, so the condition has to hold for half a minute."""
 
     def __init__(self) -> None:
         self._since: float | None = None

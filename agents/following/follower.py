@@ -1,4 +1,4 @@
-"""What this node reads, how far it has read, and its folded state on disk, from which a restart continues.
+"""The records that this node reads, its position, and its folded state on disk, from which a restart continues.
 
 If the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
 rounds.  The masters' lease says which of the two holds, and the node changes over when that changes.
@@ -111,7 +111,7 @@ class Follower:
                 break
             except LogDamaged as error:
                 if not any(seen.state == "running" for seen in await runtime.list()):
-                    return  # a recreated cluster, on a node where nothing of the old one is left
+                    return  # a recreated cluster, on a node without remains of the old one
                 if doubted.confirmed(asyncio.get_running_loop().time()):
                     raise self._not_this_log(error) from error
                 await asyncio.sleep(_AGAIN_S)
@@ -239,11 +239,11 @@ class Follower:
                 return
 
     def _follow_part(self) -> None:
-        """What was folded of the rounds is as good as a part of the record up to which it was folded."""
+        """A state folded from rounds is as good as a part of the same record."""
         self._desired.by_part, self._desired.part_seq, self._desired.later = True, self._desired.seq, []
 
     def _follow_rounds(self) -> None:
-        """Fold the log from its start: a part does not say all that later rounds build on."""
+        """Fold the log from its start: a part does not contain everything that later rounds build on."""
         empty, desired = Desired(self._node), self._desired
         kept = {"joined_seq", "announced", "time", "unsigned"}
         for name in desired.__struct_fields__:

@@ -34,8 +34,8 @@ class Keys:
         """Whether the cluster is certainly open, and so stays open (`events.identities.takes`)."""
 
     async def believe(self, part: NodePart, signed: Signed, known: Identities | None) -> bool:
-        """Return whether a master of the cluster wrote this part.  `known`: what the node knows of the cluster's identities,
-        None if it knows none.  Raises LogUnavailable, LogRefused."""
+        """Return whether a master of the cluster wrote this part.  `known`: the cluster's identities as far as the node
+        knows them, None for none.  Raises LogUnavailable, LogRefused."""
         if part.cluster != self._cluster:
             return False
         if known is not None and _signs(known, part, signed):

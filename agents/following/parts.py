@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def install(desired: Desired, part: NodePart) -> bool:
-    """Replace the desired state by the part. Return False, and change nothing, for a part of another node, or one
-    that is older than the desired state: a delayed part must not bring back what has ended since."""
+    """Replace the desired state by the part. Return False, and change nothing, for a part of another node, or a part
+    older than the desired state: a delayed part must not bring back containers that have ended since."""
     if part.node != desired.node or part.seq <= desired.part_seq or part.epoch < desired.epoch:
         return False
     due_before, ended_before = desired.due, desired.exited
@@ -53,7 +53,7 @@ def _apply_later(desired: Desired) -> None:
 
 
 def known_of(masters: Masters | None, node: str) -> Identities | None:
-    """Return what a node has to know of the cluster's identities; None while the cluster is open."""
+    """Return the part of the cluster's identities that a node has to know; None while the cluster is open."""
     if masters is None:
         return None
     return Identities(

@@ -1,4 +1,4 @@
-"""What apps leave behind, in the folder that all nodes share: their outputs beside their checkpoints.
+"""Files that apps leave behind, in the folder that all nodes share: their outputs beside their checkpoints.
 
 folders    where an app's outputs and checkpoints lie, whose they are, and how they are removed
 opening    opens what a path names below a folder that apps write to, and nothing outside it

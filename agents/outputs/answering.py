@@ -89,7 +89,7 @@ async def answer_files(bus: Bus, cluster: str, runtime: Runtime, desired: Desire
 
 
 class _Pool:
-    """What the tenants have of the threads that touch files, each for itself: a file server that hangs, and a file that takes
+    """Each tenant's share of the threads that touch files: a file server that hangs, and a file that takes
     hours to read, holds those of one tenant and no others."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@
     ROOT/.dorm-apps/APP/origin    the digest of the checkpoint that it started from, if that is another app's
     ROOT/.dorm-apps/APP/incoming/ uploads that are not complete
 
-The owner's name is on disk so that every agent knows whose files these are: one that never ran the app, and one that has
-forgotten it.  Every function blocks.
+The owner's name is on disk so that every agent knows whose files these are: a node that never ran the app, and a node
+that has forgotten it.  Every function blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def folders_of(folder: CheckpointFolder, app: str, owner: str, *, resume: bool, 
 
 
 def prepare(folder: CheckpointFolder, app: str, owner: str, *, cluster: str) -> None:
-    """Make the folders of an app but that of its checkpoints.  Raises as `CheckpointFolder.check` does."""
+    """Make the folders of an app, except the folder of its checkpoints.  Raises as `CheckpointFolder.check` does."""
     folder.check(cluster)
     _make(folder.path, app, owner)
 
@@ -84,7 +84,7 @@ def owner_of(root: Path, app: str) -> str | None:
 
 
 def remove(root: Path, app: str) -> None:
-    """Remove all that an app left in the shared folder.  Every agent that ran a part of it does so, so it may be gone
+    """Remove all files of an app from the shared folder.  Every agent that ran a part of it does so, so it may be gone
     already."""
     if is_app(app):
         delete(root / app)

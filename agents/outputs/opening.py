@@ -34,7 +34,7 @@ class FilesError(DormError):
 
 
 def names_of(path: str) -> tuple[str, ...]:
-    """Return the names of a relative path.  Raises FilesError for one that could leave its folder."""
+    """Return the names of a relative path.  Raises FilesError for a path that could leave its folder."""
     names = tuple(name for name in path.split("/") if name not in ("", "."))
     if path.startswith("/") or ".." in names or "\0" in path:
         raise FilesError(
@@ -61,7 +61,7 @@ def opened(root: Path, path: str, *, hidden: str = "") -> Iterator[int]:
 
 @contextlib.contextmanager
 def _guarded(path: str) -> Iterator[None]:
-    """Turn errors of the operating system into what they mean for a path."""
+    """Turn errors of the operating system into errors about a path."""
     shown = path or "the folder"
     try:
         yield

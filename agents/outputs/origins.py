@@ -1,10 +1,11 @@
 """An app that starts from another one's checkpoint gets a copy of it, before its first container starts.
 
-The copy is complete before it has its name, so a container finds all of it.  Each node that starts one makes a copy, and the
-first that is complete counts.  Its digest is noted beside the app's files, where no container can write.
+The copy gets its name only once it is complete, so a container always finds a complete one.  Each node that starts one
+makes a copy, and the first that is complete counts.  Its digest is noted beside the app's files, where no container can
+write.
 
     digest    SHA-256 over a line for each entry, sorted by path: its path as JSON, a space, `folder`, or `file` or `program`
-              (one that can be executed) with the SHA-256 of what it holds
+              (one that can be executed) with the SHA-256 of its content
 
 Every function blocks.
 """
@@ -41,8 +42,8 @@ _NOTE = "origin"
 
 
 def bring(root: Path, app: str, text: str) -> str:
-    """Copy the checkpoint that `from` in the app's spec names, unless the app has a folder.  Return the digest of what was
-    copied, by this node or another; "" if none is noted.  Raises Refused, OSError."""
+    """Copy the checkpoint that `from` in the app's spec names, unless the app has a folder.  Return the digest of the
+    copied files, by this node or another; "" if none is noted.  Raises Refused, OSError."""
     origin = origin_of(text)
     if origin is None or (root / app).is_dir():
         return _noted(root, app) if origin is not None else ""

@@ -25,7 +25,7 @@ _AT_ONCE = 500
 
 
 def listed(root: Path, path: str, *, hidden: str = "") -> Iterator[list[FileEntry]]:
-    """Yield the entries at a path, folders before what is in them, some at a time.  Raises FilesError."""
+    """Yield the entries at a path, folders before their contents, some at a time.  Raises FilesError."""
     with opened(root, path, hidden=hidden) as found:
         status = os.fstat(found)
         if not stat.S_ISDIR(status.st_mode):
@@ -114,8 +114,8 @@ class Reader:
         self._closed = False
 
     def open(self) -> None:
-        """Open it, and compute the digest of what the asker has already.  Raises FilesError if it is not the file that the
-        question is about."""
+        """Open it, and compute the digest of the part that the asker already has.  Raises FilesError if it is not the
+        file that the question is about."""
         asked = self._asked
         if asked.offset % BLOCK:
             raise FilesError(f"a copy goes on at a multiple of {BLOCK} bytes", code="files.question.malformed")

@@ -1,6 +1,6 @@
 """Uploads into an app's outputs and checkpoints.
 
-An upload is a file of its own, where no container sees it, until all of it is there and its digest is right; then it is
+An upload is a file of its own, where no container sees it, until it is complete and its digest is right; then it is
 renamed to its place.  So an app finds a whole file or none.  Every function blocks.
 """
 
@@ -36,7 +36,7 @@ def write(incoming: Path, asked: WriteBlock) -> int:
     if asked.at % BLOCK or len(asked.data) > BLOCK:
         raise FilesError(f"a block of an upload begins at a multiple of {BLOCK} bytes", code="files.question.malformed")
     with _guarded(asked.place.path):
-        # With each block: an upload may be larger than what was free when it began.
+        # With each block: an upload may be larger than the free room when it began.
         if shutil.disk_usage(incoming.parent).free < _LEFT_FREE + len(asked.data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         file = _open(incoming, asked)

@@ -10,10 +10,10 @@ and of live apps (`elastic: live`), whose other words are in events/kinds/agents
     {"epoch": 3, "step": 1260, "samples": 1797, "ledger": "64 hex digits"}                   an epoch of data has ended
 
 Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at
-most once in `REQUEST_S`.  Which of them go on the log is for `agents.progress.watermarks`.  Facts that the rate held
+most once in `REQUEST_S`.  `agents.progress.watermarks` decides which of them go on the log.  Facts that the rate held
 back are published when the container has ended, before its end is reported, except requests, which then have no
-purpose. No epochs are left out: a fact names all that ended since the last one, those with the same ledger as one
-run.
+purpose.  No epochs are left out: a fact names all epochs that ended since the last one, those with the same ledger as
+one run.
 
 The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
 end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
@@ -102,7 +102,7 @@ _LIVE = (MembershipChanged, EpochCompleted)
 
 
 class ProgressFile:
-    """One container's file and how far it was read; `told` is how much of it the log has."""
+    """One container's file and how far it was read; `told` is the part of it that the log has."""
 
     def __init__(
         self, key: Key, path: Path, interval_s: float, told: Told | None = None, *, live: bool = False
@@ -116,7 +116,7 @@ class ProgressFile:
         kinds = [field for kind, field in TOLD.items() if live or kind not in _LIVE]
         self._offset = min(getattr(self._told, field) for field in kinds)
         self._cut = 0
-        """Bytes by which the file was ever shortened: positions in ids only grow."""
+        """Bytes that were ever cut off the file: positions in ids only grow."""
         self._rest = b""
         """The last line, while it is incomplete."""
         self._torn = False
@@ -131,7 +131,7 @@ class ProgressFile:
         self._request: AppResizeRequested | None = None
         self._request_at = -math.inf
         self._requested: tuple[int, str] | None = None
-        """Size and reason of the last request that was published: repeats are no news."""
+        """Size and reason of the last request that was published: repeats are left out."""
         self._faults: ProgressLinesSkipped | None = None
         """The lines so far that could not be used."""
         self._faults_said: tuple[int, float] = 0, -math.inf
@@ -140,8 +140,9 @@ class ProgressFile:
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
     def read(self, now_s: float, *, final: bool = False) -> list[ProgressFact]:
-        """Return the facts to publish now, with ids unique within this file.  `now_s` is monotonic seconds; `final` includes
-        what the rate held back.  Blocks while it reads at most `LONGEST_READ` bytes, or `MOST_BEHIND` with `final`."""
+        """Return the facts to publish now, with ids unique within this file.  `now_s` is monotonic seconds; `final`
+        includes facts that the rate held back.  Blocks while it reads at most `LONGEST_READ` bytes, or `MOST_BEHIND`
+        with `final`."""
         left = MOST_BEHIND if final else LONGEST_READ
         while left > 0:
             chunk = self._read_chunk()
@@ -159,7 +160,7 @@ class ProgressFile:
             if (asked.containers, asked.reason) != self._requested:
                 facts.append(asked)
                 self._request_at, self._requested = now_s, (asked.containers, asked.reason)
-        for kind in _LIVE:  # The membership first: what follows was done in it.
+        for kind in _LIVE:  # The membership first: later work was done in it.
             held = self._held.get(kind)
             if held is not None and (final or now_s - self._held_at.get(kind, -math.inf) >= self._interval_s):
                 facts.append(held)
@@ -354,7 +355,7 @@ def _live_fact(
     and words that only the agent may say."""
     said = {name: words[name] for name in _SAID[kind] if name in words}
     if kind is MembershipChanged and "cause" in words:
-        said["change"] = words["cause"]  # An event's own `cause` is what led to it on the log.
+        said["change"] = words["cause"]  # An event's own `cause` names the event on the log that led to it.
     try:
         return msgspec.convert({"kind": kind.__name__, **said, **about}, kind)
     except (msgspec.ValidationError, RecursionError):

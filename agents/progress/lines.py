@@ -1,7 +1,8 @@
 """The lines of a progress file: what of one can be used, and why not.
 
-Apps write them by any means, so numbers may be in strings, and what Python's `json` writes for a loss that is no finite number
-(`NaN`, `Infinity`) is read though it is not JSON: a training that diverges still works, and has to be seen to diverge.
+Apps write them by any means, so numbers may be in strings, and the non-finite losses that Python's `json` writes
+(`NaN`, `Infinity`) are read although they are not JSON: a training that diverges still works, and has to be seen to
+diverge.
 """
 
 from __future__ import annotations
@@ -74,19 +75,19 @@ def _float(value: object) -> float | None:
 
 
 def fault_of(line: bytes) -> str:
-    """Return why a line, or a part of it, can't be used, and what could be; "" for one that can, and for an empty one."""
+    """Return why a line, or a part of it, can't be used, and a usable form; "" for a usable or an empty line."""
     if not line.strip():
         return ""
     words = decoded(line)
     if words is None:
-        return f"this is no JSON object; {FORM}"
+        return f"this is not a JSON object; {FORM}"
     if "step" in words and step_of(words["step"]) is None and not {"membership", "epoch"} & words.keys():
-        return "its step is no whole number from 0 to 2^53"
+        return "its step is not a whole number from 0 to 2^53"
     if words.get("checkpoint") is not None and step_of(words["checkpoint"]) is None:
-        return "its checkpoint is no step: a whole number from 0 to 2^53"
+        return "its checkpoint is not a step, which is a whole number from 0 to 2^53"
     for name in ("loss", "samples_per_s", "noise"):
         if words.get(name) is not None and _float(words[name]) is None:
-            return f"its {name} is no number"
+            return f"its {name} is not a number"
     if "step" not in words and not any(name in words for name in _HOLDS_SOMETHING):
         return f"it has no step, no checkpoint and no request_size; {FORM}"
     return ""

@@ -5,8 +5,8 @@ The log therefore has marks: the first report of a generation and of each member
 that double up to `WATERMARK_S`, and the last report before the container's end.  All others go to the stream of
 progress.
 
-The choice follows from the reports, their times, and what the log has, so an agent that was killed makes no mark twice, and
-the one that it owed is made from the progress file by the next agent.
+The choice follows from the reports, their times, and the log, so a killed agent makes no mark twice, and the next agent
+makes an outstanding mark from the progress file.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Watermarks:
     def chosen(
         self, facts: Sequence[ProgressFact], now: float, *, final: bool = False
     ) -> list[tuple[ProgressFact, bool]]:
-        """Return what to publish now, in order, each with whether it goes on the log.  `now` is monotonic seconds; `final`
-        says that nothing follows."""
+        """Return the facts to publish now, in order, each with whether it goes on the log.  `now` is monotonic seconds;
+        `final` says that nothing follows."""
         found: list[tuple[ProgressFact, bool]] = []
         for index, fact in enumerate(facts):
             if isinstance(fact, AppProgressed):

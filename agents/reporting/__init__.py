@@ -1,4 +1,4 @@
-"""What a node publishes: facts about its containers, its heartbeats, and its containers' output.
+"""The events that a node publishes: facts about its containers, its heartbeats, and its containers' output.
 
     reporter     facts about containers, made from what the engine lists
     last_words   what a container wrote last before it failed
@@ -9,6 +9,6 @@
     logs         requests for container output
     vitals       how the agent's process is, for metrics;  status: the same, for who asks
 
-Start with `reporter`.  Imports `events`, and of the agent what it reports on (`desired`, `progress`, `identity`, `ledger`,
-`runtime`); `agents.agent` drives it.
+Start with `reporter`.  Imports `events`, and the parts of the agent that it reports on (`desired`, `progress`,
+`identity`, `ledger`, `runtime`); `agents.agent` drives it.
 """

@@ -24,7 +24,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _REFUSED_S = 300.0
 """Seconds until a server that refuses is tried again: an operator may have given it a new configuration."""
 _MOST_SENT = 4096
-"""Containers of which the last report is remembered, to leave out what has not changed."""
+"""Containers whose last report is remembered, to leave out unchanged ones."""
 _log = structlog.get_logger(__name__)
 
 
@@ -73,7 +73,7 @@ class ProgressFeed:
         while self._waiting:
             container, event = next(iter(self._waiting.items()))
             subject = subjects.progress(self._cluster, self._node, event.app)
-            # Taken away before it is stored, so that a later one is not lost; one that failed is replaced by the next.
+            # Taken away before it is stored, so that a later one is not lost; a failed one is replaced by the next.
             del self._waiting[container]
             await self._progress.put(subject, encode(event), msg_id=event.id)
             self._sent.pop(container, None)

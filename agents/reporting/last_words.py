@@ -1,4 +1,4 @@
-"""What a container wrote last before it failed, so that its failure says more than an exit code."""
+"""The last output of a container before it failed, so that its failure says more than an exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LINES = 3
 _LONGEST = 400
-"""Characters.  They go on the log with each failure, so this bounds what a crash loop writes there."""
+"""Characters.  They go on the log with each failure, so this bounds the records of a crash loop."""
 _READ = 64 * 1024
 _LIMIT_S = 2.0
 

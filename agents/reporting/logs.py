@@ -94,7 +94,7 @@ class LogAnswerer:
                 yield msgspec.msgpack.encode(piece) if asked.timed else plain(piece)
 
     def _check_tenant(self, app_id: str) -> None:
-        """Raises KeyError for an app of another tenant, as for one that is not here."""
+        """Raises KeyError for an app of another tenant, as for an absent one."""
         if self._tenant is not None:
             owner = self._desired.owner_of(app_id)
             if owner is None or subjects.token(owner) != self._tenant:

@@ -1,4 +1,4 @@
-"""An agent's reports about its containers: facts made from what the engine lists, published through the outbox.
+"""An agent's reports about its containers: facts made from the engine's list, published through the outbox.
 
 The id of each fact derives from its content, never from a clock or a counter: an agent that was killed publishes the same
 again, and the log stores it once.
@@ -49,8 +49,8 @@ _READ_S = 10.0
 _PROGRESS_POLL_S = 0.2
 _HURRY_S = 30.0
 """Seconds after a container's start, and after the announcement of a membership, in which its progress file is looked at every
-`_PROGRESS_POLL_S`: what comes then ends a change.  At other times two looks for each fact of a kind that may be published
-suffice."""
+`_PROGRESS_POLL_S`: reports in this time end a change.  At other times two looks for each fact of a kind that may be
+published suffice."""
 _log = structlog.get_logger(__name__)
 
 
@@ -78,7 +78,7 @@ class Watched:
         return membership != self._membership
 
     def hurries(self, now: float) -> bool:
-        """Return whether what it reports now may end a change."""
+        """Return whether its present report may end a change."""
         return now - self._since < _HURRY_S
 
     async def result(self) -> list[ProgressFact]:
@@ -314,7 +314,7 @@ class Reporter:
             del looking[key]
 
     async def progress(self, key: Key, *, final: bool) -> None:
-        """Publish what its progress file reports by now; with `final` also what the rate held back."""
+        """Publish the present reports of its progress file; with `final` also those that the rate held back."""
         watched = self._progress.get(key)
         if watched is None:
             path = self._runtime.run_dir(key) / PROGRESS_FILE
@@ -355,7 +355,7 @@ class Reporter:
         facts: list[ProgressFact] = []
         try:
             async with asyncio.timeout(_READ_S), self._readers:
-                if watched.reading is not None:  # A thread can't be stopped: wait here for one that was too slow.
+                if watched.reading is not None:  # A thread can't be stopped: wait here for a slow one.
                     facts += await watched.result()
                 now = asyncio.get_running_loop().time()
                 watched.reading = asyncio.create_task(asyncio.to_thread(watched.file.read, now, final=final))

@@ -1,4 +1,4 @@
-"""Answer questions about how this agent is: what no event says, because it concerns the process and its machine."""
+"""Answer questions about how this agent is: facts about the process and its machine, which no event states."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Usage:
             del self._looks[key]
 
     def of(self, key: Key) -> ContainerUsed | None:
-        """Return what a container had used when it was last looked at; None if it never was."""
+        """Return a container's usage when it was last looked at; None if it never was."""
         looks = self._looks.get(key)
         if looks is None:
             return None

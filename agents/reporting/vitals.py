@@ -1,4 +1,4 @@
-"""How an agent is: what its process reports of it besides the log."""
+"""How an agent is: the process's own reports, besides the log."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ class Vitals(msgspec.Struct, frozen=True):
     silence_s: float
     """Seconds since the runtime last listed its containers."""
     lease_left_s: float = 0.0
-    """Seconds for which its containers may run without a further stored heartbeat; 0 or less: they are killed."""
+    """How long, in seconds, its containers may run without a further stored heartbeat; 0 or less: they are killed."""

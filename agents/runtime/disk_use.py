@@ -15,7 +15,7 @@ DEEPEST: Final = 100
 
 
 class Taken(NamedTuple):
-    """What was found so far."""
+    """The usage found so far."""
 
     size: int
     """Bytes on the disk."""

@@ -1,8 +1,9 @@
 """A command that a person runs in a container, beside the container's own program.
 
 Its processes have the container's user, environment, folder and control group, and they end with the session: when the
-container ends, when the session is closed, and when the agent dies.  For the last, each session has a keeper, a process that
-outlives the agent and kills what is left (`agents.runtime.process.keeper`, `agents.runtime.docker.keeper`).
+container ends, when the session is closed, and when the agent dies.  For the last, each session has a keeper, a process
+that outlives the agent and kills the remaining processes (`agents.runtime.process.keeper`,
+`agents.runtime.docker.keeper`).
 """
 
 from __future__ import annotations

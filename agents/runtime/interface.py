@@ -67,7 +67,7 @@ class Refused(RuntimeFault):
 
 
 class Conflict(RuntimeFault):
-    """Another container holds what this one needs."""
+    """Another container holds a resource that this one needs."""
 
     code = "runtime.conflict"
 
@@ -244,7 +244,7 @@ class Wanted(msgspec.Struct, frozen=True):
 def no_mark(text: str) -> RuntimeFault:
     """Return the error of a mark that this runtime has not written."""
     return RuntimeFault(
-        f"{text[:60]!r} marks no place in this output; ask without `after`", code="agent.question.malformed"
+        f"{text[:60]!r} is not a position in this output; ask without `after`", code="agent.question.malformed"
     )
 
 
@@ -316,8 +316,8 @@ class Runtime(Protocol):
         ...
 
     async def root_id(self) -> str:
-        """Return one word that identifies the folder with the runtime's records: it changes if that folder was lost, and with
-        it the knowledge of what may still run.  Raises `Conflict`, `OSError`."""
+        """Return one word that identifies the folder with the runtime's records: it changes if that folder was lost,
+        and with it the knowledge of containers that may still run.  Raises `Conflict`, `OSError`."""
         ...
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
@@ -326,7 +326,7 @@ class Runtime(Protocol):
         ...
 
     async def runs(self, key: Key) -> bool:
-        """Return whether it runs, as far as the engine can say at once; False for an unknown key."""
+        """Return whether it runs, if the engine can tell at once; False for an unknown key."""
         ...
 
     async def execute(self, key: Key, command: Command) -> Execution:
@@ -341,8 +341,8 @@ class Runtime(Protocol):
         ...
 
     async def remove(self, key: Key) -> None:
-        """Delete an ended (or never started) container and its private directory, logs included.  Unknown keys are no error;
-        `Conflict` if it runs."""
+        """Delete an ended (or never started) container and its private directory, logs included.  Unknown keys are not
+        an error; `Conflict` if it runs."""
         ...
 
     def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
@@ -350,7 +350,7 @@ class Runtime(Protocol):
         ...
 
     def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
-        """Yield the same with times.  KeyError if there is no such container; `RuntimeFault` for a mark that is none."""
+        """Yield the same with times.  KeyError if there is no such container; `RuntimeFault` for an invalid mark."""
         ...
 
     async def use(self, key: Key) -> Use | None:

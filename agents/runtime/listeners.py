@@ -64,8 +64,8 @@ def _listening(folder: Path, port: int) -> Iterator[tuple[int, str]]:
 
 
 def _reachable(hexadecimal: str) -> str:
-    """Return the address at which a listener is reached from its own machine; the kernel writes 32-bit words as the machine
-    has them, and one that listens everywhere is reached on loopback."""
+    """Return the address at which a listener is reached from its own machine; the kernel writes 32-bit words in the
+    machine's byte order, and a socket that listens everywhere is reached on loopback."""
     raw = bytes.fromhex(hexadecimal)
     words = (raw[place : place + 4][::-1] for place in range(0, len(raw), 4))
     address = ipaddress.ip_address(b"".join(words))

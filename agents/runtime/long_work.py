@@ -1,10 +1,10 @@
 """Work whose length apps decide, in threads of its own.
 
-Laying out what an app ships, copying what it saved, removing what it wrote: each takes as long as its files are large or
-many.  The event loop's own threads are few, and the node's lease needs them.  Work of one tenant in all of them would end the
-lease, and with it every container of the node.
+Laying out an app's shipped folder, copying its checkpoints, removing its files: each takes as long as its files are
+large or many.  The event loop's own threads are few, and the node's lease needs them.  Work of one tenant in all of
+them would end the lease, and with it every container of the node.
 
-    LongWork   runs such work: a little of each party's at once, so nobody's waits for another's
+    LongWork   runs such work: a little of each party's at once, so no party waits for another
     Remains    removes folders that nobody uses any more, one after the other
 """
 
@@ -42,7 +42,7 @@ class LongWork:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, whose: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, once it was the turn of this party's.  Raises what it raises, and OSError where the
+        """Return what `work` returns, once it was the turn of this party's.  Raises its errors, and OSError if the
         machine has no thread left.  Who gives up waiting does not end it: its turn is over when it has ended."""
         turn = self._turns.get(whose)
         if turn is None:
@@ -57,7 +57,7 @@ class LongWork:
             turn.release()
             raise OSError(errno.EAGAIN, str(error)) from None
         ended.add_done_callback(lambda _: turn.release())
-        # An error that nobody waits for any more is no news.
+        # An error that no caller waits for is dropped.
         ended.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(ended)
 

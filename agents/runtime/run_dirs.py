@@ -62,7 +62,7 @@ class RunDirs:
         self._lock = -1
 
     def open(self) -> None:
-        """Create and lock the root; remove what a crash left half created or half removed.
+        """Create and lock the root; remove directories that a crash left half created or half removed.
 
         Raises `Conflict` if another runtime has it open, `OSError` if the root cannot be written.
         """
@@ -86,8 +86,8 @@ class RunDirs:
             if self._lock < 0 or os.path.samestat(os.fstat(self._lock), os.stat(self.root / "lock")):
                 return
         raise Displaced(
-            f"{self.root} was removed or replaced while the agent ran: what runs here is killed, at the latest when the "
-            "node's lease is over; start the agent again"
+            f"{self.root} was removed or replaced while the agent ran: its containers are killed, at the latest when the "
+            "node's lease ends; start the agent again"
         )
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class RunDirs:
         left = await self.lease_left()
         if left is not None and left <= 0:
             raise Unavailable(
-                "the node's lease is over, so nothing is started until it is extended", code="node_lease.expired"
+                "the node's lease has ended, so nothing is started until it is extended", code="node_lease.expired"
             )
 
     async def lease_left(self) -> float | None:
@@ -267,7 +267,7 @@ class RunDirs:
             os.close(folder)
 
     def remove(self, key: Key) -> None:
-        """Delete one container's folder; a missing one is not an error.  What the app has written is removed later."""
+        """Delete one container's folder; a missing one is not an error.  The app's own files are removed later."""
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.root))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.container_dir(key), gone)  # replaces the empty folder in one step

@@ -1,4 +1,4 @@
-"""Secrets of users, which are files of the node: a spec names them, and nothing of them is ever on the log.
+"""Secrets of users, which are files of the node: a spec names them, and their contents are never on the log.
 
     <folder>/<user>/<name>       `dorm agent --secrets <folder>`
 
@@ -37,8 +37,8 @@ def variables(spec: AppSpec, folder: str) -> dict[str, str]:
 
 
 def files(folder: Path | None, spec: AppSpec) -> dict[str, bytes]:
-    """Return the spec's secrets by the names of their files. Blocks. Raises Refused, naming what is missing on this
-    node."""
+    """Return the spec's secrets by the names of their files.  Blocks.  Raises Refused, naming the secret that is
+    missing on this node."""
     names = sorted(set(spec.secrets.values()))
     if names and folder is None:
         raise Refused(

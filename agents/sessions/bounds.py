@@ -24,7 +24,7 @@ class TooMany(DormError):
 
 
 class Bound:
-    """Counts what is there at once, of each person and of all.  `what` names it in the plural."""
+    """Counts what exists at once, for each person and for all.  `what` names it in the plural."""
 
     def __init__(self, what: str, most: int, most_of_one: int) -> None:
         self._what = what

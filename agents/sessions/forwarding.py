@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
-"""Seconds for what was sent last to be taken."""
+"""How long, in seconds, the last output may take to be read."""
 
 
 class NotListening(RuntimeFault):
@@ -45,7 +45,7 @@ class Forwarded:
         """Bytes into the container, and out of it."""
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield what comes, once it is open."""
+        """Yield incoming data, once it is open."""
         assert self._streams is not None
         with contextlib.suppress(OSError):  # Reset by the peer: as good as an end.
             while data := await self._streams[0].read(CHUNK):
@@ -73,7 +73,7 @@ class Forwarded:
     async def take(self, asked: Input) -> None:
         """Send bytes over it; return once the system has taken them."""
         if self._streams is None or self._taking or asked.number != self._taken + 1:
-            raise AskRefused("this input does not follow the one before", code="session.input.out_of_order")
+            raise AskRefused("an earlier part of the input is missing", code="session.input.out_of_order")
         self._taking, self._taken = True, asked.number
         writer = self._streams[1]
         try:
@@ -88,7 +88,7 @@ class Forwarded:
             self._taking = False
 
     async def close(self) -> None:
-        """Close it.  A program that takes nothing keeps neither the connection nor who waits for its end."""
+        """Close it.  A program that reads nothing holds up neither the connection nor those who wait for its end."""
         if self._streams is not None:
             self._streams[1].close()
             with contextlib.suppress(OSError, TimeoutError):

@@ -2,9 +2,9 @@
 
 The server that guards subjects lets each person ask on subjects that end in the own name, and name the own tenant, unless an
 operator asks (`dorm.security.roles`).  So an agent has to know no users: it takes the tenant and the person from the
-subject, and nothing from a message.  A container of another tenant is one that it does not have.  Sessions are kept by
-person, so nobody can add to another's, and each begins with a record on the log, so an old request asked again is a session
-of its own, or names a container that has ended.
+subject, and nothing from a message.  A container of another tenant counts as absent.  Sessions are kept by person, so
+no one can add to another's, and each begins with a record on the log, so an old request asked again is a session of its
+own, or names a container that has ended.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Sessions:
     async def _refusal(self, asker: _Asker, place: tuple[_Asker, str], key: Key) -> Ended | None:
         """Return why this session can't begin, None if it can."""
         if place in self._sessions:
-            return Ended(None, "session.exists", "there is a session of this id already; ask again with another one")
+            return Ended(None, "session.exists", "a session with this id exists already; ask again with another id")
         owner = self._desired.owner_of(key.app)
         runs = False
         if owner is not None and subjects.token(owner) == asker.tenant:
@@ -183,7 +183,7 @@ class Sessions:
             return Ended(
                 None,
                 "session.not_recorded",
-                "the log does not take the record that a session begins with, so it does not begin: "
+                "the log did not store the record of the session's start, so the session does not start: "
                 f"{str(error) or 'no answer in time'}",
             )
         return None

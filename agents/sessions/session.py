@@ -1,4 +1,4 @@
-"""One session: its records on the log, and what runs for it."""
+"""One session: its records on the log, and its processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Session:
     ) -> None:  # fmt: skip
         """`inside` returns how a command runs in a container's environment."""
         self.id = secrets.token_hex(8)
-        """On the log and on the session's processes: what a client chose could be another's."""
+        """On the log and on the session's processes: an id chosen by a client could be another session's."""
         self.asked = asked
         self.key = key
         self.who = who
@@ -80,7 +80,7 @@ class Session:
     # --- its answer -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> AsyncGenerator[bytes, None]:
-        """Yield the session's answer.  What runs is killed when this is closed."""
+        """Yield the session's answer.  Its processes are killed when this is closed."""
         try:
             if self.asked.what == "forward":
                 async for piece in self._forward():
@@ -159,7 +159,7 @@ class Session:
         yield self._end("session.silent", self._why)
 
     async def connect(self, asked: Connect) -> AsyncGenerator[bytes, None]:
-        """Yield what comes over one more connection."""
+        """Yield the data of one more connection."""
         if self.asked.port is None or asked.connection in self._connections or not asked.connection:
             raise AskRefused("no such connection can be opened", code="session.message.malformed")
         forwarded = self._connections[asked.connection] = Forwarded(self.key, self.asked.port, self._runtime)
@@ -183,7 +183,7 @@ class Session:
     # --- what its person sends ------------------------------------------------------------------------------------------
 
     async def follow(self, asked: Following) -> None:
-        """Take what the client sends; return once the container has it."""
+        """Take the client's input; return once the container has it."""
         self._heard_at = self._now()
         match asked:
             case Alive():
@@ -205,7 +205,7 @@ class Session:
 
     async def _take(self, asked: Input) -> None:
         if self._execution is None or self._taking or asked.number != self._taken + 1:
-            raise AskRefused("this input does not follow the one before", code="session.input.out_of_order")
+            raise AskRefused("an earlier part of the input is missing", code="session.input.out_of_order")
         self._taking, self._taken = True, asked.number
         try:
             if asked.data:
@@ -217,9 +217,9 @@ class Session:
             self._taking = False
 
     async def end_if_silent(self, silent_s: float) -> None:
-        """End it if nothing was heard from its client for so long."""
+        """End it if its client was silent for too long."""
         if self._now() - self._heard_at > silent_s and not self._taking and not self._over.is_set():
-            self._why = f"nothing was heard from the client for {silent_s:.0f} s"
+            self._why = f"the client was silent for {silent_s:.0f} s"
             self._over.set()
             for one in list(self._connections.values()):
                 await one.close()

@@ -1,6 +1,6 @@
 """Volumes: folders of a node that it offers to apps by name.
 
-    configuration  what the node's configuration lists
+    configuration  the volumes in the node's configuration
     offers         what of it is there now, which the agent announces (`NodeJoined.offers`), and what a container gets
 
 Start with `offers`.  How a container sees a volume is the runtime's affair (`agents.runtime`): an engine mounts it, and so

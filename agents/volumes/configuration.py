@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+-]{0,63}")
 _FORM = "NAME=PATH[:rw][:TENANT,TENANT], such as datasets=/data or scratch=/mnt/scratch:rw:vision,nlp"
 _PRIVATE = ("/proc", "/sys", "/dev", "/var/run", "/run")
-"""Folders that hold the machine's own controls, such as a Docker engine's socket."""
+"""Folders with files that control the machine, such as a Docker engine's socket."""
 
 
 class WrongVolume(DormError, ValueError):
@@ -77,7 +77,7 @@ def checked(name: str, path: str, *, writable: bool = False, tenants: Iterable[s
     folder = Path(path)
     if folder == Path("/") or any(folder.is_relative_to(own) for own in _PRIVATE):
         raise WrongVolume(
-            f"volume {name}: {path} holds the machine's own controls; offer a folder with data, such as /srv/{name}",
+            f"volume {name}: {path} holds files that control the machine; offer a folder with data, such as /srv/{name}",
             code="config.volume.not_offerable",
         )
     allowed = tuple(tenants)

@@ -1,7 +1,7 @@
-"""What a node offers now, and what a container gets of it.
+"""A node's present offers, and a container's part of them.
 
-A folder whose file system is not mounted looks like an empty one.  So a folder that is not there counts as missing, and so
-does an empty one that is offered for reading.  A mount whose server does not answer holds the thread that looks at it; there
+A folder whose file system is not mounted looks like an empty one.  So an absent folder counts as missing, and so does
+an empty one that is offered for reading.  A mount whose server does not answer holds the thread that looks at it; there
 is never more than one such thread, and a folder that does not answer in time counts as missing as well.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S = 2.0
-"""Seconds for a look at all folders."""
+"""The timeout, in seconds, of a look at all folders."""
 
 
 class Offers:
-    """What one node offers: volumes by name, and versions of Python if its containers have no other."""
+    """The offers of one node: volumes by name, and versions of Python if its containers have no other."""
 
     def __init__(self, volumes: Mapping[str, OfferedVolume], node: str, pythons: Sequence[str] = ()) -> None:
         self._volumes = volumes
@@ -54,15 +54,15 @@ class Offers:
         return found
 
     async def changed(self) -> bool:
-        """Return whether what is there differs from what was announced last."""
+        """Return whether the present offers differ from the last announcement."""
         if not self._volumes or self._announced is None:
             return False
         await self._look()
         return self._found() != self._announced
 
     def mounts(self, spec: AppSpec, folder: str) -> tuple[Mount, ...]:
-        """Return what a container of an app gets, without a look at the folders.  `folder` is its private directory if a
-        container can't see a volume at the path that its spec names, "" if it can."""
+        """Return the volumes of an app's container, without a look at the folders.  `folder` is its private directory
+        if a container can't see a volume at the path that its spec names, "" if it can."""
         return tuple(
             Mount(
                 name=volume.name,

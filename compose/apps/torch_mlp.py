@@ -3,8 +3,8 @@
 python3 torch_mlp.py --steps 400 [--resume]
 
 Everything that makes a PyTorch script resizable is here: the batch of a step is the same for any number of workers, a request
-to stop travels with an all-reduce, and rank 0 saves what any number of workers can resume.  It imports PyTorch, scikit-learn
-for the data, and nothing of the other samples: copy it.
+to stop travels with an all-reduce, and rank 0 saves what any number of workers can resume.  It imports PyTorch,
+scikit-learn for the data, and no other sample: copy it.
 """
 
 from __future__ import annotations

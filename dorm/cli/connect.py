@@ -168,7 +168,7 @@ def target(url: str | None, cluster: str | None) -> Target:
 
 
 def _context(name: str, *, usual: bool) -> Context | None:
-    """Return the context of this name, else, with `usual`, the one that is in use, if any."""
+    """Return the context of this name, else, with `usual`, the one in use, if any."""
     from dorm.local.home import contexts_file
 
     if not name and not (usual and contexts_file().exists()):

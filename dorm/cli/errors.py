@@ -181,7 +181,7 @@ def _end_wrong_usage(error: Any) -> NoReturn:
 
 def _usage_code(error: BaseException) -> str:
     """Return the code of wrong usage; the library's exceptions have none, so theirs follows from the class:
-    `usage.no_such_option`.  The class of an unknown command is that of any other wrong usage."""
+    `usage.no_such_option`.  An unknown command has the class of any other wrong usage."""
     if type(error).__name__ == "UsageError":
         return "usage.invalid"
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
@@ -189,5 +189,5 @@ def _usage_code(error: BaseException) -> str:
 
 
 def _read_no_more() -> None:
-    """Discard what is still in the buffer, so that the interpreter does not complain at its end."""
+    """Discard the buffer's content, so that the interpreter does not complain at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

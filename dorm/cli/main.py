@@ -175,7 +175,7 @@ def every_command(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What comes before any command."""
+    """Options before any command."""
 
 
 def main() -> None:

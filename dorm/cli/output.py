@@ -35,7 +35,7 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.",
 
 
 class SheetFormat(StrEnum):
-    """How to print what may become a sheet."""
+    """How to print a result that may become a sheet."""
 
     table = "table"
     wide = "wide"

@@ -69,7 +69,7 @@ def wants_json() -> bool:
 
 
 def _own_words() -> list[str]:
-    """Return the words of the command line up to `--`: what follows is another program's."""
+    """Return the words of the command line up to `--`: further output is another program's."""
     words = sys.argv[1:]
     return words[: words.index("--")] if "--" in words else words
 

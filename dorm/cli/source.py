@@ -70,7 +70,7 @@ File = Annotated[
 
 
 async def own_app(name: str, file: Path | None, url: str | None, cluster: str | None) -> str:
-    """Return what a command about an app or a node looks for: where several tenants of a cluster share the name, the id of the
+    """Return the app or node that a command looks for: where several tenants of a cluster share the name, the id of the
     user's own app.  Raises NotFound if none of them is the user's."""
     if file is not None or not target(url, cluster).credentials:
         return name

@@ -156,7 +156,7 @@ def _sweep(group: dict[str, Any] | None) -> str:
 
 
 def _notify(notify: dict[str, Any] | None) -> str:
-    """Return where its owner hears of it, and of what."""
+    """Return the URL that is called about it, and the events."""
     if not notify:
         return ""
     return f"{notify['url']} when {', '.join(notify.get('on') or ON_DEFAULT)}"
@@ -181,14 +181,14 @@ def _progress(d: dict[str, Any]) -> str:
 
 
 def _adjusted(d: dict[str, Any]) -> str:
-    """Return `3, 12 steps lost`; what an app has lost that reports no progress, nobody knows."""
+    """Return `3, 12 steps lost`; the lost work of an app that reports no progress is unknown."""
     if d["adjustments"] and not d["reports_progress"]:
         return f"{d['adjustments']}, lost work unknown: it reports no progress"
     return f"{d['adjustments']}, {d['lost_steps']} steps lost" if d["adjustments"] or d["lost_steps"] else "0"
 
 
 def _revision(d: dict[str, Any]) -> str:
-    """Return `3, of image and env by ann; generation 4 runs with 2`, and what is about to follow; "" for what was submitted."""
+    """Return `3, of image and env by ann; generation 4 runs with 2`, and the next step; "" for what was submitted."""
     parts = []
     if d["revisions"]:
         last = d["revisions"][-1]
@@ -269,8 +269,8 @@ def _elastic(d: dict[str, Any]) -> str:
 
 
 def _failures(d: dict[str, Any]) -> str:
-    """Return `7 (retries: 1 of 3, out_of_memory 2 of 2)`: all failures, and those that count since it last worked for long.  The
-    one that has ended an app costs no retry."""
+    """Return `7 (retries: 1 of 3, out_of_memory 2 of 2)`: all failures, and those that count since it last worked for
+    long.  The failure that ended an app costs no retry."""
     failures = d["failures"] + (d["phase"] == "failed" and d["generation"] > 0)
     used = [f"{'' if cause == SHARED else f'{cause} '}{count}" for cause, count in d["retries_used"].items()]
     return f"{failures} (retries: {', '.join(used)})" if used else str(failures)

@@ -4,7 +4,7 @@
         app = await client.submit({"name": "hello", "command": ["sleep", "5"], "demand": {"cpu": 1}})
         await client.wait(app.id)
 
-A client reads the log like any other reader: it folds what the master folds, and queries no other process.
+A client reads the log like any other reader: it folds the same records as the master, and queries no other process.
 
     ClientError
     ├── NotFound      no app or node of this name
@@ -81,7 +81,7 @@ T = TypeVar("T")
 _PAUSE_S = 0.2
 _TRY_S = 5.0
 _SETTLE_S = 30.0
-"""Seconds for which an append with an unknown outcome is retried."""
+"""How long, in seconds, an append with an unknown outcome is retried."""
 
 
 class Client:
@@ -98,7 +98,7 @@ class Client:
         clock: Callable[[], int] = time.time_ns,
         settle_s: float = _SETTLE_S,
     ) -> None:
-        """`settle_s`: seconds for which an append with an unknown outcome is retried."""
+        """`settle_s`: how long, in seconds, an append with an unknown outcome is retried."""
         self.log = log
         self.cluster = cluster
         self.user = subjects.token(user or (connection.user if connection is not None else "") or login_name())
@@ -232,7 +232,7 @@ class Client:
         return await self.look(lambda state: find_app(state, name_or_id, self.user))
 
     async def wait(self, name_or_id: str, *, stopped: bool = False) -> App:
-        """Wait until the app has ended, and with `stopped` until nothing of it runs.  Raises NotFound."""
+        """Wait until the app has ended, and with `stopped` until none of its containers runs.  Raises NotFound."""
         found = await self.app(name_or_id)
         async for state, _ in self.watch():
             app = state.apps.get(found.id)
@@ -268,8 +268,8 @@ class Client:
         raise AssertionError("it returns or raises")
 
     async def submission_id(self, chosen: str | None = None) -> str:
-        """Return an id for a submission, of this user's tenant on a cluster that has tenants.  Raises Refused for one that is
-        too long."""
+        """Return an id for a submission, of this user's tenant on a cluster that has tenants.  Raises Refused for an id
+        that is too long."""
         tenant = await self.glance(lambda state: state.known.tenant_of(self.user) if state.known is not None else "")
         id = owned_id(tenant, chosen or f"{self.user}.{secrets.token_hex(8)}")
         if len(id) > LONGEST_NAME:
@@ -277,7 +277,7 @@ class Client:
         return id
 
     async def check_authority(self, event: Event) -> None:
-        """Raises Refused if this user may not publish this event, as far as the log shows: its record would change
+        """Raises Refused if, by the log, this user may not publish this event: its record would change
         nothing."""
         refused = await self.glance(lambda state: forbidden(state, event, self.user))
         if refused is not None:

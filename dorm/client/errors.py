@@ -13,7 +13,7 @@ from events.errors import DormError
 
 
 class ClientError(DormError):
-    """Base class of what a client raises beside the log's own errors; one line for people."""
+    """Base class of a client's errors, in addition to the log's own; one line for people."""
 
     code = "client.failed"
 

@@ -14,8 +14,8 @@ _MOST = 5
 
 
 def find_app(state: State, name_or_id: str, user: str = "") -> App:
-    """Return an app by name or id, of several of one name that of this user's tenant.  Raises NotFound, with similar names, or
-    with all apps of this name if other tenants share it."""
+    """Return an app by name or id; if several have the name, the app of this user's tenant.  Raises NotFound, with
+    similar names, or with all apps of this name if other tenants share it."""
     tenant = state.known.tenant_of(user) if state.known is not None else ""
     app = state.find_app(name_or_id, tenant)
     if app is None:

@@ -1,7 +1,7 @@
 """Holds and releases: an app gets no containers until it is released.
 
-Each is checked against the state before it is published, so that its author hears at once what is wrong, and again once it
-is folded.
+Each is checked against the state before it is published, so that its author learns of an error at once, and again once
+it is folded.
 """
 
 from __future__ import annotations

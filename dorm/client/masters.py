@@ -31,9 +31,9 @@ class MasterRow(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     lag: int | None
-    """Records of the log that it has yet to fold; None if the log did not tell it."""
+    """Records of the log that it has yet to fold; None if the log did not report it."""
     lease_left_s: float
-    """Seconds for which it surely leads; 0 while it follows."""
+    """How long it certainly leads, in seconds; 0 while it follows."""
 
 
 async def answering(connection: Connection, *, wait_s: float = ANSWER_S) -> list[MasterRow] | None:
@@ -46,7 +46,7 @@ async def answering(connection: Connection, *, wait_s: float = ANSWER_S) -> list
 
 
 def read_status(body: bytes) -> MasterStatus | None:
-    """Read an answer; None for what no master of this or a neighboring release says."""
+    """Read an answer; None for a text that no master of this or a neighboring release sends."""
     try:
         return msgspec.json.decode(body, type=MasterStatus)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,7 @@
 """Requests of operators that concern the cluster, a node, or an app that pauses.
 
-Each is checked against the state before it is published, so that its author hears at once what is wrong, and again once it
-is folded: someone else may have been first.
+Each is checked against the state before it is published, so that its author learns of an error at once, and again once
+it is folded: someone else may have been first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def forget(client: Client, node: str, reason: str = "") -> None:
-    """Forget a node of which nothing can run any more.  Raises NotFound, Refused."""
+    """Forget a node whose containers have certainly ended.  Raises NotFound, Refused."""
 
     def check(state: State) -> None:
         if node not in state.nodes:

@@ -86,12 +86,12 @@ async def timed_lines(pieces: AsyncIterator[LogPiece]) -> AsyncIterator[Line]:
 
 
 def started(app: App) -> list[Generation]:
-    """Return the generations of which a container has started, and that the state still knows."""
+    """Return the generations that the state still knows and that have started a container."""
     return [g for g in app.generations.values() if any(c.state != "desired" for c in g.containers.values())]
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """A generation of which containers have started, as far as their output is concerned."""
+    """A generation with started containers, for reading their output."""
 
     app: App
     number: int
@@ -99,8 +99,8 @@ class Ran(msgspec.Struct, frozen=True):
     """By slot: where its container runs or ran."""
 
     def slot(self, *, slot: int | None = None, rank: int | None = None) -> int:
-        """Return the slot to read: this one, or that of this rank, or the first.  A rank is the position of a slot among the
-        generation's slots.  Raises NotFound."""
+        """Return the slot to read: this one, or the container of this rank, or the first.  A rank is the position of a
+        slot among the generation's slots.  Raises NotFound."""
         slots = sorted(self.nodes)
         if rank is not None:
             if rank >= len(slots):
@@ -163,7 +163,7 @@ class Output:
         return found
 
     async def _earlier(self, app: App, least: int, most: int) -> Ran | None:
-        """Return the latest generation with a number in this range of which a container has started, by the log."""
+        """Return the latest generation in this range that has started a container, by the log."""
         if least > most:
             return None
         begin = Position(max(await self._log.start(), app.seq - 1))
@@ -233,8 +233,8 @@ class Output:
         """Yield the output of a container with the times of its lines, which its node took.  `since` (UTC ns) leaves out lines
         that are surely older.
 
-        An answer that a lost connection, or a long pause of the reader, interrupts goes on behind its last piece.  Raises
-        NotFound if the node's agent is of a release without times."""
+        An answer interrupted by a lost connection, or a long pause of the reader, continues after its last piece.
+        Raises NotFound if the node's agent is of a release without times."""
         question = LogQuestion(
             app=ran.app.id, generation=ran.number, slot=slot, follow=follow, tail=tail, since=since, timed=True
         )

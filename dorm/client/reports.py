@@ -1,4 +1,4 @@
-"""What apps reported beside the log, as clients see it: the newest of each app, now and as it changes."""
+"""The apps' reports beside the log, as clients see them: the newest of each app, now and as it changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Edits and restarts of an app: published, and answered by the master.
 
-Each is checked against the state before it is published, so that its author hears at once what is wrong, and again by the
-master: someone else may have been first.
+Each is checked against the state before it is published, so that its author learns of an error at once, and again by
+the master: someone else may have been first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def edit(
 ) -> App:
     """Give an app another spec, and wait for the master's answer.
 
-    `made_from` is what the app had when the edit was made (`App.owners_spec`), or its fingerprint; without it the edit
+    `made_from` is the app's spec when the edit was made (`App.owners_spec`), or its fingerprint; without it the edit
     replaces whatever it has now.  Raises NotFound; Refused, with `edit.stale` if someone else has changed the spec since;
     NoAnswer; Unsettled; the log's errors."""
     app = await client.app(name_or_id)
@@ -91,7 +91,7 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
                 for fact in _answers(batch, id):
                     if isinstance(fact, AppRejected):
                         raise Refused(fact.reason, code=fact.code)
-                    # What an update has overtaken meanwhile is still to be refused.
+                    # An edit that an update has overtaken meanwhile is still to be refused.
                     if not await client.look(lambda state: id in state.submissions):
                         return await client.app(app.id)
     except TimeoutError:

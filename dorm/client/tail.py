@@ -1,8 +1,8 @@
 """Events of a log in order, filtered, from any position: what `Client.events` and `dorm events` read.
 
-An interrupted reader resumes exactly where it was, even within a round: `Tail.position` is what `after` takes.  The progress
-that lies beside the log comes between its records, by the order of the times.  The log
-handles outages (`events.log.interface.ReadableLog.read`): a tail that follows outlives them, and sees every event once.
+An interrupted reader resumes exactly where it was, even within a round: pass `Tail.position` as `after` to continue.
+The progress that lies beside the log comes between its records, by the order of the times.  The log handles outages
+(`events.log.interface.ReadableLog.read`): a tail that follows outlives them, and sees every event once.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ class Tail:
         latest: int | None = None, beside_until: int | None = None, follow: bool = False,
     ) -> None:  # fmt: skip
         """`until` is the last sequence to read; without it and without `follow`, reading ends at the log's end as of its
-        start.  `latest` is the last time (UTC ns) of what is read beside the log, by default with `until` that of the log's
-        record there; `beside_until` is the last sequence of it.  `cluster` may be `*` where the log is a file."""
+        start.  `latest` is the last time (UTC ns) that is read beside the log, by default, with `until`, the time of
+        the log's record there; `beside_until` is the last sequence of it.  `cluster` may be `*` where the log is a
+        file."""
         self._log, self._cluster, self._wanted = log, cluster, wanted
         self._follow = follow
         self._latest, self._beside_until = latest, beside_until
@@ -215,7 +216,7 @@ async def begin(log: ReadableLog, after: Position | str | int | None, since: dat
     if isinstance(since, timedelta):
         return await at_time(log, await time_of(log, await log.end()) - since // timedelta(microseconds=1) * 1000)
     if since.tzinfo is None:
-        raise TailError("a time without a zone: say which, as in datetime.now(UTC)", code="tail.since.no_zone")
+        raise TailError("the time has no time zone; pass one, as in datetime.now(UTC)", code="tail.since.no_zone")
     return await at_time(log, (since - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 

@@ -13,7 +13,7 @@ from events.spec.gates import When
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Somebody holds the app (`AppHoldRequested`, or `hold: true` in its spec)."""
+    """A user holds the app (`AppHoldRequested`, or `hold: true` in its spec)."""
 
     by: str
     at: int
@@ -57,7 +57,8 @@ class Gates(msgspec.Struct):
     closed_at: int = 0
     """Since when a gate is closed that a record opens (log time, UTC ns), not before `starts_at`; 0 while there is none."""
     closed_ns: int = 0
-    """How long gates were closed before that, until `starts_at` included: such time is no age of an app."""
+    """How long gates were closed before that, until `starts_at` included: this time does not count towards an app's
+    age."""
 
 
 class RunTime(msgspec.Struct, gc=False):

@@ -91,7 +91,7 @@ class Generation(msgspec.Struct):
     """How many containers are in these states: kept as counters, because every start and exit needs them."""
     pace: Pace | None = None
     same_since: Mark | None = None
-    """What it had last reported when its members changed; None while they are the first."""
+    """Its last report when its members changed; None while they are the first."""
     checkpointed_at: int = 0
     """When it last reported a checkpoint."""
     folder: str = ""
@@ -100,7 +100,7 @@ class Generation(msgspec.Struct):
     """Whether it has worked (`dorm.core.apps.bounds`)."""
 
     master_address: str = ""
-    """Where the rendezvous is, "" for none: it stays there though the first slot leaves."""
+    """Where the rendezvous is, "" for none: it stays there even if the first slot leaves."""
     next_slot: int = 0
     """Above every slot that it has had: an exited container's key stays final."""
     membership: int = 1
@@ -143,7 +143,7 @@ class Generation(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """Nothing of it may still run: never released, or every container has exited."""
+        """None of its containers may still run: never released, or every container has exited."""
         if self.released_at <= 0:
             return True
         if self.exited != len(self.containers) or self.leaving:

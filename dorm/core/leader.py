@@ -1,6 +1,6 @@
 """The leader: everything that a master does while it leads, as a state machine without I/O.
 
-The shape is that of etcd's raft library.  A shell feeds in what happens and carries out what comes back:
+The shape is that of etcd's raft library.  A shell feeds in events and carries out the results:
 
     folded      the state was brought further by records
     step        time has passed: what to do now, and when to step again
@@ -83,7 +83,7 @@ class Detector(Protocol):
 
     @property
     def alive(self) -> Container[str] | None:
-        """Nodes that were actually heard; None for all that `heard` has."""
+        """Nodes that were actually heard; None for all nodes of `heard`."""
 
     @property
     def asks(self) -> bool:
@@ -207,7 +207,7 @@ class Leader:
     # --- silence --------------------------------------------------------------------------------------------------------
 
     def _look(self, moment: Moment) -> Ready | None:
-        """What follows from silence, None if nothing does or it is not time to look."""
+        """Facts that follow from silence; None if there are none or it is not time to look."""
         look_at = self._detector.look_at()
         if look_at is None or look_at > moment.at:
             return None

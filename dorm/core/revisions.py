@@ -56,7 +56,7 @@ class Restart(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Of a request that waits for the master's answer: what is asked of an app that exists."""
+    """The content of a request about an existing app that waits for the master's answer."""
 
     what: Literal["edit", "restart"]
     made_from: str = ""

@@ -1,7 +1,7 @@
 """The size of a round: the log would refuse a round that is too large for one message.
 
 Sizes are measured as the facts will be written, and bounds are the same everywhere (`events.limits`), so an audit cuts where
-the master did.  Nothing is lost by a cut: what is left out follows from the next state as well, and comes in the next round.
+the master did.  Nothing is lost by a cut: the rest follows from the next state as well, and comes in the next round.
 
     first_that_fit    of answers, ends and releases, which are independent of what follows them
     changes_that_fit  of a decision's changes, so that what is left is a decision: an app grows together with those
@@ -38,7 +38,7 @@ PUT_OFF = Waiting(code="put_off", text="its turn comes with a later decision: th
 CUT = "many apps wait for the same"
 """Instead of the text of a reason that does not fit."""
 UNSAID = Waiting(code="unsaid", text="more apps wait than one decision can give reasons for")
-"""What the fold notes of an app whose reason is left out altogether."""
+"""The fold's note on an app whose reason is left out."""
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -118,8 +118,7 @@ class _Room:
             self._hold(self._demands[app], self._grows[app])
 
     def group(self, app: str, taken: Collection[str]) -> list[str]:
-        """This change and the remaining ones that have to change with it, so that no app gets room that is not
-        freed."""
+        """This change and the remaining ones that depend on it, so that no app gets room that is not freed."""
         group = {app: None}
         need: dict[str, dict[str, int]] = {}
         joined, emptied = [app], dict[str, None]()
@@ -150,7 +149,7 @@ class _Room:
 def reasons_that_fit(
     reasons: dict[str, Waiting], order: Sequence[str], largest: int
 ) -> tuple[dict[str, Waiting], dict[str, Waiting]]:
-    """What to write, and what each app's reason is then in the fold; `order` has the apps, those first whose reason
+    """The facts to write, and each app's resulting reason in the fold; `order` has the apps, those first whose reason
     matters most."""
     reasons = {app: Waiting(code=one.code, text=clipped(one.text)) for app, one in reasons.items()}
     if size(reasons) <= largest:

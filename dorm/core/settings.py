@@ -1,4 +1,4 @@
-"""The settings in force: what a `PolicyChanged` makes of them, for the fold and for who wants to know it before."""
+"""The settings in force: the effect of a `PolicyChanged` on them, for the fold and for checks in advance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def retentions_of(settings: Settings) -> dict[str, float]:
 
 
 def retention_of(settings: Settings, tenant: str) -> float:
-    """Return how long what an ended app of this tenant left is kept, in seconds."""
+    """Return how long files of an ended app of this tenant are kept, in seconds."""
     return retentions_of(settings).get(tenant, settings.retention_s)
 
 
@@ -101,7 +101,7 @@ def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _
     try:
         if chosen not in plugins:
             if not built_in(chosen):
-                # The state keeps the text, so it must not depend on what this build has.
+                # The state keeps the text, so it must not depend on this build.
                 text = f"unknown policy {short(chosen)}; `dorm policy list` shows the known ones"
                 raise SettingRefused(text, code="policy.unknown")
             if params:  # Each policy accepts its own defaults, and to load one takes longer than most commands.

@@ -5,7 +5,7 @@
     pack     checked, compressed, and described: may take its time in a thread
     load     the state again, or None if this build would not have folded the same
 
-A state that was loaded has the digest of the one that was dumped, and every record after it does the same to both.  The
+A loaded state has the digest of the dumped one, and every later record has the same effect on both.  The
 second needs more than the first: a map in a field of unknown type is a map again, in the same order, whole numbers stay
 whole, and keys keep their types.  MessagePack has all of that, and the fold never lets two places of a state share
 something that it changes.
@@ -77,7 +77,7 @@ def dump(state: State, *, build: str, chain: str = "") -> tuple[SnapshotInfo, by
 
 
 def load(info: SnapshotInfo, body: bytes, *, build: str | None) -> State | None:
-    """The state; None if the snapshot is not what it claims, or was folded by another core or build.
+    """The state; None if the snapshot differs from its claims, or was folded by another core or build.
 
     Without a `build`, any build of this core's version is accepted, for a log whose first records are not available.
     """

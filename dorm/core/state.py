@@ -122,7 +122,7 @@ class FailedPolicy(msgspec.Struct, frozen=True):
     at: int
     """Its log time."""
     ticks: int = 0
-    """How many idle ticks have tried in vain; the next one comes later for each."""
+    """How many idle ticks have had no success; the next one comes later for each."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -152,11 +152,11 @@ class Submission(msgspec.Struct):
     """Why it is refused already: set if the body was unreadable or the request invalid."""
     refused_code: str = ""
     app: str = ""
-    """The app of a refused update, or of what is asked; "" for a submission."""
+    """The app of a refused update, or of a request; "" for a submission."""
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
     asked: Asked | msgspec.UnsetType = msgspec.UNSET
-    """What is asked of an app that exists (`dorm.core.apps.steering`); unset for a submission."""
+    """The request about an existing app (`dorm.core.apps.steering`); unset for a submission."""
 
     @property
     def tenant(self) -> str:
@@ -234,7 +234,7 @@ class Node(msgspec.Struct):
 
     @property
     def gone(self) -> bool:
-        """Nothing of it can run any more: it has left cleanly, or its lease has ended."""
+        """No container on it can run any more: it has left cleanly, or its lease has ended."""
         return self.condition == "left" or self.lease_ended
 
     @property

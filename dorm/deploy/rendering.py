@@ -49,7 +49,7 @@ def parts(settings: Deployment, machine: str) -> list[Part]:
     """Return the parts of a machine, in the order in which to start them.  Raises DeploymentError if it has none."""
     if not settings.knows(machine):
         raise DeploymentError(
-            f"{short(machine)} is none of the cluster's machines and no pattern of nodes matches it; name one with --machine",
+            f"{short(machine)} is neither a machine of the cluster nor matched by a pattern of nodes; name one with --machine",
             code="deploy.machine.unknown",
         )
     reload = ("dorm-nats-reload.path",) if settings.trust else ()

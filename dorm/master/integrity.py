@@ -117,8 +117,8 @@ class Integrity:
             return
         if not self._accept:
             raise LogAltered(
-                f"{altered}: records were lost or changed behind the masters' back. Restore a backup (`dorm deploy restore`, "
-                "`dorm replay import`), or, if this log is the one that you mean, start once with --accept-log"
+                f"{altered}: records were lost, or something other than a master changed them. Restore a backup (`dorm deploy "
+                "restore`, `dorm replay import`), or, if this log is the one that you mean, start once with --accept-log"
             )
         _log.error("the log is taken as it is", found=altered)
 

@@ -1,14 +1,14 @@
 """Checks a policy's answer against the problem that it answers, in exact integers.
 
-A policy may come from anyone, so no answer is trusted: `faults` names the rules that an answer breaks, in words, and none
-for one that can be carried out.
+A policy may come from anyone, so no answer is trusted: `faults` names the rules that an answer breaks, in words, and
+none for an answer that can be carried out.
 
     types      every part has the type that `problem.Allocation` states; figures are finite
     ids        every app of the problem has an entry, nothing else has one, and every node is one of the problem's
     pinned     a pinned app stays exactly where it is
     eligible   the others are on nodes that are not drained and satisfy what they require
     bounds     nothing, or n_min to n_max containers, in whole gangs on each node
-    capacity   no node that an answer puts containers on is given more of a resource than it has
+    capacity   no node with containers of the answer gives more of a resource than it has
     sizes      texts are short, and there are no more of them than apps
 
 Not checked are goals (fairness loss, θ2, apps that are stopped), which differ by policy, and ports, for which the core finds
@@ -44,7 +44,7 @@ _MOST = 5
 
 
 def faults(problem: Problem, answer: Any) -> list[str]:
-    """Return the faults of an answer, at most `_MOST`; none for one that can be carried out."""
+    """Return the faults of an answer, at most `_MOST`; none for an answer that can be carried out."""
     return nonsense(problem, answer) or infeasible(problem, answer)
 
 
@@ -93,7 +93,8 @@ def _types(answer: Any) -> Iterator[str]:
             yield f"the containers of {short(app)} are {_type(counts)}, not a dict by node"
         elif counts and set(map(type, counts)) != {str}:
             yield f"{short(app)} has a node whose id is no text"
-        elif counts and (set(map(type, counts.values())) != {int} or min(counts.values()) <= 0):  # A bool is no count.
+        # A bool is not a count.
+        elif counts and (set(map(type, counts.values())) != {int} or min(counts.values()) <= 0):
             yield f"{short(app)} has a count that is not a positive whole number"
     for app, lacking in answer.shortage.items():
         if not isinstance(app, str) or not _whole(lacking) or not 0 <= lacking <= _LARGEST:

@@ -41,7 +41,7 @@ def change_budget(instance: Instance, settings: Mapping[str, float]) -> int:
 
 
 def placed(instance: Instance, n: Ints) -> Flags:
-    """Return the apps that have what they need to run."""
+    """Return the apps that have the containers that they need to run."""
     return instance.possible & ((n >= instance.n_min) | instance.pinned)
 
 

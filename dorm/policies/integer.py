@@ -73,7 +73,7 @@ class Instance:
     running: Flags
     """Had containers, on any node."""
     absent: Flags
-    """Nothing of it runs now: its containers are a reservation."""
+    """None of its containers runs now: its containers are a reservation."""
     forced: Flags
     """Runs, is not pinned, and cannot stay as it is."""
     room: Ints
@@ -93,7 +93,7 @@ class Instance:
     unit: Floats
     """δ_i"""
     worth: Floats
-    """u_i = Σ_k d_ik / C_k, what one container adds to U."""
+    """u_i = Σ_k d_ik / C_k, the contribution of one container to U."""
     drained: tuple[NodeRoom, ...]
 
     @property

@@ -15,7 +15,7 @@ class Parameter(NamedTuple):
     """A numeric parameter of a policy."""
 
     default: float
-    """An int if only whole numbers make sense."""
+    """An int if only whole numbers are valid."""
     least: float
     most: float
     meaning: str
@@ -68,7 +68,9 @@ SPEED = {
     "power": Parameter(
         0.5, 0.1, 1.0, "how much a short remaining time counts: 1 favors short apps most, less is fairer"
     ),
-    "patience_s": OPTIMIZER["patience_s"],
+    "patience_s": OPTIMIZER["patience_s"]._replace(
+        meaning="seconds, or its own length if that is more, after which a waiting app precedes all others"
+    ),
 }
 """Of `dorm-speed`."""
 RESTS_FROM_S = 5.0

@@ -82,7 +82,7 @@ class Utility(msgspec.Struct, frozen=True):
     worth: float
     """Priority; the utility of an app that is done at once, almost."""
     decay: float
-    """Per second: 0 for an app without time pressure, large for one that is useless after its target."""
+    """Per second: 0 for an app without time pressure, large for an app that is useless after its target."""
     target_s: float
 
 
@@ -107,7 +107,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a policy that plans ahead has promised an app."""
+    """The promise of a policy that plans ahead to an app."""
 
     slots: tuple[Slot, ...]
     """Ascending by time; the last has no containers: the app should be done then.  Empty for a plan that is withdrawn."""
@@ -135,8 +135,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     pinned: bool = False
     """Stays exactly at `current`: the app is in the middle of an adjustment, or was just resized and has not worked since."""
     absent: bool = False
-    """Nothing of it runs now, and `current` is its reservation: it waits for its retry after a failure, or its nodes went
-    away.  It comes before apps that never ran, and is not part of θ2's |P|."""
+    """None of its containers runs now, and `current` is its reservation: it waits for its retry after a failure, or its
+    nodes went away.  It comes before apps that never ran, and is not part of θ2's |P|."""
     again: bool = False
     """It is restarted in any case because its owner asked for that: another place costs it nothing more."""
     require: str = ""

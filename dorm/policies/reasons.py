@@ -44,7 +44,7 @@ def amount(kind: str, value: int) -> str:
 
 
 def _short(value: int, size: int) -> str:
-    """Format to at most three decimals, never rounded up, so that what is reported free is free."""
+    """Format to at most three decimals, never rounded up, so that the reported room is really free."""
     return f"{value * 1000 // size / 1000:.3f}".rstrip("0").rstrip(".")
 
 
@@ -179,8 +179,8 @@ class Room:
 def by_rule(instance: Instance, rows: Rows, why: Callable[[int, int, Room], Reason]) -> dict[str, Reason]:
     """Return the reason of each app below its n_max, for policies that follow a simple rule.
 
-    `why(app, units, room)` is asked about apps that could run and are not being adjusted; `units` is what the app gets, and
-    `room` what the whole answer leaves free."""
+    `why(app, units, room)` is asked about apps that could run and are not being adjusted; `units` is the app's number
+    of units, and `room` the room that the whole answer leaves free."""
     room = Room(instance, integer.free_room(instance, rows))
     found = {}
     for i, app in enumerate(instance.apps):
@@ -197,7 +197,7 @@ def by_rule(instance: Instance, rows: Rows, why: Callable[[int, int, Room], Reas
 
 
 def drained(instance: Instance, app: int, missing: int) -> Reason | None:
-    """Return the reason if drained nodes would hold what is missing, if they were empty; else None."""
+    """Return the reason if drained nodes would hold the missing containers, if they were empty; else None."""
     asked = instance.apps[app]
     names, room = [], 0
     for node in instance.drained:
@@ -244,7 +244,7 @@ def impossible(instance: Instance, app: int) -> Reason:
 
 
 def _too_few_ports(instance: Instance, app: int) -> str:
-    """Describe an app for which an empty cluster has room for only some containers."""
+    """Describe an app of which an empty cluster would hold only some containers."""
     largest = max(instance.node_rooms, key=lambda node: (node.ports.most if node.ports else integer.LARGEST, node.id))
     ports = f", such as {largest.id}: {largest.ports.first}-{largest.ports.last}" if largest.ports else ""
     fitting, gang = int(instance.fits_empty[app]), int(instance.gang[app])
@@ -279,7 +279,7 @@ def _whole_gangs(app: AppDemand) -> Reason:
 
 
 def no_more_room(instance: Instance, room: Room, app: int, n: int) -> Reason:
-    """Return the reason for an app with `n` containers (or gangs) that takes every further one for which there is room."""
+    """Return the reason for an app with `n` containers (or gangs) that takes every further one that fits."""
     if n >= instance.n_max[app]:
         return _whole_gangs(instance.apps[app])
     if not instance.worth[app] > 0:

@@ -45,7 +45,7 @@ class Score(NamedTuple):
     """A score goal by goal; the first difference decides.  Smaller is better except for `net`."""
 
     lost: int
-    """n_min of apps that ran and cannot go on."""
+    """n_min of apps that ran and cannot continue."""
     aged: tuple[int, ...]
     """1 for each app that has waited too long and gets nothing, in order of arrival."""
     waiting: int

@@ -96,7 +96,7 @@ class GuardedResolver(AbstractResolver):
         self._inner = ThreadedResolver()
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily | int = 0) -> list[ResolveResult]:
-        """Raises NotAllowedError, and OSError if there is no such name."""
+        """Raises NotAllowedError, and OSError for an unknown name."""
         found = await self._inner.resolve(host, port, family)  # type: ignore[arg-type]  # 0 stands for any family
         usable = [one for one in found if permitted(one["host"], self._allowed)]
         if not usable:

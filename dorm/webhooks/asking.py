@@ -64,7 +64,7 @@ def check_name(name: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """Return the URL.  Raises WebhookError: the log is no place for a password."""
+    """Return the URL.  Raises WebhookError: a password does not belong on the log."""
     fault = url_fault(url)
     if fault is not None:
         text, problem = fault
@@ -76,10 +76,12 @@ def check_events(events: Sequence[str]) -> list[str]:
     """Return the topics, each once.  Raises WebhookError."""
     for topic in events:
         if topic not in TOPICS:
-            text = f"there is no {topic[:60]!r} to deliver; there are {', '.join(TOPICS)}"
+            text = f"webhooks do not deliver {topic[:60]!r}; choose from {', '.join(TOPICS)}"
             raise WebhookError(text, code="webhook.event.unknown")
     if TOPIC in events and set(events) != {TOPIC}:
-        text = f"{TOPIC} stands alone: its URL is the place under which apps name theirs; add another webhook for the others"
+        text = (
+            f"{TOPIC} needs a webhook of its own, whose URL is the base of apps' URLs; add another one for the others"
+        )
         raise WebhookError(text, code="webhook.event.not_alone")
     return [topic for topic in TOPICS if topic in events]
 

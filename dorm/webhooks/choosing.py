@@ -47,7 +47,7 @@ def wants(endpoint: Endpoint, event: k.Event) -> bool:
 
 
 def message_id(cluster: str, logged: Logged) -> str:
-    """Return the `webhook-id`: the event's position, without the full stop that separates the parts of what is signed.  It
+    """Return the `webhook-id`: the event's position, without the full stop that separates the signed parts.  It
     is the same for each attempt, so a receiver that remembers ids handles each event once."""
     return f"{_UNSAFE.sub('_', cluster)}-{str(logged.position).replace('.', '-')}"
 

@@ -49,8 +49,8 @@ _log = Logger(__name__)
 
 
 def place_of(endpoint: Endpoint, hidden: str = "") -> str:
-    """Return the name of a webhook's place in the log; one that was removed and added again starts at another place.  On a
-    cluster with identities, `hidden` keeps others from guessing it."""
+    """Return the name of a webhook's place in the log; a webhook that was removed and added again starts at another
+    place.  On a cluster with identities, `hidden` keeps others from guessing it."""
     middle = f"-{hidden}" if hidden else ""
     return f"{WEBHOOK}{subjects.token(endpoint.name).translate(_SAFE)}{middle}-{endpoint.added}"
 

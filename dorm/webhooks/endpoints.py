@@ -23,7 +23,7 @@ TOPICS: dict[str, str] = {
     "adjustment": "a decision that changes apps, or a live adjustment that failed",
     "app.notify": "what apps ask for in their specs (`notify`), at URLs under this one",
 }
-"""What a webhook can deliver."""
+"""The events that a webhook can deliver."""
 MOST = 200
 """Webhooks of one cluster; further ones are not delivered."""
 _KINDS = (k.WebhookSet, k.WebhookRemoved, k.WebhookDisabled)

@@ -1,4 +1,4 @@
-"""What one deliverer has done since it started, as metrics: by outcome, never by webhook, so that their number is bounded."""
+"""Metrics of one deliverer since it started: by outcome, never by webhook, so that their number is bounded."""
 
 from __future__ import annotations
 

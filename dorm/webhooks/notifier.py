@@ -4,8 +4,8 @@ Its place in the log, its signatures and its bounds are those of any webhook.  T
 tenants: a failing one is retried for some minutes and then given up, and never disables the webhook.
 
 No tenant's endpoints delay another's notifications, however slow they are and however many fail.  Several records are in
-progress at once, but for each tenant one after the other.  Of the records in progress, and of those that wait for their next
-attempt, one tenant has at most as many as it leaves free; further ones are tried later, or given up.
+progress at once, but one after the other for each tenant.  Of the records in progress, and of those that wait for their
+next attempt, one tenant has at most as many as it leaves free; further ones are tried later, or given up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SCHEDULE_S = (5.0, 30.0, 120.0, 600.0)
 """Seconds from each failed attempt to the next; after the last one the notification is given up."""
 MOST_NOT_DONE = 1024
-"""The largest number of unfinished records, half of which may wait for another attempt: there is always room for new
+"""The largest number of unfinished records; half of them may wait for another attempt: there is always room for new
 ones."""
 _AT_ONCE = 64
 """Records in progress at once."""
@@ -74,7 +74,7 @@ class Notifier(Worker):
         self._waits = Shares(MOST_NOT_DONE // 2)
         self._working = Shares(_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By tenant: it has its notifications in the order of the log, but for those that failed."""
+        """By tenant: it has its notifications in the order of the log, except those that failed."""
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -148,7 +148,8 @@ class Notifier(Worker):
             await holding
 
     async def _send_of(self, tenant: str, notifications: list[Notification], now: _Waiting) -> Outcome | None:
-        """Send a tenant's part of a record, noting in `now` what is done.  Return a failure for which the record waits."""
+        """Send a tenant's part of a record, noting completed deliveries in `now`.  Return the failure that the record
+        waits for."""
         failed: Outcome | None = None
         if not self._working.has_room_for(tenant):
             failed = Outcome(0, "too many of its tenant's notifications are under way")
@@ -180,7 +181,7 @@ class Notifier(Worker):
         return await self._post(one.url, one.message, one.body, one.time)
 
     def _forget(self, seq: int) -> _Waiting:
-        """Return what a record has waited for; it waits no longer."""
+        """Remove a record from those that wait, and return its entry."""
         before = self._waiting.pop(seq, None) or _Waiting()
         for tenant in before.tenants:
             self._waits.leave(tenant)

@@ -1,8 +1,8 @@
 """Notifications that apps request in their specs (`notify`): which ones an event causes, and whether they may be sent.
 
 An operator adds a webhook for `app.notify`.  Its URL is not an endpoint but a prefix for the endpoints that apps may name: the
-same scheme, host and port, and a path that begins with its path.  So the cluster only calls what an operator has allowed on
-the log.  Each tenant has a limit per minute; further notifications are left out and counted.
+same scheme, host and port, and a path that begins with its path.  So the cluster only calls URLs that an operator has
+allowed on the log.  Each tenant has a limit per minute; further notifications are left out and counted.
 
 Pure, except for the clock that is passed in.
 """
@@ -89,8 +89,8 @@ def _of(base: str, cluster: str, one: Logged, app: App, what: str, more: dict[st
 
 
 def is_under(base: str, url: str) -> bool:
-    """Return whether a URL lies under another one: the same scheme, host and port, and a path below its path.  A path that
-    could mean another one to a server (`..`, encoded or not) lies under none."""
+    """Return whether a URL lies under another one: the same scheme, host and port, and a path below its path.  A path
+    that a server could read as another one (`..`, encoded or not) lies under none."""
     try:
         one, other = urlsplit(base), urlsplit(url)
         ports = [parts.port or _PORTS.get(parts.scheme) for parts in (one, other)]
@@ -115,7 +115,7 @@ class Allowance:
         self._clock = clock
         self._most = most
         self._left: dict[str, tuple[float, float]] = {}
-        """What each tenant has left, and when that was."""
+        """Each tenant's remaining requests, and when they were counted."""
 
     def take(self, tenant: str) -> bool:
         """Return whether one more may be sent, and count it."""

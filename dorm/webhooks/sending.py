@@ -100,7 +100,7 @@ class Sender:
             return "the URL is malformed"
         if parts.scheme not in ("http", "https") or not host:
             return "the URL is not one of HTTP"
-        # The checked address has to be the one that is connected to: aiohttp accepts digits of other alphabets, and treats
+        # The connection has to go to the checked address: aiohttp accepts digits of other alphabets, and treats
         # text that looks like an address as one, even in forms that no parser here accepts.
         if not host.isascii() or ("%" in host and ":" not in host):
             return f"the host {host[:100]!r} holds other characters than a host's; write a foreign name as xn--..."

@@ -40,7 +40,7 @@ SCHEDULE_S = (
 """Seconds from each failed attempt to the next; after the last one there is none."""
 _SPREAD = 0.2
 _EARLY_S = 2.0
-"""Seconds by which a record may come before its time: the server keeps times in whole seconds."""
+"""How much earlier than its time, in seconds, a record may come: the server keeps times in whole seconds."""
 _AGAIN_S = 2.0
 _USER_AGENT = "dorm-webhooks"
 _log = Logger(__name__)

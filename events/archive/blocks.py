@@ -192,7 +192,7 @@ def unpack_records(head: Head, payload: Payload) -> list[Record]:
         raise BlockDamaged("names a subject that it does not have") from None
     lengths = {len(seqs), len(columns.times), len(columns.subject), len(columns.msg_ids), len(columns.bodies)}
     if lengths != {count} or not records or (records[0].seq, records[-1].seq) != (head.first, head.last):
-        raise BlockDamaged("does not hold the records that it says")
+        raise BlockDamaged("does not hold the records that its head names")
     return records
 
 
@@ -256,7 +256,7 @@ def _decoded(decode: Any, head: Head, payload: Payload) -> Any:
     _check(head, payload)
     try:
         if head.raw > LARGEST or zstandard.frame_content_size(payload) != head.raw:
-            raise BlockDamaged("is not as large as it says")
+            raise BlockDamaged("does not have the size that its head states")
         return decode(zstandard.ZstdDecompressor().decompress(payload))
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError):
         raise BlockDamaged("can't be decoded") from None

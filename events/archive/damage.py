@@ -32,7 +32,7 @@ class Damage(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.first:
-            return f"{self.what}; no record is lost by that"
+            return f"{self.what}; no record is lost"
         if self.last is None:
             return f"{self.what}; what came after record {self.first - 1} is lost"
         if self.first == self.last:

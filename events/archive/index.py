@@ -151,7 +151,7 @@ class _Walk:
             return place + TRAILER_SIZE
         whole = "runs beyond the end of the file" if head is not None else "has no head that can be read"
         if self._hole is None:
-            self._hole = place, f"what is at byte {place} {whole}"
+            self._hole = place, f"the part at byte {place} {whole}"
         return self._next_block(place + 1)
 
     def _end(self, place: int, found: bytes) -> None:
@@ -258,8 +258,8 @@ class _Walk:
     def _break_off(self) -> None:
         place, _ = self._hole or (self._size, "")
         left = self._size - place
-        what = f"it breaks off after byte {place}" if not left else f"it breaks off within what begins at byte {place}"
+        what = f"it breaks off after byte {place}" if not left else f"it breaks off within the part at byte {place}"
         if left:
-            what += f" and of which {left} {'byte is' if left == 1 else 'bytes are'} there"
+            what += f", after {left} {'byte' if left == 1 else 'bytes'} of it"
         lost = 0 if self._indexed else self._last + 1  # No record follows the index.
         self._found.damages.append(Damage(place, what, lost))

@@ -59,8 +59,8 @@ async def open_archive_of(
     if digest != name.digest:
         os.close(file)
         raise LogDamaged(
-            f"the archive {name} in {store.place} is truncated or altered: its bytes are not those of its name; put it back "
-            "from a copy",
+            f"the archive {name} in {store.place} is truncated or altered: its hash differs from its name; put it back from "
+            "a copy",
             code="archive.altered",
         )
     checked[name] = touched
@@ -298,7 +298,7 @@ class WholeLog(EventLog):
     def _made(self, cut: LogRotated) -> Archives:
         name = name_of(cut.archive)
         if name is None or (name.after, name.upto) != (cut.after, cut.upto):
-            raise LogDamaged(f"the log names the archive {cut.archive[:100]!r}, which is no name of one")
+            raise LogDamaged(f"the log names the archive {cut.archive[:100]!r}, which is not the name of an archive")
         place = self._place or cut.place
         try:
             return Archives(open_store(place, self._cluster), self._cluster, name)

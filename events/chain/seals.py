@@ -103,7 +103,9 @@ def public_bytes(key: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != _PUBLIC_BYTES or raw[0] != nkeys.PREFIX_BYTE_CLUSTER:
-        raise KeyUnusableError(f"{key[:80]!r} is no public key of a cluster: those are 56 letters and digits, C first")
+        raise KeyUnusableError(
+            f"{key[:80]!r} is not a public key of a cluster; write 56 letters and digits that begin with C"
+        )
     if nkeys.crc16(raw[:-2]).to_bytes(2, "little") != raw[-2:]:
         raise KeyUnusableError(f"{key[:80]!r} is mistyped: its checksum does not match", code="key.mistyped")
     return raw[1:-2]

@@ -1,8 +1,9 @@
 """Questions about files of apps, and their answers, in MessagePack.
 
-Reading is stateless: each question names a place and where to begin, so a copy that was interrupted goes on with another
-question, to another agent if need be.  An upload is a file under an id of its own, out of the app's sight, into which blocks
-are written in any order; the last step verifies its digest and renames it to its place.  Each step may be repeated.
+Reading is stateless: each question names a place and where to begin, so an interrupted copy continues with another
+question, to another agent if necessary.  An upload is a file under an id of its own, out of the app's sight, into which
+blocks are written in any order; the last step verifies its digest and renames it to its place.  Each step may be
+repeated.
 
     files   ListFiles → Listing…            put   WriteBlock   → Stored
             ReadFile  → Block, Zeros… Tail        CommitUpload → Stored
@@ -119,13 +120,13 @@ class Block(msgspec.Struct, frozen=True, tag=True):
 
 
 class Zeros(msgspec.Struct, frozen=True, tag=True):
-    """So many whole blocks of zeros, of which the file may hold none on disk."""
+    """A number of whole blocks of zeros, which may take no room on disk."""
 
     blocks: int
 
 
 class Tail(msgspec.Struct, frozen=True, tag=True):
-    """The end of a file; the digest is that of the whole file, even if the answer began later."""
+    """The end of a file; the digest covers the whole file, even if the answer began later."""
 
     digest: str
 

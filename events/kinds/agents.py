@@ -39,7 +39,7 @@ class NodeJoined(Event, frozen=True):
     prepares: bool = False
     """Whether this agent reports `ContainersPrepared`; False from agents before 0.6.0."""
     abilities: Annotated[list[Ability], msgspec.Meta(max_length=64)] = []
-    """What this agent can do that agents before it could not (`events.spec.abilities`)."""
+    """Abilities of this agent that earlier agents lack (`events.spec.abilities`)."""
     offers: NodeOffers | None = None
     """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.6.0."""
     process: Identity = ""

@@ -94,7 +94,7 @@ class GenerationFailed(Event, frozen=True):
     limit: Number = 0
     """That limit."""
     anew: bool = False
-    """It had worked for so long (`retries.reset` of its spec) that earlier failures are forgotten."""
+    """It had worked long enough (`retries.reset` of its spec) for earlier failures to be forgotten."""
     retry_at: Moment = 0
     """UTC ns before which it is not placed again."""
 
@@ -111,7 +111,7 @@ class NodeRecovered(Event, frozen=True):
 
 
 class NodeLeaseEnded(Event, frozen=True):
-    """A node has been silent for so long that it has certainly stopped all containers by itself."""
+    """A node has been silent long enough to have certainly stopped all its containers by itself."""
 
     node: Name
     last_heard: Moment
@@ -142,7 +142,7 @@ class GenerationReleased(Event, frozen=True):
     checkpoints: FolderId = ""
     """Id of the cluster's checkpoint folder: a node starts these containers only where that folder is mounted."""
     prepare_s: Seconds = 0.0
-    """Seconds for which the previous generation kept working after the decision, while this one was prepared."""
+    """How long the previous generation kept working after the decision, in seconds, while this one was prepared."""
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):

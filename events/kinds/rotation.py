@@ -62,7 +62,7 @@ class RotationFailed(Event, frozen=True):
 
     @property
     def in_vain(self) -> bool:
-        """Whether somebody asked for a rotation where none was to be: nothing is wrong."""
+        """Whether a rotation was requested when none was possible: nothing is wrong."""
         return self.code in ("rotation.nothing_due", "rotation.no_archives")
 
 

@@ -31,7 +31,7 @@ class SessionStarted(Event, frozen=True):
 
 
 class SessionEnded(Event, frozen=True):
-    """A session has ended, by the user or otherwise: nothing of it runs any more."""
+    """A session has ended, by the user or otherwise: none of its processes runs any more."""
 
     app: Name
     generation: Number

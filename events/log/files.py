@@ -1,11 +1,13 @@
 """The store of shipped folders, beside a cluster's log: blobs by tenant and hash (`events.workdir`).
 
-Each tenant has blobs of its own, so that a server can keep tenants from each other's.  A name says what the content is, so a
-blob is written once and again only to renew its time.  A full store refuses; nothing gives way to what comes later.
+Each tenant has blobs of its own, so that a server can keep tenants from each other's.  A name identifies the content,
+so a blob is written once, and again only to renew its time.  A full store refuses; no stored blob is dropped for a
+later one.
 
 Each tenant has a quota (`Limits.quota_of`).  Clients keep to it (`dorm.workdir.shipping`), and the leading master removes what
 another program has written beyond it (`dorm.workdir.quotas`).  Tenants may write and not remove, which servers can't allow for
-single subjects: one that gives up a blob writes an empty one in its place, which counts as none, and masters remove it.
+single subjects: a tenant that gives up a blob writes an empty one in its place, which counts as none, and masters
+remove it.
 
 Implementations: `MemoryFiles` here, `events.nats.beside.files`.  A log without such a store has `NoFiles`.
 """
@@ -31,13 +33,13 @@ class StoredBlob(NamedTuple):
     """As a token of a subject."""
     name: str
     size: int
-    """Bytes of its content as it is stored; 0 for one that its tenant has given up."""
+    """Bytes of its content as it is stored; 0 for a blob that its tenant has given up."""
     time: int
     """UTC nanoseconds, when it was stored last."""
     seq: int
     """Changes with every write."""
     head: int = 0
-    """Bytes of what the store keeps beside the content."""
+    """Bytes that the store keeps in addition to the content."""
 
     @property
     def takes(self) -> int:

@@ -202,8 +202,8 @@ class EventLog(ReadableLog, Protocol):
         return _NO_FILES
 
     async def check(self) -> None:
-        """Check, without reading the log, that its store still has all of it and protects it from changes, as far as it can
-        be known.  Raises LogDamaged with what to do, and LogUnavailable."""
+        """Check, without reading the log, that its store still has all records and protects them from changes, as far
+        as the store reports that.  Raises LogDamaged with what to do, and LogUnavailable."""
         return None
 
     async def cut(self) -> LogRotated | None:

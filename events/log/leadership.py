@@ -45,8 +45,8 @@ class Leadership(Protocol):
         ...
 
     async def take(self, holder: str, ttl_s: float, over: Held | None) -> Held | None:
-        """Take the lease over from `over`, the last one seen (None: none), and keep what that recorded of the log.  Return
-        the new lease, or None if another master was first."""
+        """Take the lease over from `over`, the last one seen (None: none), and keep what it recorded of the log.
+        Return the new lease, or None if another master was first."""
         ...
 
     async def renew(self, held: Held) -> Held | None:

@@ -1,7 +1,7 @@
 """The store of the nodes' parts, beside a cluster's log: the last part of each node.
 
-A part is written on the condition that its writer knows the one that it replaces.  A master that was deposed does not know
-what its successor wrote, so it can't overwrite it.  Bodies are bytes; `events.parts` gives them a meaning.
+A write of a part succeeds only if its writer knows the part that it replaces. A deposed master does not know what its
+successor wrote, so it can't overwrite it.  Bodies are bytes; `events.parts` gives them a meaning.
 
 Implementations: `MemoryParts` here, `events.nats.beside.parts`.  A log without such a store has `NoParts`.
 """
@@ -41,7 +41,7 @@ class ReadableParts(Protocol):
         ...
 
     def follow(self, node: str) -> AsyncGenerator[StoredPart, None]:
-        """Yield a node's part as it is, and then each whole one that replaces it, without end and through outages; if many
+        """Yield a node's present part and then each complete replacement, without end and through outages; if many
         come at once, only the last ones.  Raises LogClosed."""
         ...
 

@@ -31,7 +31,8 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
     time: limits.Moment
     """The state's log time, UTC nanoseconds."""
     core: limits.Number
-    """Version of the core that folded it (`dorm.core.state.SCHEMA`): another one may fold the same log to another state."""
+    """Version of the core that folded it (`dorm.core.state.SCHEMA`): another build may fold the same log to another
+    state."""
     build: str = ""
     """`events.sources.fingerprint` of the build that folded it.  Another build does not use it, even with the same core."""
     digest: str
@@ -136,8 +137,8 @@ class Snapshots(ReadableSnapshots, Protocol):
     """A store of one log's snapshots."""
 
     async def put(self, info: SnapshotInfo, body: bytes) -> None:
-        """Store it durably: once listed, it can be read.  One with the same sequence is replaced, except a pinned one by one
-        that is not: that one is not stored."""
+        """Store it durably: once listed, it can be read.  A snapshot of the same sequence is replaced, unless it is
+        pinned and this one is not; then this one is not stored."""
         ...
 
     async def drop(self, info: SnapshotInfo) -> None:

@@ -179,7 +179,7 @@ class NatsBus(Bus):
                 await subscription.unsubscribe()
 
     async def _answer_waiting(self, asking: _Asking, answerer: Answerer) -> None:
-        """Answer all that wait, again and again: one call of the answerer for all that have asked until it is done."""
+        """Answer all that wait, again and again: one call of the answerer serves all askers until it is done."""
         while True:
             await asking.asked.wait()
             refused, pieces = "", list[bytes]()
@@ -292,7 +292,7 @@ def _left(shares: Shares, asked: str, _: object) -> None:
 
 async def _too_busy(question: bytes) -> AsyncGenerator[bytes, None]:
     del question
-    raise AskRefused("the agent answers too many questions already; try again later", code="agent.busy")
+    raise AskRefused("the agent is answering too many questions; try again later", code="agent.busy")
     yield b""
 
 

@@ -64,8 +64,8 @@ async def import_log(
     credentials: Credentials | None = None,
     replicas: int = 1,
 ) -> Imported:
-    """Import the whole log, with so many copies on different servers.  Raises LogRefused if it is only a part, or the server
-    has a cluster of this name with other records; LogUnavailable, after which the same call continues; and what
+    """Import the whole log, with this many copies on different servers.  Raises LogRefused if it is only a part, or the
+    server has a cluster of this name with other records; LogUnavailable, after which the same call continues; and what
     `log.read` raises."""
     if log.sparse or await log.start():
         raise LogRefused(
@@ -134,7 +134,7 @@ async def _continue(link: Link, log: ReadableLog, cluster: str, found: StreamInf
             async for batch in batches:
                 if stored != _renamed(batch[0], cluster):
                     raise LogRefused(
-                        f"record {last} of cluster {cluster!r} at {link.url} is not that of this archive",
+                        f"record {last} of cluster {cluster!r} at {link.url} differs from the one in this archive",
                         code="import.differs",
                     )
                 break

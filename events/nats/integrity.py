@@ -32,7 +32,7 @@ _log = Logger(__name__)
 _BACK = "stop the masters, and put the server's data back from a backup, or import an archive as a new cluster"
 _BACK_FROM_OTHERS = (
     "this is the copy of NATS server {name}: stop that server, move its folder of this stream away, and start it again, so "
-    "that it gets a new copy from the others; where they have lost the same, put the data back from a backup"
+    "that it gets a new copy from the others; if the others have lost the same, restore a backup"
 )
 _AROUND_A_MESSAGE = 64 * 1024
 """Bytes, more than a message needs beside its headers and its body."""
@@ -78,7 +78,7 @@ async def check_stream(link: Link, cluster: str) -> None:
     if changed := unprotected(info["config"], cluster):
         raise LogDamaged(
             f"stream {stream} is not configured as the log needs it: {'; '.join(changed)}; undo that with `nats stream edit`, "
-            "and `dorm replay verify` tells whether something was altered meanwhile",
+            "and `dorm replay verify` shows whether a record was altered meanwhile",
             code="log.reconfigured",
         )
 

@@ -58,8 +58,8 @@ class Unencrypted(nats.errors.Error):
 class AbortingTransport(TcpTransport):
     """A transport that closes at once, and sends nothing in the clear that has to be encrypted.
 
-    Why: a stream's own close first waits until the other side has taken what was written, which a frozen server, or one
-    behind a cut cable, does not do for many minutes.
+    Why: a stream's own close first waits until the other side has received all output, which takes many minutes with a
+    frozen server or a cut cable.
     Instead: `Client.close(abort=True)`, or a transport that `connect` accepts as an option.
 
     Why the latter: nats-py encrypts only if the server's greeting asks for it, which a machine between can change.
@@ -120,7 +120,7 @@ class AbortingClient(Client):
     Why the reports: a server that forbids a request names only its subject (`events.nats.access.denials`).
     Instead: requests of nats-py that fail by the permission error that the server sends.
     Why it stops: `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives as its future ends.  The client's
-    task that reconnects then survives `close`, or a second such task beside it, and goes on without end.
+    reconnecting task, or a second one next to it, then survives `close` and continues without end.
     Instead: a `close` that waits until these tasks have ended.
     Why its own pongs: the answer to a `flush` that was cancelled ends nats-py's reading of the connection.
     Instead: a `flush` that can be cancelled.

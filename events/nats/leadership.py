@@ -8,8 +8,8 @@ Each change names the revision it replaces, so of two writers one is refused.  T
 whenever a server takes a moment to change its own leader, and the waiting masters measure time themselves.  It is stored on
 disk, since a restarting server must not turn every master into a candidate.
 
-Any key-value client can read the key and delete it.  Dorm does not use that of nats-py (`nats.js.kv.KeyValue`, as of 2.16),
-which would lose these guarantees:
+Any key-value client can read the key and delete it.  Dorm does not use the client of nats-py (`nats.js.kv.KeyValue`, as
+of 2.16), which would lose these guarantees:
 
 * A look is answered by the stream's leader.  `KeyValue.get` sends a direct get wherever the bucket allows those, as this one
   does, and any replica answers, however far it lags.  A master that starts would compare the log with an earlier sighting of
@@ -141,7 +141,7 @@ class JetStreamLeadership(Leadership):
                 return await self._write(_Value(holder, held.ttl_s, held.seq, held.chain), last.revision)
             except Overtaken:
                 last = await self.look()
-        raise LogUnavailable("the lease of the masters changes all the time", code="log.contended")
+        raise LogUnavailable("the lease of the masters keeps changing; try again", code="log.contended")
 
     async def _write(self, value: _Value, revision: int) -> Held:
         """Write the key.  Raises Overtaken if it has another revision (0: it does not exist)."""

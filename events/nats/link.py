@@ -239,7 +239,7 @@ class Link:
             raise self.permissions.not_let_in("authorization violation")
 
     async def taken(self) -> None:
-        """Wait until the server has taken, or forbidden, all that was sent."""
+        """Wait until the server has accepted, or forbidden, everything that was sent."""
         # nats-py writes a ping at once, before what waits to be sent: the second one follows that.
         await self.client.flush(_FLUSH_S)
         await self.client.flush(_FLUSH_S)
@@ -323,7 +323,8 @@ class Link:
             raise LogClosed(f"the connection to {self.url} is closed")
 
     async def sendable(self, doing: str, timeout: float) -> None:
-        """Check the connection right before sending what must not be sent later.  Raises NotSent if there is none."""
+        """Check the connection right before sending a message that must not be sent later.  Raises NotSent if there is
+        none."""
         if self.client.is_reconnecting and self._locked_out < _LOCKED_OUT:
             self._settled.clear()
         if not self._settled.is_set():

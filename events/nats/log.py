@@ -213,7 +213,8 @@ class JetStreamLog(EventLog):
             _log.debug("reading again", after=after, reason=str(reason))
             await asyncio.sleep(min(_PAUSE_S * 2**failures, self._patience(failures) / 4))
             failures = min(failures + 1, _MOST_DOUBLINGS)
-            crowded = code_of(reason) == NO_MORE_READERS  # Nobody who takes all consumers keeps others from reading.
+            # A reader that takes all consumers does not keep others from reading.
+            crowded = code_of(reason) == NO_MORE_READERS
             if (crowded or (follow and self._link.clustered)) and self._link.client.is_connected:
                 failures = min(failures, _MOST_DOUBLINGS_CROWDED) if crowded else failures
                 if batch := await read_directly(self._link, self._stream, after, self._imported):

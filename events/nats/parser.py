@@ -45,7 +45,7 @@ class DirectParser(Parser):
         super().reset()
         self._connections += 1
         self._short_of = 0
-        """Bytes needed before parsing again makes sense, so that a large message is not parsed with every piece."""
+        """Bytes needed before the next parsing, so that a large message is not parsed with every piece."""
 
     async def parse(self, data: bytes = b"") -> None:
         """Parse received bytes.  Raises nats.errors.ProtocolError."""

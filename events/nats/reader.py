@@ -154,7 +154,7 @@ class Reader:
 
     def _check_reach(self, first: int, last: int) -> None:
         if last < self._after:
-            raise EndsBefore(f"the log ends at {last}, before {self._after} which had been read from it")
+            raise EndsBefore(f"the log ends at {last}, before record {self._after}, which was read from it")
         if first > self._after + 1 and not self._replaces:
             raise StartsLater(first)
 
@@ -240,7 +240,7 @@ class Reader:
             if self._broken is not None:
                 raise self._broken
             if loop.time() > ends:
-                raise NotDelivered(f"after record {self._after} none came, and it is not the last")
+                raise NotDelivered(f"no record came after record {self._after}, which is not the last")
             await self._ask_ahead()
             self._arrived.clear()
             try:
@@ -301,7 +301,7 @@ async def check_still_there(link: Link, stream: str, record: Record, *, imported
     found = await record_at(link, stream, record.seq, imported=imported)
     if found is not None and found != record:
         raise LogDamaged(
-            f"record {record.seq} is another one than was read before: the log lost records and took others in their place",
+            f"record {record.seq} differs from the one read before: the log lost records and stored others in their place",
             code="log.altered",
         )
 

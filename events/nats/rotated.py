@@ -67,8 +67,8 @@ class Rotated:
             newest = await self.cut()
         if newest is None or newest.upto < first - 1:
             raise LogDamaged(
-                f"the log begins at {first:,}, and no master has said that the records before lie in an archive: they were "
-                "removed behind our back; put the server's data back from a backup",
+                f"the log begins at {first:,}, and no master has archived the records before it: something else removed "
+                "them; put the server's data back from a backup",
                 code="log.records_removed",
             )
         return first - 1
@@ -80,8 +80,8 @@ class Rotated:
         return Archived(first - 1, self._newest)
 
     async def next(self, reader: Reader, after: int, patterns: Sequence[str]) -> tuple[list[Record], int]:
-        """Return what comes next for a reader that follows some subjects (nothing, after a while), and up to which sequence it
-        has seen everything.
+        """Return the next records for a reader that follows some subjects (none, after a while), and up to which
+        sequence it has seen everything.
 
         Such a reader knows only the records that it wants.  If none comes for long, the log may be rotated past the last one,
         and a reader that reconnects would ask for records in an archive.  So now and then it asks how far it is.  Raises as
@@ -111,7 +111,7 @@ class Rotated:
         cut = await self.cut()
         if cut is None or upto > cut.upto:
             raise LogRefused(
-                f"records up to {upto:,} can't be removed: no cut on the log says that they lie in an archive",
+                f"records up to {upto:,} can't be removed: no cut on the log states that they are in an archive",
                 code="log.not_archived",
             )
         with as_log_errors("removing archived records from the log"):

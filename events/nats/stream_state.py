@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from events.nats.link import Link
 
 _HEARD_NS = 4_000_000_000
-"""Nanoseconds; peers hear each other once a second."""
+"""Nanoseconds; peers exchange messages once a second."""
 
 
 async def api_request(link: Link, what: str, question: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -30,8 +30,8 @@ async def api_request(link: Link, what: str, question: dict[str, Any], timeout: 
 
 
 async def checked_info(link: Link, stream: str, timeout: float, **more: bool) -> dict[str, Any]:
-    """Return a stream's configuration and state.  Raises LogUnavailable if the answering server hears no majority, and what
-    nats-py raises."""
+    """Return a stream's configuration and state.  Raises LogUnavailable if the answering server reaches no majority,
+    and the errors of nats-py."""
     info = await api_request(link, f"STREAM.INFO.{stream}", more, timeout)
     if not leads(info):
         raise LogUnavailable(

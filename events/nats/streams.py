@@ -78,9 +78,9 @@ def all_streams(cluster: str) -> list[str]:
 
 
 def stream_configs(cluster: str) -> list[StreamConfig]:
-    """Return a cluster's streams in the order in which they are made: the log's first, and last the one of the masters' lease,
-    for which a master waits.  None is compressed (`events.nats.settings.compression`), not even
-    on one server: it may be raised to three replicas later."""
+    """Return a cluster's streams in the order in which they are made: the log's stream first, and the stream of the
+    masters' lease last, because a master waits for it.  None is compressed (`events.nats.settings.compression`), not
+    even on one server: it may be raised to three replicas later."""
     return [
         StreamConfig(
             name=log_stream(cluster),
@@ -231,7 +231,7 @@ async def _add(link: Link, manager: JetStreamManager, config: StreamConfig, repl
             await _add_when_peers_are_known(manager, _replicated(config) if wanted > 1 else config, wanted)
         except nats.js.errors.APIError as error:
             if error.err_code in (*_TOO_FEW_SERVERS, *NO_ROOM) and (config.max_bytes or 0) > 0:
-                # A server sets a stream's bytes aside, and small ones do not have so many.
+                # A server reserves a stream's bytes, and a small server does not have this many.
                 return await _add(link, manager, config.evolve(max_bytes=-1), replicas)
             if error.err_code not in _TOO_FEW_SERVERS:
                 raise

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Later(ModuleType):
-    """Stands for a module; the first use of what that holds imports it, and is passed on to it, like all later ones."""
+    """Stands for a module; the first use of its content imports it, and is passed on to it, like all later uses."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -20,7 +20,7 @@ class _Later(ModuleType):
 
 
 def load_when_used(name: str) -> None:
-    """Have a module loaded by the first use of what it holds.  Changes nothing if it is loaded, or not installed."""
+    """Load a module at the first use of its content.  Changes nothing if it is loaded, or not installed."""
     if name not in sys.modules and (spec := find_spec(name)) is not None:
         later = sys.modules[name] = _Later(name)
         later.__spec__ = spec  # For programs that ask whether it is installed.

@@ -1,4 +1,4 @@
-"""A node's part: all that one node needs to know of the cluster, derived from the log.
+"""A node's part: everything that one node needs to know about the cluster, derived from the log.
 
     document   what a part holds, and its bytes
     signing    which master wrote it, provable from the part alone

@@ -1,6 +1,6 @@
 """What a node's part holds, and its bytes.
 
-A part is a document with the whole desired state of one node, and no change of it: the last one is all that a node needs.
+A part is a document with the whole desired state of one node, and no change of it: a node needs only the last one.
 It names the record up to which the log was folded for it (`seq`).  The node's own facts after that record are not in it; the
 agent has them from the log.
 """
@@ -21,7 +21,7 @@ from events.times import Times
 
 
 class PartUnreadable(DormError, ValueError):
-    """The stored bytes are no part of a node."""
+    """The stored bytes are not a node's part."""
 
     code = "part.unreadable"
 
@@ -48,7 +48,7 @@ class ContainerPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the node needs to know of an app that has, or is about to have, containers on it."""
+    """What the node needs to know about an app with present or planned containers on it."""
 
     spec: AppSpec
     tenant: str = ""

@@ -14,7 +14,7 @@
     groups        the sweep or array that an app belongs to
     sweeps/       one document as the specs of many apps
     gates         when it may run: which apps it waits for
-    notify        where its owner wants to hear of it
+    notify        URLs that are called about it
     requirements  which nodes an app may use: an expression over node labels
     faults        what is wrong with a document, in one line for its author
 

@@ -1,8 +1,8 @@
 """Abilities of agents that earlier agents do not have, and which of them a spec needs.
 
-Agents of earlier releases ignore fields of specs that they do not know: they would run an app without its files, say.  So
-agents announce what they can do (`NodeJoined.abilities`), and masters place an app on nodes that can do what it needs.  To a
-policy, an ability is a label of the node and a part of what the app requires, so no policy has to know of it.
+Agents of earlier releases ignore fields of specs that they do not know: they would run an app without its files, say.
+So agents announce their abilities (`NodeJoined.abilities`), and masters place an app on nodes with those that it needs.
+To a policy, an ability is a label of the node and a part of the app's requirement, so no policy has to know about it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 WORKDIR: Final = "workdir"
 """Fetches shipped folders, and starts containers in copies of them."""
 EDITS: Final = "edits"
-"""Follows `AppRevised` and `AppRestarted`.  Another agent would start what an edited app was submitted with, so no app is
-edited while a node has one."""
+"""Follows `AppRevised` and `AppRestarted`.  An older agent would start the spec that an edited app was submitted with,
+so no app is edited while a node has such an agent."""
 ABILITIES: Final = (EDITS, WORKDIR)
 """What agents of this release can do, sorted."""
 _NEEDED: Final = (WORKDIR,)
@@ -42,5 +42,5 @@ def requirement_with(spec: AppSpec) -> str:
 
 
 def labels_with(labels: Mapping[str, str], abilities: Iterable[str]) -> dict[str, str]:
-    """Return a node's labels, with those that stand for what its agent can do and a spec can need."""
+    """Return a node's labels, including those for its agent's abilities that a spec can need."""
     return {**labels, **{f"{_LABEL}{ability}": "yes" for ability in abilities if ability in _NEEDED}}

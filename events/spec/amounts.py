@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from events.spec.spec import AppSpec
 
 LONGEST_GRACE_S = 3600.0
-"""Seconds for which a cancelled app that ignores SIGTERM may keep its containers (`dorm kill` does not wait)."""
+"""How long, in seconds, a cancelled app that ignores SIGTERM may keep its containers (`dorm kill` does not wait)."""
 LEAST_AMOUNTS = {CPU: 10, MEMORY: 8 * 2**20}
-"""The smallest demand of a resource that is named at all, in base units: 10 milli-cores, 8 MiB.  Docker refuses less than
-6 MiB; and a node could be given so many containers of a milli-core that starting them is all it does."""
+"""The smallest demand of a resource that a spec names, in base units: 10 milli-cores, 8 MiB.  Docker refuses less than
+6 MiB; and a node could get so many containers of a milli-core that it does nothing but start them."""
 
 
 def check_amounts(spec: AppSpec) -> None:

@@ -17,7 +17,7 @@ ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 
 
 class EngineOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an app may choose about its engine.  An option that the engine does not have is refused."""
+    """Options of an app's engine.  An option that the engine does not have is refused."""
 
     processes: Annotated[
         int,
@@ -73,7 +73,7 @@ _BELONGS: Final[dict[str, tuple[EngineName, ...]]] = {
 
 
 def check_options(engine: EngineName, options: EngineOptions) -> None:
-    """Refuse options that make no sense with this engine or with each other.  Raises SpecError."""
+    """Refuse options that do not fit this engine or each other.  Raises SpecError."""
     given = [name for name in options.__struct_fields__ if getattr(options, name) != getattr(EngineOptions(), name)]
     for name in given:
         if engine not in _BELONGS[name]:

@@ -171,7 +171,7 @@ def _at(document: Any, path: str) -> Any:
 
 
 class _NoFields(msgspec.Struct):
-    """What is not a struct has none."""
+    """Other values have none."""
 
 
 def _entry(path: str, document: Any, struct: Any) -> tuple[str, Any]:

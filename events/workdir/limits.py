@@ -1,4 +1,4 @@
-"""How large a shipped folder may be, and for how long the cluster keeps what no app names.
+"""How large a shipped folder may be, and how long the cluster keeps folders that no app names.
 
 A cluster may have limits of its own (`dorm files limits`); beyond `MOST_FILES` and `MOST_BYTES` nothing of it works, whatever
 they say.
@@ -25,7 +25,7 @@ DEEPEST = 64
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the cluster takes."""
+    """The limits of the cluster."""
 
     file: Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)] = 256 * MIB
     """Bytes of one file."""
@@ -38,9 +38,9 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     quotas: Annotated[
         dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]], msgspec.Meta(max_length=10_000)
     ] = {}
-    """The same for tenants that have another one than `quota`, by their tokens."""
+    """The same for tenants with a quota of their own, by their tokens."""
     keep_s: Annotated[float, msgspec.Meta(ge=3600, le=10 * 365 * 86_400)] = 7 * 86_400.0
-    """Seconds for which the cluster keeps a folder that no app names, since it was shipped last."""
+    """How long, in seconds, the cluster keeps a folder that no app names, since it was shipped last."""
 
     def quota_of(self, tenant: str) -> int:
         """Return the quota of a tenant, given as the token of a subject, in bytes."""

@@ -7,11 +7,11 @@
 The SHA-256 of a manifest's bytes names the folder as a whole.  It is what a spec holds, so it has to follow from the folder
 alone: entries are sorted by path, times and owners are left out, and of a mode only the executable bit is kept.
 
-A manifest comes from a client, and a node lays out what it says.  `decode` therefore refuses everything that could leave the
-folder, or make two entries one: absolute paths, `..`, entries below a file or a link, the same path twice, links that lead
-out of the folder.
+A manifest comes from a client, and a node lays out the folder that it describes.  `decode` therefore refuses everything
+that could leave the folder, or make two entries one: absolute paths, `..`, entries below a file or a link, the same
+path twice, links that lead out of the folder.
 
-    ManifestError    the bytes are no manifest, or one that no node lays out; the message names the entry
+    ManifestError    the bytes are not a manifest, or no node lays it out; the message names the entry
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HASH_BYTES = 32
 
 
 class ManifestError(DormError, ValueError):
-    """The bytes are no manifest, or one that no node lays out."""
+    """The bytes are not a manifest, or no node lays it out."""
 
     code = "workdir.malformed"
 
@@ -104,17 +104,17 @@ def decode(content: bytes) -> Manifest:
     try:
         manifest = _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ManifestError(f"it is no list of a folder's files: {error}") from None
+        raise ManifestError(f"it is not a list of a folder's files: {error}") from None
     if manifest.version != VERSION:
         raise ManifestError(
-            f"a later release has packed it (format {manifest.version}): upgrade the agents, or ship it with the cluster's "
+            f"a later release packed it (format {manifest.version}): upgrade the agents, or ship it with the cluster's "
             "own release",
             code="workdir.too_new",
         )
     if len(manifest.entries) > MOST_FILES or len(manifest.blobs) > MOST_BYTES // BLOB + MOST_FILES:
         raise ManifestError(f"it has more than {MOST_FILES:,} files", code="workdir.too_many_files")
     if any(len(blob) != _HASH_BYTES for blob in manifest.blobs):
-        raise ManifestError("it names a blob by something that is no SHA-256")
+        raise ManifestError("it names a blob by a text that is not a SHA-256")
     _check_entries(manifest)
     return manifest
 
@@ -162,9 +162,9 @@ def path_fault(path: str) -> str:
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        return "has a name that is no UTF-8"
+        return "has a name that is not UTF-8"
     if "\x00" in path or any(word in ("", ".", "..") for word in words):
-        return "is no path within the folder"
+        return "is not a path within the folder"
     if size > LONGEST_PATH or any(len(word.encode()) > 255 for word in words):
         return f"is longer than {LONGEST_PATH} bytes, or has a name of more than 255"
     return f"lies more than {DEEPEST} folders deep" if len(words) > DEEPEST else ""
@@ -177,12 +177,12 @@ def link_fault(path: str, target: str) -> str:
     which must be within; what follows only descends.  After a name, `..` would go up from wherever another link leads."""
     words = target.split("/")
     if not target or "\x00" in target or target.startswith("/"):
-        return f"is a link to {short(target)}, which is no path relative to it"
+        return f"is a link to {short(target)}, which is not a relative path"
     up = next((index for index, word in enumerate(words) if word != ".."), len(words))
     try:
         size = len(target.encode())
     except UnicodeEncodeError:
-        return "is a link to a name that is no UTF-8"
+        return "is a link to a name that is not UTF-8"
     if ".." in words[up:]:
         return f"is a link to {short(target)}: `..` may only come first in it"
     if up > path.count("/"):

@@ -23,7 +23,7 @@ def seal_blob(content: bytes) -> bytes:
 
 
 def open_blob(name: str, stored: bytes, most: int) -> bytes | None:
-    """Return the content of a stored blob; None if it is not what its name says, or larger than `most` bytes."""
+    """Return the content of a stored blob; None if it does not match its name, or is larger than `most` bytes."""
     try:
         # A frame states its size, so a small one that unpacks to gigabytes is refused before it takes any memory.
         if not 0 <= zstandard.frame_content_size(stored) <= most:

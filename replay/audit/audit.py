@@ -40,7 +40,7 @@ _WAITING = 2
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The result of an audit.  With a divergence, all counts cover only what was checked and good before it."""
+    """The result of an audit.  With a divergence, all counts cover only the good records before it."""
 
     end: int
     """The log's last sequence when the audit started; in a damaged log, the last that could be read."""
@@ -51,8 +51,8 @@ class Report(msgspec.Struct, frozen=True):
     decisions_checked: int
     """Rounds that follow from the state alone, decided again with the same result, byte for byte."""
     conclusions_checked: int
-    """Elections, and rounds that conclude that nodes are silent: what the master heard is an input, the rest was
-    checked."""
+    """Elections, and rounds that conclude that nodes are silent: the heartbeats that the master heard are an input, the
+    rest was checked."""
     void: int
     """Rounds of deposed masters, which changed nothing."""
     not_checked: int
@@ -70,8 +70,8 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def good(self) -> bool:
-        """Return whether there is no divergence, every seal fits, and every node's part is what the log says.  `not_checked`
-        counts what that does not cover."""
+        """Return whether there is no divergence, every seal fits, and every node's part agrees with the log.
+        `not_checked` counts the rounds that this does not cover."""
         return self.divergence is None and self.seals.damage is None and not self.parts.wrong
 
 
@@ -151,7 +151,7 @@ async def _snapshots_of(log: ReadableLog) -> dict[int, list[str]]:
 
 
 class _Checks:
-    """Slices being checked, in order: the first divergence is that of the first slice that has one."""
+    """Slices being checked, in order: the first divergence is the one of the first slice with any."""
 
     def __init__(self, workers: Workers, most: int) -> None:
         self.made = Checked(0)

@@ -1,7 +1,7 @@
 """The question that a round puts to an audit, and the answer from the state at its basis.
 
     decide     all facts follow from the state: they are decided again and must be the same
-    conclude   silence of nodes, which only the shell observed: what the round says was heard is an input, the rest is checked
+    conclude   silence of nodes, which only the shell observed: the round's heartbeats are an input, the rest is checked
     elect      a new epoch, one above the last
     seal       independent of the state: `replay.audit.seal_checks` checks it against the log
     void       a round of an earlier epoch: it may change nothing
@@ -64,7 +64,7 @@ class Answer(msgspec.Struct):
     """Each app's containers by node before an allocation."""
     error: str = ""
     unknown: str = ""
-    """Why there is no answer, if that is not an error of the round."""
+    """Why there is no answer, unless that is an error of the round."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -164,12 +164,13 @@ def _places(state: State) -> dict[str, dict[str, int]]:
 
 
 def essence(state: State) -> str:
-    """Return a digest of what a void round must not change: everything but the position in the log and the counters."""
+    """Return a digest of the parts that a void round must not change: everything but the position in the log and the
+    counters."""
     return digest(msgspec.structs.replace(state, seq=0, time=0, round_seq=0, counters=Counters()))
 
 
 def compare(record: Record, event: Round, question: Question, given: Answer, after: State) -> Verdict:
-    """Compare what was recorded with the answer.  `after` is the state with the round folded."""
+    """Compare the record with the answer.  `after` is the state with the round folded."""
     if given.error or given.unknown:
         return Verdict(wrong=given.error, unchecked=given.unknown)
     if question == "void":
@@ -255,7 +256,11 @@ def _compare_conclusions(event: Round, given: Answer) -> Verdict:
     assert given.state is not None
     heard = {fact.node: getattr(fact, "last_heard", event.at) for fact in event.events if isinstance(fact, _CONCLUDED)}
     found = _fact_differences(event.events, conclude(given.state, heard, event.at))
-    return Verdict(wrong="the heartbeats of these nodes do not lead to this", differences=found) if found else Verdict()
+    return (
+        Verdict(wrong="this does not follow from the heartbeats of these nodes", differences=found)
+        if found
+        else Verdict()
+    )
 
 
 def _compare_digest(event: Round, given: Answer) -> Verdict:
@@ -267,5 +272,5 @@ def _compare_digest(event: Round, given: Answer) -> Verdict:
         for name, expected in (("digest", given.digest), ("policy", given.policy)):
             if getattr(fact, name) != expected:
                 found = differences(getattr(fact, name), expected, f"{type(fact).__name__}[{index}].{name}")
-                return Verdict(wrong=f"the {name} is not that of the state at its basis", differences=found)
+                return Verdict(wrong=f"the {name} differs from that of the state at its basis", differences=found)
     return Verdict()

@@ -1,4 +1,4 @@
-"""Verifies that a log is what its masters sealed: each seal's link to the records before it, its signature, its key.
+"""Verifies that a log matches its masters' seals: each seal's link to the records before it, its signature, its key.
 
 A seal states the log's hash chain after some record.  The check computes the chain again.  If it differs, some record between
 the last seal that fits and this one was changed, removed, added or moved, and the marks in the seal show between which two.
@@ -65,7 +65,8 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A record from `first` to `last` is not what was sealed; the seal at sequence `seal` shows it (0: no seal does)."""
+    """A record from `first` to `last` differs from the sealed one; the seal at sequence `seal` shows it (0: no seal
+    does)."""
 
     first: int
     last: int
@@ -101,8 +102,8 @@ class SealReport(msgspec.Struct, frozen=True):
     """Records after `sealed_upto`, which no seal covers."""
     keys: list[KeyUse]
     keys_given: bool
-    """Whether the caller named the keys whose seals count.  Otherwise any key counts, and all that is known is that one of
-    these keys sealed the log."""
+    """Whether the caller named the keys whose seals count.  Otherwise any key counts, and the check proves only that
+    one of these keys sealed the log."""
     renamed: int = 0
     """Seals that a cluster of another name made, whose log was imported: they cannot be checked here, and later ones cover
     the same records."""

@@ -41,7 +41,7 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct):
-    """The result of one slice: counts of what was checked and good, up to its end or its first divergence."""
+    """The result of one slice: counts of good records and rounds, up to its end or its first divergence."""
 
     upto: int
     """The last record that was folded."""

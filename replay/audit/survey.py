@@ -1,7 +1,8 @@
 """An audit's first pass: a plain fold that cuts the log into slices, each to be audited on its own.
 
-A slice holds exactly what an auditor needs: the state before it, its records, the questions of its rounds (whose bases are
-unknown before the rounds are read), and the expected state after it.  So slices can be audited in any order, anywhere.
+A slice holds exactly the data that an auditor needs: the state before it, its records, the questions of its rounds
+(whose bases are unknown before the rounds are read), and the expected state after it.  So slices can be audited in any
+order, anywhere.
 
 A cut comes after a round: later rounds were decided on that round or something after it, so no question is open there.  If no
 round comes for very long, the cut is made anyway, and that slice is held back until the next round.  If that round's basis
@@ -49,7 +50,7 @@ class Asked(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Slice(msgspec.Struct, array_like=True):
-    """Some records of a log, with all that is needed to audit them."""
+    """Some records of a log, with everything that is needed to audit them."""
 
     after: int
     """The sequence before its first record."""

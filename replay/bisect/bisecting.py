@@ -2,10 +2,10 @@
 
     found = await bisect(log, "digits completed before 10:00", ["dorm", "sia"])
 
-A moment is a record of the log.  At each one that is tried, the log is forked once for each policy
-(`replay.simulator.forks`): later facts that no master decided are repeated as they were, apps have the work that they turned
-out to have, and the rest is simulated under that policy until the outcome is decided.  The outcome holds at a moment if it
-holds in all of these forks.
+A moment is a record of the log.  At each tried moment, the log is forked once for each policy
+(`replay.simulator.forks`): later facts that no master decided are repeated as they were, apps have the work that they
+turned out to have, and the rest is simulated under that policy until the outcome is decided.  The outcome holds at a
+moment if it holds in all of these forks.
 
 Searching by halves finds the record only if an outcome that holds at one moment holds at all later ones.  Nothing ensures
 that: a decision may make it inevitable, and the next one may put it in doubt again.  So a coarse scan over the whole log comes
@@ -93,7 +93,7 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     """Whether `after` and `inevitable` are neighbors.  Otherwise the tries were used up, and it happened between them."""
     monotone: bool
-    """Whether no moment that was tried held before one that did not."""
+    """Whether no tried moment held before one that did not."""
     moments: list[Tried]
     """All that were tried, in order."""
     tries: int
@@ -153,7 +153,8 @@ class _Search:
     # --- the log --------------------------------------------------------------------------------------------------------
 
     async def read(self, progress: Progress | None) -> None:
-        """Learn how apps work, and what the log itself decides.  Raises BisectError for an app that it does not have."""
+        """Learn how apps work, and the outcomes that the log itself decides.  Raises BisectError for an app that it
+        does not have."""
         self._start = await self._log.start()
         state = await state_at(self._log, AtSequence(self._start)) if self._start else State()
         history = History(state)

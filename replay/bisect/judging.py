@@ -1,7 +1,7 @@
-"""Whether an outcome holds: clause by clause, on the log as far as that has decided it, and on a simulation from there.
+"""Whether an outcome holds: clause by clause, on the log where it decides a clause, and on a simulation from there.
 
-A clause is decided when its event happens, or when its time has come.  What the log's records up to a moment decide is the
-same under every policy.  If a simulation ends with a clause undecided, its event has not happened.
+A clause is decided when its event happens, or when its time has come.  Clauses decided by the log up to a moment have
+the same result under every policy.  If a simulation ends with a clause undecided, its event has not happened.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
     compare  =  "above" | "below" | "at least" | "at most"
     TIME     =  2026-11-21T10:00 | 10:00 | -10m (before the log's end) | +2h (after it)
 
-A clock time (UTC) is that of the day on which the log ends.  A NUMBER of a measure may be a part of its maximum (80%), for
-utilization and fairness loss.  An app whose name is one of these words is written in quotes.
+A clock time (UTC) belongs to the day on which the log ends.  A NUMBER of a measure may be a part of its maximum (80%),
+for utilization and fairness loss.  An app whose name is one of these words is written in quotes.
 """
 
 from __future__ import annotations
@@ -216,7 +216,9 @@ class _Parser:
         if match is None or token.quoted:
             raise self._expected("a number, such as 0.8 or 80%")
         if match[2] and measure not in _PARTS:
-            raise OutcomeError(f"outcome: at character {token.at}: {measure} have no maximum, so no part of it")
+            raise OutcomeError(
+                f"outcome: at character {token.at}: {measure} have no maximum, so a percentage means nothing; write a number"
+            )
         self._next += 1
         return float(match[1]) / (100 if match[2] else 1), bool(match[2])
 

@@ -72,7 +72,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Over all the time in which its containers ran."""
     loss: float | None
     adjust_s: float | None
-    """What an adjustment cost on average."""
+    """The mean cost of an adjustment."""
     speeds: list[Speed]
     curve: list[Point]
     resizes: list[dict[str, Any]]

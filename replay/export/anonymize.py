@@ -9,8 +9,8 @@ renamed state at the round's basis.  No word of the original therefore remains, 
 Each decision is made again for that, as in an audit, and it takes about as long.
 
 Some things do not survive: seals; reasons and messages that people or programs wrote, and sentences of a master that cannot be
-derived again (for example, another version of the policy decided it), which become `disguise.WITHHELD`; records that this
-build cannot read, of which only the kind and the approximate size are left.
+derived again (for example, another version of the policy decided it), which become `disguise.WITHHELD`; records that
+this build cannot read, with only their kind and approximate size.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Question(msgspec.Struct, gc=False):
 
 
 class Answer(msgspec.Struct):
-    """What the state at the basis, under other names, gives for a round."""
+    """The result of the state at the basis, under other names, for a round."""
 
     digest: str
     facts: list[Any]
@@ -340,7 +340,7 @@ def _filled(body: dict[str, Any], size: int) -> bytes:
 
 
 class AnonymizedLog(ReadableLog):
-    """Reads through to another log, as far as that went when it was surveyed.  Every read starts at the log's start, whatever
+    """Reads through to another log, up to its end at the survey.  Every read starts at the log's start, whatever
     `after` is, since the sentences of a moment follow from everything before it."""
 
     def __init__(self, log: ReadableLog, survey: Survey, before: State, end: int, pseudonyms: Pseudonyms) -> None:

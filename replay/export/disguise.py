@@ -1,4 +1,4 @@
-"""Replaces names in events and states: one table defines which fields hold names of which kind.
+"""Replaces names in events and states: one table states which kind of name each field holds.
 
 The same traversal first collects names and then replaces them (`Naming`). It keeps numbers, and words that the core
 itself chose (`_WORDS`); text in any other field is dropped. A new field therefore reveals nothing until a rule for it
@@ -118,7 +118,7 @@ class Disguise:
     def struct(self, value: msgspec.Struct) -> Any:
         """Return an event, a fact, or a part of a state under other names, in the same class."""
         if isinstance(value, AppSpec):
-            if not can_be_read(value):  # Nobody has checked it, and the fold ignores it.
+            if not can_be_read(value):  # It is unchecked, and the fold ignores it.
                 value = AppSpec(name=value.name, command=["-"], demand={CPU: WITHHELD})
             return msgspec.convert(self._fields_of_spec(msgspec.to_builtins(value)), AppSpec)
         changed: dict[str, Any] = {}
@@ -287,7 +287,7 @@ def _no_digest(disguise: Disguise, value: str) -> str:
 
 
 def _workdir(value: Any) -> Any:
-    """Replace a shipped folder by one that does not exist: its hash and its commit would reveal its owner."""
+    """Replace a shipped folder by a nonexistent one: its hash and its commit would reveal its owner."""
     return {"hash": "0" * 64} if isinstance(value, dict) else WITHHELD if value else value
 
 
@@ -325,7 +325,7 @@ def _folder(disguise: Disguise, value: str) -> str:
 
 
 def _digest(disguise: Disguise, value: str) -> str:
-    """Keep digests of what an app counted, which reveal nothing; drop any other text."""
+    """Keep digests of an app's counts, which reveal nothing; drop any other text."""
     return value if _HEX.fullmatch(value) else ""
 
 

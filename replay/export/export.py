@@ -85,7 +85,7 @@ async def export(
 ) -> Exported:
     """Copy a selection of a log, up to its present end, into a file; `-` is standard output.
 
-    The file appears whole and durable under its name, or not at all; `force` replaces an existing file.
+    The file appears under its name only once it is complete and durable; `force` replaces an existing file.
     Raises ExportError, MomentError, what `log.read` raises, and LogRefused if the file cannot be written.
     """
     form = form or format_of(path)

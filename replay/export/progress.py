@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 async def export_progress(
     log: ReadableLog, path: Path, selection: Selection, *, force: bool = False
 ) -> tuple[str, int]:
-    """Copy what apps reported in the time of a selection, and only of its apps; return the file and how many records.
+    """Copy the reports of a selection's apps in its time; return the file and how many records.
 
-    The file appears whole under its name, or not at all.  Raises ExportError, MomentError, what reading raises, and LogRefused
-    if the file can't be written."""
+    The file appears under its name only once it is complete.  Raises ExportError, MomentError, what reading raises, and
+    LogRefused if the file can't be written."""
     target = path_beside(path)
     chosen = await range_of(log, selection)
     since = await time_of(log, chosen.after) if chosen.after else 0

@@ -8,7 +8,7 @@ pseudonyms, so logs to be compared must be exported together.
 An app's id is made from its name and a hash of its submission's id (`dorm.core.apps.admission.app_id`), and deciding again
 derives it again.  So submissions are numbered: those of one app name in the order of their apps' ids, with numbers that hash
 to the same order.  If submissions belong to tenants, their pseudonyms do as well.  If an app `a` was submitted twice,
-`a-b-…` may lie between `a-…` and `a-…`; its pseudonym then starts with that of the first.
+`a-b-…` may lie between `a-…` and `a-…`; its pseudonym then starts with the first one's.
 """
 
 from __future__ import annotations

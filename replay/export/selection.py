@@ -23,9 +23,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a log to select; by default all of it."""
 
     since: Moment | None = None
-    """From this record, or the first one that is not earlier; `-10m` counts from the log's end."""
+    """From this record, or the first one after it; `-10m` counts from the log's end."""
     until: Moment | None = None
-    """Up to this record, or the last one that is not later."""
+    """Up to this record, or the last one before it."""
     apps: tuple[str, ...] = ()
     """Events that concern any of these, by name or id (`dorm.core.query.concerns`)."""
     users: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class Sink(Protocol):
     """Takes records and makes a file of them.  Called in threads, one call after the other."""
 
     records: int
-    """Records of which anything was written."""
+    """Records with any written row."""
     rows: int | None
 
     def take(self, records: list[Record], due: list[Snapshot]) -> None:

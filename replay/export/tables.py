@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def table(form: FileFormat, file: BinaryIO, path: Path, cluster: str, sieve: Sieve, state: State | None) -> Sink:
-    """Return a sink that writes rows into a file.  `state` is that before the first record, as far as it is known.
+    """Return a sink that writes rows into a file.  `state` is the state before the first record, if it is known.
 
     Raises ExportError if a library is missing."""
     users = Users(state)

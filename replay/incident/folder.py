@@ -1,4 +1,5 @@
-"""Writes the folder of an incident, which appears under its name whole or not at all, and which only its owner can read.
+"""Writes the folder of an incident, which appears under its name only once it is complete, and which only its owner can
+read.
 
 The log's part is written first, and everything else is read from it: a file of the folder can't say more than its log.
 """

@@ -57,11 +57,11 @@ def readme(incident: Incident, files: Sequence[str]) -> str:
 
 
 _FILES = {
-    "log.dorm": "`log.dorm`: the log of it and of the time before.  Every command with `--file` reads it: "
+    "log.dorm": "`log.dorm`: the log of this time and of the time before.  Every command with `--file` reads it: "
     "`dorm replay open log.dorm`, `dorm explain APP --at SEQ --file log.dorm`, `dorm replay verify --file log.dorm`",
     "timeline.html": "`timeline.html`: the dashboard of that time, for a browser, without network",
     "stories.md": "`stories.md`: what happened to each app and node concerned, and why",
-    "diff.md": "`diff.md`: the difference between the begin and the end",
+    "diff.md": "`diff.md`: the difference between the start and the end",
     "incident.json": "`incident.json`: all of this for programs; times are UTC nanoseconds",
 }
 
@@ -80,7 +80,7 @@ def stories(incident: Incident) -> str:
 
 def difference(found: Diff) -> str:
     """Return diff.md."""
-    parts = ["# What differs between the begin and the end\n", f"{headline(found)}\n"]
+    parts = ["# What differs between the start and the end\n", f"{headline(found)}\n"]
     sections = {
         "Apps": [f"{plain(thing.name)} {plain(of_app(thing))}" for thing in found.apps],
         "Nodes": [f"{plain(thing.name)} {plain(of_node(thing))}" for thing in found.nodes],

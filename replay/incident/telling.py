@@ -75,7 +75,7 @@ async def span_of(log: ReadableLog, since: Moment, until: Moment | None, before_
     if split >= last:
         reason = "ends before it begins" if split > last else "has no records"
         code = "moment.end_before_start" if split > last else "incident.empty_span"
-        raise IncidentError(f"the span {reason}; choose an earlier begin, such as -1h", code=code)
+        raise IncidentError(f"the span {reason}; choose an earlier start, such as -1h", code=code)
     before_at = since_at - int(before_s * SECOND)
     first = max(await log.start(), min(split, await log.at_time(before_at)))
     return Span(first, split, last, (before_at, since_at, until_at))
@@ -97,7 +97,7 @@ async def _place(log: ReadableLog, moment: Moment | None, end: int) -> tuple[int
 async def tell(
     log: ReadableLog, span: Span, cluster: str, *, disguised: bool = False, progress: Progress | None = None
 ) -> Incident:
-    """Return what the span tells.  Raises as `replay.travel.travel.state_at`."""
+    """Return the story of the span.  Raises as `replay.travel.travel.state_at`."""
     state = await state_at(log, AtSequence(span.first), progress=progress)
     earlier = Happenings(state)
     await fold_on(log, state, span.split, progress=progress, seen=earlier.see)

@@ -1,4 +1,4 @@
-"""What the dashboard shows, computed from a folded state and its fold: pure, bounded, the same for the same log.
+"""The dashboard's content, computed from a folded state and its fold: pure, bounded, the same for the same log.
 
 view       one moment: the cluster's figures, nodes with their containers, apps, the last decision with its reasons
 changes    an observer of a fold: what differs from one view to the next, and the records between them

@@ -1,8 +1,9 @@
 """What changes from one view to the next: an observer of a fold, for pages that follow a log live.
 
-`Changes` keeps the entries of the last view.  `see` notes what a record can have touched, at next to no cost for the bulk of a
-log, reports of progress.  `take` looks at just that, and returns the entries that differ, whole, with the records since.  So a
-page that applies every change has exactly the view at the change's position; a page that missed some requests a view.
+`Changes` keeps the entries of the last view.  `see` notes the apps and nodes that a record can have touched, at next to
+no cost for reports of progress, the bulk of a log.  `take` looks at just that, and returns the entries that differ,
+whole, with the records since.  So a page that applies every change has exactly the view at the change's position; a
+page that missed some requests a view.
 
 Fair shares depend on all apps and nodes at once.  They are computed again when something that they follow from has changed; on
 large clusters at most every `SHARES_EVERY_S` seconds of log time, and between these an app keeps the fair share that it had.
@@ -125,7 +126,7 @@ class Changes:
         self.take(state)
 
     def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
-        """Note what a record that was folded into `state` may have changed."""
+        """Note the possible changes of a record that was folded into `state`."""
         self._folded = True
         self._tell(record, event)
         if isinstance(event, _SILENT) or folded in ("void", "unknown"):
@@ -144,7 +145,7 @@ class Changes:
                     self._decided = Logged(at, record.time, record.subject, fact, event)
 
     def take(self, state: State) -> Change | None:
-        """Return what has changed since the last time, None for nothing.  `state` is the one that was seen last."""
+        """Return the changes since the last time, None for none.  `state` is the last one seen."""
         self._position, self._at = str(state.seq), state.time
         if self._shares_due and self._may_compute(state):
             self._standings = standings(problem_of(state, state.time)).apps if state.nodes else {}

@@ -121,7 +121,7 @@ class _Watched:
             self._watcher.keep_within_bounds()
 
     def picture(self) -> Timeline:
-        """Return what was drawn.  An app that has another name in the fork is shown under its own id."""
+        """Return the drawn data.  An app that has another name in the fork is shown under its own id."""
         self._watcher.keep_within_bounds()
         picture = self._watcher.picture
         picture.last, picture.end = self._end[0], max(self._end[1], picture.start)

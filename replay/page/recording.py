@@ -1,8 +1,8 @@
 """A part of a log as the dashboard plays it offline: the first view, everything that changes after it, the span of time, and
 what happened to single apps and nodes.
 
-One fold gives the cluster, a second one the stories (`stories`).  What a recording holds is bounded: on a long log or a large
-cluster one change stands for several records, reports of progress are thinned, and a note says what was left out.
+One fold gives the cluster, a second one the stories (`stories`).  A recording has bounds: on a long log or a large
+cluster one change stands for several records, reports of progress are thinned, and a note lists the omissions.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Points(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What an offline page holds."""
+    """The contents of an offline page."""
 
     title: str
     first: View
@@ -76,7 +76,7 @@ class Recording(msgspec.Struct, frozen=True):
     """By the app's id."""
     stories: Stories
     notes: list[str]
-    """What is left out, in sentences."""
+    """The omissions, in sentences."""
 
 
 async def record(
@@ -113,7 +113,7 @@ async def record(
 
 
 async def _beside(log: ReadableLog, seen: _Seen, begin: int, last: int | None) -> None:
-    """Hand on what apps reported between two marks; a stream that can't be read is left out."""
+    """Hand on the apps' reports between two marks; a stream that can't be read is left out."""
     with contextlib.suppress(LogUnavailable, LogRefused):
         after = await log.progress.at_time(await time_of(log, begin)) if begin else 0
         latest = await time_of(log, last) if last is not None else None
@@ -145,7 +145,7 @@ async def _decided(log: ReadableLog, state: State) -> Logged | None:
 
 
 class _Seen:
-    """Observes the fold for all that a recording holds."""
+    """Observes the fold for everything that a recording holds."""
 
     def __init__(self, state: State, decided: Logged | None, last: int) -> None:
         self._last = last
@@ -194,7 +194,7 @@ class _Seen:
             stride[0] *= 2
 
     def beside(self, records: Sequence[Record]) -> None:
-        """Take what apps reported between two marks."""
+        """Take the apps' reports between two marks."""
         for record in records:
             event = decode(record)
             if isinstance(event, k.AppProgressed):

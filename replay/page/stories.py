@@ -1,4 +1,4 @@
-"""The parts of a recording about single apps and nodes: their stories, and why each app had what it had, at any
+"""The parts of a recording about single apps and nodes: their stories, and the reason for each app's containers, at any
 moment.
 
 In a second fold, one teller follows each app and node, and each examines nearly every record.  On long logs, therefore,
@@ -67,9 +67,9 @@ class Turn(msgspec.Struct, frozen=True):
 
     position: str
     text: str
-    """Why it has what it has."""
+    """The reason for its containers."""
     speed: SpeedCurve | None
-    """What is known of its speed; None for one that has ended or pauses."""
+    """Its known speed; None for an app that has ended or pauses."""
 
 
 class Stories(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Stories(msgspec.Struct, frozen=True):
     turns: dict[str, list[Turn]]
     """By app, in the log's order."""
     notes: list[str]
-    """What is left out, in sentences."""
+    """The omissions, in sentences."""
 
 
 async def stories(
@@ -228,7 +228,7 @@ def _turn(state: State, witness: Witness) -> Turn:
 
 
 def _told(chapters: Sequence[Chapter], most: int) -> StoryTold:
-    """Keep what the page shows of the last chapters."""
+    """Keep the page's part of the last chapters."""
     shown = chapters[-most:]
     return StoryTold(
         len(chapters) - len(shown),

@@ -1,7 +1,7 @@
 """A span of time as the dashboard draws it: each app's partition as spans, decisions, failures, the cluster's figures.
 
 Made from a picture that a `replay.timeline.fold.Watcher` keeps, which may still be growing.  The answer's size follows from
-the width of the drawing in pixels, not from how much happened: what is narrower than a pixel is merged, and apps come in
+the width of the drawing in pixels, not from how much happened: spans narrower than a pixel are merged, and apps come in
 pages.  Times inside are milliseconds after `from`.
 """
 
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 class AppSpans(msgspec.Struct, frozen=True):
-    """One app's lane.  What it had before `from` and has after `to` is not in it."""
+    """One app's lane.  It leaves out the app's containers before `from` and after `to`."""
 
     id: str
     name: str
@@ -266,7 +266,8 @@ def _spans(lane: AppLane, cut: _Cut) -> Iterable[tuple[int, int, int, str]]:
         inside = current < len(parts) and parts[current][0] <= left
         size, held = sizes.at(left), phases.at(left)
         phase = held.phase if held else "waiting"
-        # A generation that a container leaves before all have started is ending, though its start never got further.
+        # A generation that a container leaves before all have started is ending, although its start was never
+        # completed.
         yield left, right, _containers(size), parts[current][2] if inside and phase in _ADJUSTING else phase
 
 

@@ -1,4 +1,4 @@
-"""What the dashboard draws of one moment.
+"""The dashboard's picture of one moment.
 
     View
     ├── ClusterView    capacity and use by kind of resource, the figures of the last decision with their budgets
@@ -64,14 +64,14 @@ class NodeView(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     capacity: dict[str, int]
     used: dict[str, int]
-    """What its containers use, or will use."""
+    """The present or future usage of its containers."""
     state: str
     """`up`, `draining`, `maintenance`, `unmounted` (its checkpoint folder is not the cluster's), `lost` or `left`."""
     containers: list[Held]
     address: str = ""
     runtime: str = ""
     note: str = ""
-    """Why it gets no containers though it is up, and what to do."""
+    """Why it gets no containers although it is up, and what to do."""
 
 
 class AppView(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True):
-    """What a decision changed of one app."""
+    """A decision's change of one app."""
 
     app: str
     name: str
@@ -227,7 +227,7 @@ def decision_in(record: Record) -> Logged | None:
 
 
 def time_of(time: int) -> str | None:
-    """Return a log time as text, None for one that is not known."""
+    """Return a log time as text, None for an unknown one."""
     return rfc3339(time) if time else None
 
 
@@ -410,8 +410,8 @@ def cluster_view(state: State, decided: Logged | None) -> ClusterView:
 
 
 def decision_view(state: State, decided: Logged) -> DecisionView | None:
-    """Return the decision in words and figures; None if the record holds none.  `state` knows the apps' names, and what
-    they had before."""
+    """Return the decision in words and figures; None if the record holds none.  `state` knows the apps' names, and
+    their containers before."""
     fact = decided.event
     if not isinstance(fact, Resized):
         return None

@@ -69,7 +69,7 @@ class PastApp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gathered(msgspec.Struct, frozen=True):
-    """What a fold found."""
+    """The result of a fold."""
 
     apps: list[PastApp]
     """In the order of their submissions."""

@@ -31,7 +31,7 @@ class AppDifference(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
     nodes_then: dict[str, int]
     why: str
-    """Why it would have no more, by the policy; if it would have all that it may, why it has less, by the log."""
+    """Why it would have no more, by the policy; if it would have its maximum, why it has less, by the log."""
     code: str
     """The reason's code, "" for none."""
 
@@ -89,7 +89,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
 
 
 def compared(hypothetical: Hypothetical, state: State, now: int) -> tuple[Problem, list[AppDifference], int, str]:
-    """Let the policy decide; return what it was asked, the apps that differ, how many moved, and why it failed."""
+    """Let the policy decide; return its problem, the apps that differ, how many moved, and why it failed."""
     problem = hypothetical.problem(state, now)
     answer, failed = None, ""
     try:

@@ -43,9 +43,9 @@ class Shadow:
     async def run(
         self, *, since: int, end: int, follow: bool, progress: Progress | None = None
     ) -> AsyncGenerator[Comparison, None]:
-        """Yield a comparison for each decision after the record `since`, up to `end`; with `follow`, also for what comes
-        later, without end.  Of decisions that arrive together while it follows, only the last one is compared.  Raises as
-        `replay.travel.travel.state_at` and `ReadableLog.read`."""
+        """Yield a comparison for each decision after the record `since`, up to `end`; with `follow`, also for later
+        records, without end.  Of decisions that arrive together while it follows, only the last one is compared.
+        Raises as `replay.travel.travel.state_at` and `ReadableLog.read`."""
         state = await state_at(self._log, AtSequence(since)) if since else await self._first()
         hypothetical = Hypothetical(self._policy, self._params, state)
         if since >= end and not follow:
@@ -64,7 +64,7 @@ class Shadow:
                     return
 
     async def now(self) -> Comparison:
-        """Return one comparison for the log's end: what the policy would change in the present allocation."""
+        """Return one comparison for the log's end: the policy's changes to the present allocation."""
         state = await state_at(self._log, AtSequence(await self._log.end()))
         hypothetical = Hypothetical(self._policy, self._params, state)
         return await asyncio.to_thread(self._compared, state, hypothetical, state.settings.policy)
@@ -73,7 +73,7 @@ class Shadow:
         return await state_at(self._log, AtSequence(await self._log.start()))
 
     def _take(self, state: State, part: Sequence[Record], hypothetical: Hypothetical) -> Comparison | None:
-        """Fold records of which the last may be a decision, and compare after that."""
+        """Fold records, the last of which may be a decision, and compare after that."""
         decided: list[Resized | IdleTicked | PolicyFailed] = []
         for record in part:
             before = {app.id: held(app) for app in state.live_apps()} if _may_decide(record) else {}
@@ -119,7 +119,7 @@ class Shadow:
 
 
 def _up_to_decisions(batch: Sequence[Record], end: int) -> list[Sequence[Record]]:
-    """Cut a batch after each record that may be a decision; what is after `end` arrived together and stays together."""
+    """Cut a batch after each record that may be a decision; records after `end` arrived together and stay together."""
     parts: list[Sequence[Record]] = []
     begun = 0
     for index, record in enumerate(batch):
@@ -136,5 +136,5 @@ def _may_decide(record: Record) -> bool:
 
 
 def smaller(found: Comparison, most: int) -> Comparison:
-    """Return a comparison that names at most so many apps."""
+    """Return a comparison that names at most this many apps."""
     return msgspec.structs.replace(found, apps=found.apps[:most])

@@ -8,7 +8,7 @@ allocation.  So the two drift apart as two clusters would.  The differences to a
 * Apps arrive, work, fail and end as on the log: another container does not finish an app earlier (the what-if simulates that).
 * An app that pauses after a failure, or whose owner cancelled it, holds nothing.
 * A node that is gone takes its containers along; the policy is asked about the app's remaining containers.
-* Ports are no limit.
+* Ports are not a limit.
 
 A policy that fails leaves the hypothetical allocation as it is, as a master would.
 """
@@ -44,12 +44,12 @@ class Hypothetical:
             app.id: app.current.by_node() for app in state.live_apps() if app.current is not None
         }
         self._plans: dict[str, Plan] = {}
-        """What its last answer promised, which the next problem brings back."""
+        """The promises of its last answer, which the next problem brings back."""
         self.changes = 0
         """Apps that had containers and were changed, over all decisions so far."""
 
     def problem(self, state: State, now: int) -> Problem:
-        """Return what the policy is asked at `now` (UTC ns)."""
+        """Return the policy's problem at `now` (UTC ns)."""
         asked = problem_of(state, now, claims(state, now))
         there = {node.id for node in asked.nodes}
         apps = tuple(self._demand(app, there, state, now) for app in asked.apps)

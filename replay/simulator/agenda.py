@@ -23,7 +23,7 @@ class Agenda:
         self._count = 0
 
     def at(self, time: int, act: Act, rank: int = FIRST) -> None:
-        """Plan an act; one that is overdue runs now."""
+        """Plan an act; an overdue one runs now."""
         self._count += 1
         heapq.heappush(self._heap, (max(time, self.now), rank, self._count, act))
 

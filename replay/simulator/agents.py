@@ -361,7 +361,7 @@ class VirtualAgents:
         )
 
     def crash(self, node: str, since: int) -> None:
-        """Crash a node with everything that runs there; nothing was heard of it since `since` (UTC ns)."""
+        """Crash a node with everything that runs there; it has been silent since `since` (UTC ns)."""
         self._outages[node] = self._outages.get(node, 0) + 1
         if self._outages[node] > 1:
             return

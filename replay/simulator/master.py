@@ -52,7 +52,7 @@ class VirtualMaster:
         self._deciding = False
         self._turning = False
         self.clock: Callable[[], float] | None = None
-        """Seconds of CPU time; None where nobody wants to know what decisions cost."""
+        """Seconds of CPU time; None if the cost of decisions is not measured."""
         self.decided_s: list[float] = []
         """Seconds of this clock that each decision took."""
 
@@ -62,8 +62,9 @@ class VirtualMaster:
     def elect(self) -> None:
         """Write the first round; decisions of earlier epochs are void from there on.
 
-        A live master then computes an allocation, since it cannot know what the previous one had seen.  Here the previous one
-        had seen everything that was quiet by then, so a fork of a run continues as the run would have."""
+        A live master then computes an allocation, since it cannot know which events the previous one had seen.  Here
+        the previous one had seen everything that was quiet by then, so a fork of a run continues as the run would
+        have."""
         state, now = self._state, self._agenda.now
         seen = now - int(self._takes_s() * SECOND)
         unseen = state.dirty_at + state.settings.quiet_ms * MILLISECOND >= seen

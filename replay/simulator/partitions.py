@@ -46,7 +46,7 @@ class Partition:
     live: bool = False
     """Whether it is resized while it works."""
     membership: int = 1
-    """Of a live app: the one that was announced last."""
+    """Of a live app: the last one announced."""
     target: dict[int, str] = field(default_factory=dict)
     """Of that membership: node by slot."""
     joining: dict[int, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Partition:
         return tuple(sorted(by_node.values(), reverse=True))
 
     def turn_to(self, doing: Doing) -> None:
-        """Change what it does; this voids everything planned before."""
+        """Change its activity; this voids everything planned before."""
         self.doing = doing
         self.turn += 1
 

@@ -27,9 +27,9 @@ class Outage(msgspec.Struct, frozen=True):
 class Tasks(msgspec.Struct, frozen=True):
     """Sharing by tasks: each container is a slot that runs short tasks one after the other, and each task pays for its launch.
 
-    A slot works for task_s of every task_s + overhead_s.  The defaults are what the Dorm paper's introduction gives for
-    sharing by tasks (a mean task of 1.5 s, a scheduling latency of 430 ms), from memory and not checked against its text;
-    they decide what such sharing costs, so an evaluation varies them."""
+    A slot works for task_s of every task_s + overhead_s.  The defaults are the figures of the Dorm paper's introduction
+    for sharing by tasks (a mean task of 1.5 s, a scheduling latency of 430 ms), from memory and not checked against its
+    text; they decide what such sharing costs, so an evaluation varies them."""
 
     task_s: float = 1.5
     overhead_s: float = 0.43
@@ -69,7 +69,8 @@ class Scenario(msgspec.Struct, frozen=True):
     quiet_limit_s: float = 1.0
     idle_s: float = 30.0
     rounds: Rounds | None = None
-    """Set if decisions come in rounds: what has been quiet for `quiet_s` (which may be 0) waits for the next round."""
+    """Set if decisions come in rounds: a log that has been quiet for `quiet_s` (which may be 0) waits for the next
+    round."""
     retention_s: float = 3600.0
     """How long ended apps stay in the state; for a long trace it need not remember all of them."""
     timings: Timings = Timings()
@@ -87,7 +88,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What a fork knows of an app beyond the state: its model, and how much of its work is done."""
+    """A fork's knowledge of an app beyond the state: its model, and how much of its work is done."""
 
     model: SimulatedApp
     done: float = 0.0

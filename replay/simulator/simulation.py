@@ -132,7 +132,7 @@ class Simulation:
             yield self.agenda.now
 
     def running(self) -> dict[str, Running]:
-        """Return what a fork of the present state needs to know, by app."""
+        """Return the data that a fork of the present state needs, by app."""
         now = self.agenda.now
         alive = {
             name: Running(one.model, one.done_by(now), one.saved, one.failures)

@@ -41,4 +41,4 @@ LIVE = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=1.0, resume_s=0
 """Live resizing: members join and leave a running partition and agree on it at the next iteration (Chicle, arXiv 1909.04885).
 New containers start beside the old ones, so only that agreement is a pause.  Both times are rounded up from those of NumPy
 workers (`dorm bench elastic`, docs/figures.md): a newcomer starts, connects and warms up in 0.4 s on an idle machine and in
-about a second on a loaded one; most pauses are below 5 ms, and all but one in a hundred below 25."""
+about a second on a loaded one; most pauses are below 5 ms, and 99 in a hundred below 25."""

@@ -1,6 +1,6 @@
 """Explanations and stories: why things are as they are.
 
-    explain        why an app has what it has;  explain_words: in words;  explanation: its fields
+    explain        the reason for an app's containers;  explain_words: in words;  explanation: its fields
     story          what happened to an app or a node, in chapters
     app, node      the observers that write them;  app_nodes: the nodes of an app;  chapters: their fields;  words: in words
     speed          the known speed of an app

@@ -1,8 +1,8 @@
 """The story of one app, written by an observer of the fold.
 
 A chapter has each change of the app's partition, and what took time: waits and their reasons, phases of adjustments,
-containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story is that
-of the newest app of a name, from its submission on; refused submissions of the name are included.
+containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story
+is about the newest app of a name, from its submission on; refused submissions of the name are included.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AppTeller:
         self._exit: Cause | None = None
         """The latest container since the latest change that ended well, or on request."""
         self._killed: set[int] = set()
-        """Generations of which a container was killed by a lease that had been shortened."""
+        """Generations with a container that a shortened lease killed."""
         self._failing: dict[int, tuple[Cause, int]] = {}
         """The first container of each generation that failed, and how many did."""
         self._nodes = AppNodes(self._tell)
@@ -117,7 +117,7 @@ class AppTeller:
                 self.around.fact(state, event, index)
         elif folded == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
             pass  # It changed nothing, and the master reports it.
-        elif folded != "ignored":  # What is refused may still have been applied in part, and is part of the story.
+        elif folded != "ignored":  # A refused request may still have been applied in part, and is part of the story.
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, state, event)
@@ -489,7 +489,7 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
 
 
 def _applied(generation: Generation, change: k.Resize, seq: int) -> bool:
-    """Return whether the decision in record `seq` took effect; one that was overtaken later did."""
+    """Return whether the decision in record `seq` took effect; an adjustment that was overtaken later did."""
     if change.adjustment == "live":
         return generation.change is not None and generation.change.decided_seq == seq
     return generation.decided_seq == seq

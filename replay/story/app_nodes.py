@@ -33,7 +33,7 @@ class AppNodes:
         app: App,
         partition: Places,
     ) -> None:
-        """Follow what a node or an operator published."""
+        """Follow the events of a node or an operator."""
         node = event.node
         ended = _ended_with(state, app, node) if isinstance(event, k.NodeLeft) else 0
         if not ended and not _on(app, node, partition):
@@ -59,7 +59,7 @@ class AppNodes:
         app: App,
         partition: Places,
     ) -> None:
-        """Follow what the master concluded about a node."""
+        """Follow the master's conclusions about a node."""
         ended = _ended_with(state, app, fact.node) if isinstance(fact, k.NodeLeaseEnded) else 0
         count = _on(app, fact.node, partition)
         if not ended and not count:

@@ -56,9 +56,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waited_s: float = 0.0
     """Seconds that it had been without a place."""
     room_to: list[Took] = []
-    """Apps that got, in the same decision, what this app gave up, and would not have fitted beside it."""
+    """Apps that got, in the same decision, the room that this app gave up, and would not have fitted next to it."""
     room_from: list[Took] = []
-    """Apps that gave up, in the same decision, what this app got and would not have fitted without."""
+    """Apps that gave up, in the same decision, the room that this app got and needed."""
     closed: list[str] = []
     """Nodes it gave up that took nothing new: drained, lost or gone."""
     still_waiting: list[str] = []
@@ -108,10 +108,10 @@ class Work(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_at: int
     last_step: int
     steps_per_s: float = 0.0
-    """Over all of it; 0 if unknown."""
+    """Over the whole life; 0 if unknown."""
     loss: float | None = None
     loss_is: str = ""
-    """`nan`, `inf` or `-inf` if the last loss is no finite number."""
+    """`nan`, `inf` or `-inf` if the last loss is not a finite number."""
     samples_per_s: float | None = None
     checkpoint: int | None = None
 
@@ -172,7 +172,7 @@ def gained(before: Mapping[str, int], after: Mapping[str, int]) -> Places:
 
 
 def kind_of(change: Changed, *, first: bool) -> str:
-    """Return what a decision did to a partition; `first` of its first generation."""
+    """Return a decision's effect on a partition; `first` of its first generation."""
     before, after = sum(change.before.values()), sum(change.after.values())
     if not after:
         return "stopped"

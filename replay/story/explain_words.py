@@ -115,7 +115,7 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
 
 
 def _gated(app: App, reason: Why, found: Explanation) -> str:
-    """Describe an app that may not run at all, even if there is room."""
+    """Describe an app that may not run, even if there is room."""
     is_held = reason.code == "hold"
     since = f"for {span(max(0, found.at - reason.since) / SECOND)} now"
     text = f"It {'is ' if is_held else ''}{reason.text} ({reason.code}), {since}"

@@ -101,7 +101,7 @@ class Witness:
         self._code = ""
         self._sets = SettingsWatch()
         self._decided_seq = self._looked = 0
-        """The last decision about it, and the basis of the last one at all."""
+        """The last decision about it, and the basis of the last decision about any app."""
 
     def begin(self, state: State, last: Record | None) -> None:
         """Start from a state instead of the log's first record.  `last` is the round of its last decision."""
@@ -201,7 +201,7 @@ def _has_part_on(app: App, node: str) -> bool:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a reader of a decision needs.  Times are log times (UTC ns)."""
+    """The data that a reader of a decision needs.  Times are log times (UTC ns)."""
 
     position: str
     """`seq.index` on the log."""
@@ -308,7 +308,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     adjust_s: float | None = None
     """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
     speed: SpeedCurve | None = None
-    """What is known of its speed; None for one that has ended or pauses."""
+    """Its known speed; None for an app that has ended or pauses."""
     batch: Batch | None = None
     """Its batch size, and why; None for an app that chooses its own batch size."""
     history: list[dict[str, Any]] = []
@@ -317,7 +317,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The last refusal: of the submission; for a live app, of an update or of a later submission of this name."""
     ended_at: int | None = None
     plan: Promise | None = None
-    """What a policy that plans ahead has promised it."""
+    """The promise of a policy that plans ahead."""
     settings: Cause | None = None
     """The latest change of settings that killed containers of it or lost one of its nodes."""
     decided_after: Cause | None = None

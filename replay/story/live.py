@@ -1,4 +1,4 @@
-"""Live adjustments in a story: what was announced, what trained, what was lost on the way."""
+"""Live adjustments in a story: announcements, memberships that trained, and losses on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story of one node: when it came and left, what was decided for it, what started and ended there, how full it was."""
+"""The story of one node: when it came and left, decisions about it, starts and ends there, and how full it was."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class Course:
 
 
 class NodeTeller:
-    """Follows a fold for one node (`see` is the `seen` of `replay.travel.travel`).  Keeps its story, and what runs there."""
+    """Follows a fold for one node (`see` is the `seen` of `replay.travel.travel`).  Keeps its story, and its running
+    containers."""
 
     def __init__(self, wanted: str) -> None:
         self.wanted = wanted
@@ -137,7 +138,7 @@ class NodeTeller:
         return list(self._chapters)
 
     def used(self) -> dict[str, int]:
-        """Return what the containers that run here, or may, hold of each resource."""
+        """Return how much of each resource the containers hold that run here, or may."""
         used: dict[str, int] = {}
         for demand in self._running.values():
             for name, amount in demand.items():
@@ -187,7 +188,7 @@ class NodeTeller:
                 self._forget(state)
         elif folded == "forbidden":
             pass  # It changed nothing, and the master reports it.
-        elif folded != "ignored":  # What is refused may still have been applied in part, and is part of the story.
+        elif folded != "ignored":  # A refused request may still have been applied in part, and is part of the story.
             here = getattr(event, "node", "") == self.wanted
             if isinstance(event, k.PolicyChanged) and self.known and (text := settings_changed(state, event)):
                 self._tell(state, str(state.seq), "settings", text)

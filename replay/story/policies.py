@@ -1,4 +1,4 @@
-"""What a policy promised, and how it failed, in words: for stories, timelines and lists of events."""
+"""A policy's promises and failures, in words: for stories, timelines and lists of events."""
 
 from __future__ import annotations
 

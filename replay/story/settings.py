@@ -4,7 +4,7 @@ An agent that kills containers because its node's lease has ended reports only t
 would also have been cut off for too long under the previous lease.
 
 A decision follows a change of settings if the change lies between it and the decision before it that concerned the
-same app or node: the first one that could give another answer because of it.  If the two are far apart, only the
+same app or node: the first one whose answer it could change.  If the two are far apart, only the
 cluster's next decision counts, because later ones have other causes.
 """
 
@@ -31,7 +31,8 @@ _WORDS = {"node_grace_s": "node_grace", "node_lease_s": "node_lease"}
 
 
 def settings_changed(state: State, event: k.PolicyChanged) -> str:
-    """Describe what the change just folded does to nodes; '' if it lowers neither grace time nor lease and is not refused."""
+    """Describe the effect of the last folded change on nodes; '' if it lowers neither grace time nor lease and is not
+    refused."""
     lowered = [
         f"{_WORDS[name]} from {written(one.before)} to {written(one.after)}"
         for name, one in sorted(state.shortened.items())
@@ -123,8 +124,8 @@ class SettingsWatch:
         return effect
 
     def before(self, time: int, *, after: int, basis: int, looked: int) -> Cause | None:
-        """Return the change that a decision at log time `time`, made at `basis`, is the first to follow: it lies after the
-        sequence `after`, that of the last decision about the same thing.  `looked` is the basis of the last decision."""
+        """Return the change that a decision at log time `time`, made at `basis`, is the first to follow: it lies after
+        the sequence `after` of the last decision about the same thing.  `looked` is the basis of the last decision."""
         for effect in reversed(self._effects):
             if after < effect.seq <= basis:
                 if time - effect.time > int(NEAR_S * SECOND) and effect.seq <= looked:

@@ -1,4 +1,4 @@
-"""What is known of an app's speed, and what one more container would save."""
+"""An app's known speed, and the saving of one more container."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SpeedCurve(msgspec.Struct, frozen=True):
 
 
 def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
-    """Return what is known of the speed of an app of a policy's problem, on the cluster's nodes."""
+    """Return the known speed of an app of a policy's problem, on the cluster's nodes."""
     names = names_of(nodes)
     if len(names) == 1 and names[0] in app.speed_on:
         app = msgspec.structs.replace(app, speed=app.speed_on[names[0]])

@@ -28,7 +28,7 @@ class Spent:
         self._since = 0
 
     def note(self, app: App, time: int) -> None:
-        """Record what the app does from this time on."""
+        """Record the app's activity from this time on."""
         current = app.current
         doing = "" if app.ended else "waited" if current is None else "ran" if _works(app) else "paused"
         if doing != self._doing:

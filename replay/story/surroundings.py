@@ -48,7 +48,8 @@ class _Trigger(msgspec.Struct, frozen=True):
 
 
 class Surroundings:
-    """Follows all apps and nodes as far as stories need them.  Keeps the places of live apps, and a few triggers."""
+    """Follows the data about all apps and nodes that stories need.  Keeps the places of live apps, and a few
+    triggers."""
 
     def __init__(self) -> None:
         self.places: dict[str, Places] = {}
@@ -251,9 +252,9 @@ class Surroundings:
     def room_to(self, state: State, fact: k.Resized, app: str) -> list[Took]:
         """Return the apps that got, in the same decision, what `app` gives up.
 
-        An app counts if it gets containers on a node that `app` leaves, needs a kind of resource that `app` used, and the
-        gains of all apps there would not have fitted into what was free before.  An app that only moved made room elsewhere in
-        turn, so apps that got that room count through it.
+        An app counts if it gets containers on a node that `app` leaves, needs a kind of resource that `app` used, and
+        the gains of all apps there would not have fitted into the free room before.  An app that only moved made room
+        elsewhere in turn, so apps that got that room count through it.
         """
         after = self.after(state, fact)
         direct = self._takers(state, after, app, gained(after.get(app, {}), self.places.get(app, {})))
@@ -292,7 +293,7 @@ class Surroundings:
         return found
 
     def _needs_room(self, state: State, after: Mapping[str, Places], gains: Mapping[str, Places], node: str) -> bool:
-        """Return whether what apps get on a node would not have fitted beside what was there."""
+        """Return whether the apps' gains on a node would not have fitted next to the containers there."""
         known = state.nodes.get(node)
         if known is None:
             return False

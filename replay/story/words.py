@@ -64,7 +64,7 @@ def updated(event: k.AppUpdated) -> str:
 
 
 def size_requested(app: App, event: k.AppResizeRequested, at: int) -> str:
-    """Describe what the app asked for; `at` is the log time (UTC ns)."""
+    """Describe the app's request; `at` is the log time (UTC ns)."""
     if event.containers:
         text = f"it asked for no more than {containers(event.containers)}{why(event.reason)}"
     else:
@@ -132,7 +132,7 @@ Operated = (
 
 
 def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
-    """Return the kind and the text of a chapter; None if this is no news for the app.  An app that has its containers
+    """Return the kind and the text of a chapter; None if this does not concern the app.  An app that has its containers
     keeps them, so a pause concerns those without."""
     if isinstance(event, k.OfSessions):
         return entered(event, app)
@@ -150,7 +150,7 @@ def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
 
 
 def answered(fact: k.AppPlanned | k.AppRevised | k.AppRestarted) -> tuple[str, str]:
-    """Return the kind and the text of a chapter about what the master has answered to this app's owner, or planned for it."""
+    """Return the kind and the text of a chapter about the master's answer to this app's owner, or plan for it."""
     if isinstance(fact, k.AppPlanned):
         return "planned", planned(fact)
     if isinstance(fact, k.AppRestarted):
@@ -204,7 +204,7 @@ def _how(event: k.SessionEnded) -> str:
 
 
 def changed(what: str, change: Changed) -> str:
-    """Describe what a decision did with an app, and for whose sake."""
+    """Describe a decision's effect on an app, and for whose sake."""
     before, after = sum(change.before.values()), sum(change.after.values())
     if change.before == change.after:
         text = f"restarts in place, with {containers(after)} on {on_nodes(change.after)}"

@@ -1,4 +1,5 @@
-"""What one tenant may read of a cluster's log: its own records in full, and as much of others' as explains its share.
+"""The part of a cluster's log that one tenant may read: its own records in full, and as much of others' as explains its
+share.
 
     names       pseudonyms of others' names
     hiding      events and states without what belongs to others

@@ -157,7 +157,7 @@ class Answering:
         if asked.after and asked.at:
             record = await self._views.log.record_at(asked.after)
             if record is not None and record.time != asked.at:
-                text = f"record {asked.after} is another one than was read: the log was replaced"
+                text = f"record {asked.after} differs from the one read before: the log was replaced"
                 raise AskRefused(text, code="log.damaged")
 
     async def _report(self, node: str, tenant: str) -> Record | None:

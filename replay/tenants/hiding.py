@@ -1,8 +1,8 @@
 """Events and states as other tenants see them: without the tenants' own data.
 
 Built on the rules that anonymize whole logs (`replay.export.disguise`): a field that is added later shows nothing until it has
-a rule there.  Beyond these rules, only those fields of an app are kept that determine what it has: demand, weight, bounds,
-gang, placements.  Names that belong to no tenant are not renamed (`names.Names`).
+a rule there.  Beyond these rules, only those fields of an app are kept that determine its containers: demand, weight,
+bounds, gang, placements.  Names that belong to no tenant are not renamed (`names.Names`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Hiding(Disguise):
         return rule(self, value) if rule is not None else super().struct(value)
 
     def event(self, event: Any, app: App | None) -> Any:
-        """Return an event.  `app` is the one that a request names, which its author may have named by name."""
+        """Return an event.  `app` is the app that a request names, by id or by name."""
         made = self.struct(event)
         more: dict[str, Any] = {"by": self._names.user(event.by)}
         if isinstance(event, k.AppSubmitted | k.AppUpdated | k.AppEditRequested | k.AppRestartRequested):
@@ -120,7 +120,8 @@ class Hiding(Disguise):
         return msgspec.structs.replace(made, spec=spec, next=later, changed=[], after=after)
 
     def _drain(self, event: k.NodeDrainRequested) -> k.NodeDrainRequested:
-        """All tenants whose containers have to leave a node may know what an operator or its agent states about it."""
+        """All tenants whose containers have to leave a node may know the statements of an operator or its agent about
+        it."""
         made: k.NodeDrainRequested = super().struct(event)
         return msgspec.structs.replace(made, reason=event.reason if event.node in self._names.state.nodes else "")
 

@@ -1,7 +1,7 @@
 """Pseudonyms of other tenants' names: keyed hashes, so they need no table and resist dictionary attacks.
 
 A pseudonym follows from the key and the name alone.  So it is the same in every record, in every snapshot, and in every
-process that has the key, and a reader may go on with another process at any record.  An app's id is derived from the
+process that has the key, and a reader may continue with another process at any record.  An app's id is derived from the
 pseudonyms of its name and its submission, as the fold derives it.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
 
 _KEPT = frozenset(("masters", "addresses", "identities", "labels", "values"))
-"""Kinds of names that `Names` does not hide because they belong to no tenant: masters, and what nodes state about
+"""Kinds of names that `Names` does not hide because they belong to no tenant: masters, and the nodes' statements about
 themselves."""
 _PREFIXES = {
     "users": "user", "nodes": "node", "app_references": "missing", "resources": "resource", "policies": "policy",
@@ -35,7 +35,7 @@ class Names:
     """The names in one state, as other tenants see them."""
 
     def __init__(self, state: State, key: bytes) -> None:
-        """`state` may go on being folded.  `key`: from 16 to 64 bytes, unknown to those who read the pseudonyms."""
+        """`state` may be folded further.  `key`: from 16 to 64 bytes, unknown to those who read the pseudonyms."""
         self.state = state
         self._hashed = lru_cache(65536)(lambda kind, text: _hashed(key, kind, text))
 

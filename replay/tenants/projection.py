@@ -5,12 +5,12 @@
     seen.record_for("vision")                   what a user of the tenant `vision` reads in its place
     projection.state_for("vision")              and the state that those records fold to
 
-One projection serves all tenants: the public version of a record is computed once. A record that must not be seen at all
-becomes an event of the unknown kind `Withheld`, so sequences remain those of the log.
+One projection serves all tenants: the public version of a record is computed once.  A record that must not be seen
+becomes an event of the unknown kind `Withheld`, so the log's sequences remain.
 
 Forbidden and unreadable records changed nothing.  Only their author's
-tenant sees them.  The rounds of a projection are not signed, since they are not what the master signed; whether a round counts
-was decided by this fold.
+tenant sees them.  The rounds of a projection are not signed, since they differ from the master's; whether a round
+counts was decided by this fold.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 WITHHELD = "Withheld"
-"""The kind of a record of which only the position is visible."""
+"""The kind of a record that shows only its position."""
 _NOTHING = b"\x80"
 _UNREADABLE = b"\xc1"
 _CHANGED = (k.Round, k.TrustEnabled, k.UserAdded)
@@ -132,12 +132,12 @@ class Projection:
         return Showing(self.names, tenant).state(hidden)
 
     def _author(self, record: Record) -> str:
-        """Return the tenant of a record's author, "" for one that has none."""
+        """Return the tenant of a record's author, "" without one."""
         who, known = subjects.who_of(record.subject), self.state.known
         return known.tenant_of(who) if known is not None else who
 
     def _tenants_of_identities(self, record: Record) -> frozenset[str]:
-        """Return the tenants of the users that a record about identities names, as far as the state knows them now."""
+        """Return the tenants of the users that a record about identities names, if the state knows them now."""
         known = self.state.known
         if known is None or subjects.kind_of(record.subject) not in _NAMING:
             return frozenset()

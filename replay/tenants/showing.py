@@ -1,4 +1,4 @@
-"""What a tenant sees of an event: its own part in full, in place of what a stranger sees.
+"""A tenant's view of an event: its own part in full, in place of a stranger's view.
 
 Sentences about an app may name others' apps (`room is being made for …`), by their ids, which cannot be confused with other
 text.  Those are replaced by the pseudonyms that the rest of the projection has.
@@ -76,7 +76,7 @@ class Showing:
         return self.without_others(made)
 
     def _offers(self, offers: T) -> T:
-        """Return what a node offers, with the names of others' tenants hidden in its allow-lists."""
+        """Return a node's offers, with the names of other tenants hidden in its allow-lists."""
         if not isinstance(offers, k.NodeOffers):
             return offers
         volumes = {

@@ -4,7 +4,7 @@
     await views.run()                                    follows the log until cancelled
     async for batch in views.read("vision", after=118)   the log as this tenant sees it
 
-The newest records are kept as they were folded, so a reader that follows costs only what is new to it.  A reader that
+The newest records are kept as they were folded, so a following reader costs only the new records.  A reader that
 starts further back has its own fold from the nearest snapshot, until it has caught up.  A state as a tenant sees it is made of
 the present fold or of one of the log's snapshots, and kept for a while, so a reader of a long log starts at once.
 """
@@ -201,8 +201,8 @@ class Views:
     # --- states ---------------------------------------------------------------------------------------------------------
 
     async def infos(self, tenant: str) -> list[SnapshotInfo]:
-        """Return the states that a reader can start from: that of each snapshot of the log, of which the digest is known once
-        it is asked for, and one of the present.  Raises the log's errors."""
+        """Return the states that a reader can start from: a view of each snapshot of the log, whose digest is computed
+        on request, and one of the present.  Raises the log's errors."""
         end = await self.end()
         found = [
             msgspec.structs.replace(info, digest="", content="", size=0, chain="", record="")

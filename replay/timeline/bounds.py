@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replay.timeline.model import AppLane, Decision, Mark, Timeline
 
 POINTS = 150_000
-"""Most changes that a picture keeps, in all lanes together: what a page of some megabytes has room for."""
+"""Most changes that a picture keeps, in all lanes together: the room of a page of some megabytes."""
 DECISIONS = 4000
 MARKS = 4000
 PARTITIONS = 20_000

@@ -1,7 +1,7 @@
 """Makes a timeline from a log: folds it once, batch by batch in a thread, within bounds of memory.
 
-The watcher looks only at what a record can have changed: the app that it names, everything that a round names, and everything
-after a node came or left.  Most records of a log report progress, and cost nothing here.
+The watcher looks only at apps and nodes that a record can have changed: the app that it names, everything that a round
+names, and everything after a node came or left.  Most records of a log report progress, and cost nothing here.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Watcher:
         self._bounds.keep(self._time)
 
     def done(self, state: State, finish: int = 0) -> Timeline:
-        """Return the picture, with its end (not before `finish`, log time) and notes on what it leaves out."""
+        """Return the picture, with its end (not before `finish`, log time) and notes on its omissions."""
         picture = self.picture
         picture.end, picture.last = max(state.time, picture.start, finish), state.seq
         picture.nodes = dict(sorted(picture.nodes.items()))

@@ -153,7 +153,7 @@ class Partition(msgspec.Struct):
     """Until when the previous generation worked on, while this one was prepared; 0 if it stopped at the decision."""
 
     def phases(self, end: int) -> list[tuple[str, int, int]]:
-        """Return the phases of its adjustment (stop, wait, start) as far as it got, without those that took no time."""
+        """Return the phases of its adjustment so far (stop, wait, start), without those that took no time."""
         if self.void and not self.released_at:
             return []
         marks = [self.prepared_at or self.decided_at, self.stopped_at, self.released_at, self.started_at]
@@ -312,7 +312,7 @@ class Timeline(msgspec.Struct):
     grain: int = 0
     """Changes closer together than this (ns) may be drawn as one; 0: everything is drawn."""
     notes: list[str] = []
-    """What the picture leaves out, in sentences."""
+    """The omissions of the picture, in sentences."""
 
     @property
     def empty(self) -> bool:

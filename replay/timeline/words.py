@@ -108,7 +108,7 @@ def mark_line(mark: Mark, picture: Timeline) -> str:
 
 
 def partition_lines(partition: Partition, end: int) -> list[str]:
-    """Describe a generation: where it was, and what its adjustment took."""
+    """Describe a generation: where it was, and the time of its adjustment."""
     places = ", ".join(f"{node}×{count}" for node, count in list(partition.nodes.items())[:8])
     more = f" and {len(partition.nodes) - 8} more nodes" if len(partition.nodes) > 8 else ""
     lines = [f"generation {partition.number}: {containers(partition.containers)} on {places}{more}"]

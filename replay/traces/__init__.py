@@ -6,5 +6,6 @@ sending  OTLP over HTTP
 follow   reads a log and passes on its spans in batches
 
 A span is passed on when its phase has ended, with the phase's own times, since backends do not take spans that are open for
-hours.  Its ids are hashes over what the log says, so the same phase has the same ids whenever and wherever it is exported.
+hours.  Its ids are hashes over the log's content, so the same phase has the same ids whenever and wherever it is
+exported.
 """

@@ -98,7 +98,7 @@ def as_protobuf(cluster: str, spans: Sequence[Span]) -> bytes:
 
 
 def rejected(answer: bytes) -> str:
-    """Return what a receiver's answer says about rejected spans, "" if it accepted all."""
+    """Return the text of a receiver's answer about rejected spans, "" if it accepted all."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 

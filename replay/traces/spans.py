@@ -55,7 +55,7 @@ def trace_id(cluster: str, app: str) -> str:
 
 
 def span_id(cluster: str, app: str, generation: int, name: Phase, begin: int) -> str:
-    """An app has several waits, and several live adjustments in a generation, so the begin is a part of the id."""
+    """An app has several waits, and several live adjustments in a generation, so the start is a part of the id."""
     return _hash(8, cluster, app, str(generation), name, "" if name == "app" else str(begin))
 
 

@@ -54,7 +54,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class SetBy(msgspec.Struct, frozen=True):
-    """A change of settings between the two states, as far as it took effect."""
+    """The effective part of a change of settings between the two states."""
 
     seq: int
     time: int
@@ -76,7 +76,7 @@ class Diff(msgspec.Struct, frozen=True):
     """The policy, its parameters, the master's times and the folder of checkpoints, by their names in the log."""
     cluster: list[Changed]
     set_by: list[SetBy] = []
-    """Who changed settings between the two, in the log's order; also what was changed back."""
+    """Who changed settings between the two, in the log's order; including changes that were reverted."""
 
     @property
     def same(self) -> bool:

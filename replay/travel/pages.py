@@ -39,7 +39,7 @@ class Pages:
         self._bytes = 0
 
     def has(self, index: int, upto: int) -> bool:
-        """Return whether a page is cached, as far as the log goes (`upto`)."""
+        """Return whether a page is cached, up to the log's end (`upto`)."""
         page = self._kept.get(index)
         return page is not None and page[-1].seq >= min(upto, (index + 1) * PAGE)
 

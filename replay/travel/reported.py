@@ -1,4 +1,4 @@
-"""What apps had reported by a moment, beside the log: laid over the state at that moment for users, as `ps` does for the
+"""The apps' reports beside the log by a moment: laid over the state at that moment for users, as `ps` does for the
 present.
 
 The log has a mark of each working app about once a minute, so the reports of the last minute before the moment have

@@ -127,7 +127,7 @@ class Stepper:
         self._index = last if index is None else min(index, last)
 
     async def _walk(self, seq: int) -> None:
-        """Fold both states forward from here, all at once or not at all."""
+        """Fold both states forward from here, either completely or not."""
         records = [record async for page in self._pages.read(self.before.seq, seq) for record in page]
 
         def fold() -> None:

@@ -1,4 +1,4 @@
-"""The state at a moment of a log, always from what was recorded: the nearest snapshot before it, and a short fold from there.
+"""The state at a moment of a log, always from its records: the nearest snapshot before it, and a short fold from there.
 
 A snapshot is used only if this very build would have folded the same (`dorm.core.snapshot`); otherwise an earlier one, or the
 log's start.  So snapshots affect the duration, never the result.
@@ -82,7 +82,7 @@ async def _base(log: ReadableLog, last: int, latest: int | None) -> State:
         return State()
     first = next((info for info in await log.snapshots.infos() if info.seq == start), None)
     if first is not None and latest is not None and first.time > latest:
-        text = f"this part of a log starts after sequence {start}, which is later than that"
+        text = f"this part of a log starts after sequence {start}, which is later than this moment"
         raise MomentError(text, code="moment.before_start")
     text = f"this part of a log starts after sequence {start}, and the state there "
     if first is None or first.core == SCHEMA:
@@ -95,7 +95,7 @@ def fold(
 ) -> bool:
     """Fold records up to the sequence `last` or the log time `latest`; return whether one of them was reached.
 
-    Log time never goes back in a state, so all records after one that is too late are too late.
+    Log time never goes back in a state, so once a record is too late, all later ones are too.
     """
     if seen is None and latest is None and records and records[-1].seq <= last:
         # Nearly all batches of a long log: nothing to check for each record.

@@ -36,18 +36,18 @@ class Account:
         """Resources of one container."""
         self.since = now
         self.held: dict[str, int] = {}
-        """Containers by node for which there is room, from `since` on."""
+        """Containers by node that have room, from `since` on."""
         self.paused_from = NEVER
         """From when on (log time) an adjustment keeps it from working."""
         self.nodes: dict[str, Held] = {}
-        """What was added up since the last `take`."""
+        """The sum since the last `take`."""
         self.awaits = False
         """Whether its first report after an adjustment would end the pause."""
         self._live = self._redone = self._resumed = app.history[-1] if app.history else None
         """The last adjustment whose pause, repeated work and first report are added up."""
 
     def run_to(self, now: int) -> None:
-        """Add up what it held until now."""
+        """Add up its holding until now."""
         time = now - self.since
         if time <= 0:
             return
@@ -59,7 +59,7 @@ class Account:
         self.since = now
 
     def look(self, app: App, now: int) -> None:
-        """Take over what it holds from now on; `run_to(now)` was called."""
+        """Take over its holding from now on; `run_to(now)` was called."""
         self.app = app
         self.held = {node: count for node, count in room_held(app).items() if count}
         self.paused_from = _paused_from(app, now)
@@ -91,7 +91,7 @@ class Account:
             self._spread(int(last.pause_s * SECOND) * last.containers_after, paused=True)
 
     def take(self) -> dict[str, Held]:
-        """Return what was added up by node, and begin again."""
+        """Return the sums by node, and begin again."""
         taken, self.nodes = self.nodes, {}
         return taken
 

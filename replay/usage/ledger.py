@@ -1,8 +1,9 @@
-"""Adds up what apps hold, use and lose, beside a fold: `see` after each record, `close` at the end of the span.
+"""Adds up the apps' given, used and lost resources, beside a fold: `see` after each record, `close` at the end of the
+span.
 
-An app is looked at only when a record may have changed what it holds: the app that the record names, or all of them after a
-node changed.  Most records of a log report progress, and cost nothing here.  Memory grows with the apps that hold room now,
-and with the rows of the answer, not with the log.
+An app is looked at only when a record may have changed its holding: the app that the record names, or all of them after
+a node changed.  Most records of a log report progress, and cost nothing here.  Memory grows with the apps that hold
+room now, and with the rows of the answer, not with the log.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Ledger:
         self.known_users: dict[str, None] = {}
         self.known_apps: dict[str, None] = {}
         self.known_nodes: dict[str, None] = dict.fromkeys(state.nodes)
-        """Who and what was seen, to suggest names."""
+        """Users, apps and nodes that were seen, to suggest names."""
         self._open: dict[str, Account] = {}
         self._capacity: dict[str, dict[str, int]] = {}
         """By node that may hold containers."""
@@ -297,7 +298,7 @@ class Ledger:
         return (app.tenant if user else "", app.id if one else "", node if place else "")
 
     def _used(self, app: App, node: str, begin: int, cpu_s: float, memory: int) -> None:
-        """Add what a container has used from `begin` until now, evenly over that time."""
+        """Add a container's usage from `begin` until now, evenly over that time."""
         lived = self._time - begin
         if lived <= 0 or not (self._wanted.app(app) and self._wanted.node(node)):
             return
@@ -330,7 +331,8 @@ class Ledger:
 
 
 def _started_at(app: App, event: k.ContainerExited) -> int:
-    """Return when a container that has just ended had started; for one that left a live app, when the app was accepted."""
+    """Return when a container that has just ended had started; for a container that left a live app, when the app was
+    accepted."""
     generation = app.generations.get(event.generation)
     container = generation.find(event.slot) if generation is not None else None
     return container.started_at if container is not None and container.started_at else app.accepted_at

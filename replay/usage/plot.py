@@ -70,7 +70,7 @@ def group_of(row: Row) -> str:
 
 
 def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw what each group was given, and the parts that it used and lost."""
+    """Draw the resources that each group was given, and the parts that it used and lost."""
     rows = sorted(rows, key=lambda row: -row.given)[:MOST_GROUPS]
     places = list(range(len(rows)))
     axes.barh(places, [row.given for row in rows], color="#c9ccd3", height=0.7, label="given")

@@ -40,7 +40,7 @@ _NAMED = 10
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group has of one resource.  Amounts are in the row's unit; None: not known of any part of it."""
+    """One group's figures for one resource.  Amounts are in the row's unit; None: not known of any part of it."""
 
     begin: int
     """The period, in log time (UTC ns)."""
@@ -67,7 +67,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     lost: float
     """Paused and redone."""
     capacity: float | None
-    """What the nodes had; None if rows are of single users or apps."""
+    """The capacity of the nodes; None if rows are of single users or apps."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

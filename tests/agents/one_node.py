@@ -133,7 +133,7 @@ class Node:
     # what the master and operators say
 
     async def say(self, event: k.Event) -> None:
-        """As somebody else than the node or the master."""
+        """As an author other than the node and the master."""
         self._said += 1
         subject = subjects.fact(CLUSTER, type(event).__name__, "tester")
         await self.log.append(subject, encode(event), msg_id=f"t.{self._said}")

@@ -65,14 +65,14 @@ class TestMarker:
                 folder.of_app("app-1", resume=resume)
         assert list(bare.iterdir()) == []
 
-    def test_an_app_that_saved_does_not_start_where_its_folder_is_not(self, tmp_path: Path) -> None:
+    def test_an_app_with_a_checkpoint_does_not_start_without_its_folder(self, tmp_path: Path) -> None:
         folder = CheckpointFolder(tmp_path)
         folder.open()
         with raises(NotShared, "checkpoints.app_missing"):
             folder.of_app("app-1", resume=True)
         assert not (tmp_path / "app-1").exists()
 
-    def test_an_app_does_not_start_where_another_folder_than_the_clusters_is_mounted(self, tmp_path: Path) -> None:
+    def test_an_app_does_not_start_with_another_folder_than_the_clusters(self, tmp_path: Path) -> None:
         folder = CheckpointFolder(tmp_path)
         folder.open()
         with raises(NotShared, "checkpoints.differs", "b" * 32):

@@ -196,7 +196,8 @@ def test_an_app_is_not_forgotten_while_an_end_is_unreported() -> None:
 
 
 def test_master_and_agent_agree_on_every_container() -> None:
-    """`due` is what the master counts as possibly running here, after every record of a full life."""
+    """`due` equals the containers that the master counts as possibly running here, after every record of a full
+    life."""
     bench = Bench(a=4, b=4)
     bench.running("one", n_min=2, n_max=5)
     bench.submit("two", n_min=2, n_max=2)

@@ -58,7 +58,7 @@ async def test_stopping_containers_are_killed(node: Node) -> None:
         assert len(kills) <= 4, "not again at each look, however long an end takes to show"
 
 
-async def test_an_agent_that_starts_later_knows_of_it(node: Node) -> None:
+async def test_an_agent_that_starts_later_knows_of_the_kill(node: Node) -> None:
     async with node.agent():
         await stubborn(node)
     await node.decide(k.AppCancelled(app="app-1", generation=1))

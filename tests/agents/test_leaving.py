@@ -36,7 +36,7 @@ async def test_no_one_waits_for_an_absent_log_beyond_the_limit(node: Node) -> No
     assert [type(fact) for fact in node.facts()] == [k.NodeJoined]
 
 
-async def test_a_goodbye_that_was_delayed_is_not_the_next_processs(node: Node) -> None:
+async def test_a_delayed_goodbye_does_not_count_for_the_next_process(node: Node) -> None:
     async with node.agent() as agent:
         assert await agent.leave(timeout=PATIENCE_S)
     goodbye = node.log.records[-1]

@@ -92,7 +92,7 @@ class TestDiscarding:
             assert reconcile(wish, ended, NOW) == ([] if kept else [Discard(KEY)])
 
     def test_never_before_its_end_is_on_the_log(self) -> None:
-        """After a crash of the agent nobody else knows how it ended."""
+        """After a crash of the agent, only the container shows how it ended."""
         told = desired(wanted=False, due=True, exited=True)
         assert reconcile(told, [seen("exited", exited_at=NOW - 10_000 * SECOND)], NOW) == []
 
@@ -125,7 +125,7 @@ def test_a_partition_that_is_being_stopped_holds_no_other_app_back() -> None:
     assert reconcile(wish, [seen("running", stopping)], NOW) == [Launch(KEY), Halt(stopping)]
 
 
-def test_a_live_app_hears_of_each_membership_once() -> None:
+def test_a_live_app_is_informed_of_each_membership_once() -> None:
     live = desired(wanted=True, started=True)
     live.apps["app"].spec = check_spec(document(elastic="live"))
     live.apps["app"].membership = 3
@@ -138,7 +138,7 @@ def test_a_live_app_hears_of_each_membership_once() -> None:
     assert reconcile(desired(wanted=True, started=True), [seen("running")], NOW) == [], "others hear of none"
 
 
-def test_an_app_hears_of_each_batch_size_once() -> None:
+def test_an_app_is_informed_of_each_batch_size_once() -> None:
     app = desired(wanted=True, started=True)
     accepts = {"initial": 64, "least": 32, "most": 512, "per_container": 64}
     app.apps["app"].spec = check_spec(document(batch=accepts))

@@ -92,7 +92,7 @@ async def test_a_damaged_log_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         assert restarts
 
 
-async def test_it_waits_for_coming_records_but_not_for_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_waits_for_coming_records_but_not_for_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FragileLog()
     await filled(log, RECORDS[:50])
     async with following(log) as follower:
@@ -109,7 +109,7 @@ async def test_it_waits_for_coming_records_but_not_for_absent_ones(monkeypatch: 
 
 
 @pytest.mark.parametrize("room", [0, 200_000, 64 << 20])
-async def test_moments_are_the_log_s_whatever_is_kept(room: int) -> None:
+async def test_moments_match_the_log_with_any_cache(room: int) -> None:
     log = FragileLog()
     await filled(log, RECORDS)
     async with following(log) as follower:
@@ -121,14 +121,14 @@ async def test_moments_are_the_log_s_whatever_is_kept(room: int) -> None:
             assert await moments.look(seq, digest) == expected
             mine: State = await moments.state(seq)
             assert digest(mine) == expected
-            mine.apps.clear()  # The caller's own: nobody else sees that.
+            mine.apps.clear()  # The caller's own: no other reader sees that.
 
         for seq in order:
             await one(seq)
         await asyncio.gather(*map(one, order))
 
 
-async def test_too_much_that_waits_is_refused() -> None:
+async def test_too_many_waiting_requests_are_refused() -> None:
     heavy = Heavy(1, 2)
     begun, over = asyncio.Event(), asyncio.Event()
 
@@ -177,7 +177,7 @@ async def test_endless_requests_delay_no_one_else() -> None:
             pass
 
 
-def test_behind_a_proxy_one_user_leaves_streams_for_others() -> None:
+def test_one_user_behind_a_proxy_leaves_streams_for_others() -> None:
     addresses = Addresses(Limits(streams_per_address=4))
     with contextlib.ExitStack() as held:
         for _ in range(2):
@@ -215,7 +215,7 @@ async def test_short_work_needs_no_thread_and_long_work_never_meets_it() -> None
 
         assert [await thread.run(long, "long") for _ in range(2)] != [here, here]
         assert await thread.run(long, "long") != here
-        # While the thread uses what it guards, nobody else does.
+        # While the thread uses the guarded object, no other one does.
         free = threading.Event()
         busy = asyncio.create_task(thread.run(free.wait))
         await asyncio.sleep(0.05)

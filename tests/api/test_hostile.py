@@ -133,7 +133,7 @@ async def test_no_path_leads_to_a_file(nats_server: NatsServer, path: str) -> No
         assert b"root:" not in got
 
 
-async def test_other_pages_cannot_use_a_browser_against_it(nats_server: NatsServer) -> None:
+async def test_pages_of_other_origins_cannot_use_a_browser_against_the_api(nats_server: NatsServer) -> None:
     """DNS rebinding, foreign origins, and forms."""
     async with unharmed(nats_server) as api:
         assert (await api.get("/v1/apps", 421, {"Host": "evil.example"}))["code"] == "api.host.unknown"
@@ -165,7 +165,7 @@ async def test_connections_of_one_address_are_bounded(nats_server: NatsServer) -
             await writer.wait_closed()
 
 
-async def test_a_thousand_idle_streams_block_no_answer(nats_server: NatsServer) -> None:
+async def test_a_thousand_idle_streams_do_not_block_other_requests(nats_server: NatsServer) -> None:
     async with unharmed(nats_server) as api:
         url = URL(api.server.url)
         request = b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"

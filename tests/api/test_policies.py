@@ -43,7 +43,7 @@ def test_plug_ins_are_offered_with_what_their_master_announced() -> None:
 
 
 @pytest.mark.nats
-async def test_they_are_served(nats_server: NatsServer) -> None:
+async def test_the_list_of_policies_is_served(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, served(connection) as api:
         found = await api.get("/v1/policies")
         assert (found["policy"], [one["name"] for one in found["policies"]]) == ("dorm", names())

@@ -103,9 +103,7 @@ def _daily(dorm: Client) -> None:
 
 
 @pytest.mark.nats
-async def test_streams_continue_after_the_end_of_a_server(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_streams_continue_after_a_server_ends(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PAUSE_S", 0.05)
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS[:150])
@@ -128,7 +126,7 @@ async def test_streams_continue_after_the_end_of_a_server(
             assert seen == expected[: len(seen)]
 
 
-async def test_where_no_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_server_requests_are_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PAUSE_S", 0.01)
     with pytest.raises(RemoteError):
         Client("localhost:4280")

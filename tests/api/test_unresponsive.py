@@ -1,4 +1,4 @@
-"""A node that hangs holds up those who ask it something, and nobody else."""
+"""A node that hangs delays only requests to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.nats
 AT_ONCE = 12
 
 
-async def test_a_node_that_does_not_answer_delays_nothing(nats_server: NatsServer) -> None:
+async def test_a_silent_node_delays_no_answer(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "well", "hung"), served(connection) as api:
         asked: list[bytes] = []
         enough = asyncio.Event()

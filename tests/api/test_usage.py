@@ -113,7 +113,7 @@ async def test_usage_over_a_span_agrees_with_the_command(records: list[Record]) 
             await asyncio.wait({following})
 
 
-def test_a_plain_user_has_the_own_tenant_only() -> None:
+def test_a_plain_user_sees_only_their_own_tenants_usage() -> None:
     door = Doorkeeper.__new__(Doorkeeper)
     door._everyone = False
     door._users = {

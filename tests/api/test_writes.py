@@ -82,7 +82,7 @@ async def test_a_repeat_with_its_key_is_the_same_app(nats_server: NatsServer) ->
         assert len((await api.get("/v1/apps"))["items"]) == 1
         assert len(await said(connection.log, AppSubmitted)) == 1
         other = await api.send("POST", "/v1/apps", document("other"), headers=key)
-        assert other["id"] != many[0]["id"]  # Another spec is no repeat, and takes nothing from the first one.
+        assert other["id"] != many[0]["id"]  # Another spec is not a repeat, and takes nothing from the first one.
         assert {app["name"] for app in (await api.get("/v1/apps"))["items"]} == {"once", "other"}
 
 

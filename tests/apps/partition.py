@@ -103,7 +103,7 @@ class Partition:
         return [json.loads(line) for line in re.findall(r"(.*)\n", text)]
 
     def losses(self) -> dict[int, float]:
-        """Loss by step, as far as reported."""
+        """Reported loss by step."""
         return {line["step"]: line["loss"] for line in self.progress() if "step" in line}
 
     def saved_steps(self) -> list[int]:

@@ -41,7 +41,7 @@ def with_ring(world_size: int, work: Callable[[int, Ring], T]) -> list[T]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 24, 26])
-def test_the_sum_is_that_of_one_worker_to_the_last_bit(world_size: int) -> None:
+def test_the_sum_equals_that_of_one_worker_to_the_last_bit(world_size: int) -> None:
     random = np.random.default_rng(7)
     # Magnitudes so far apart that nearly any other order of addition gives other bits.
     shards = random.standard_normal((SHARDS, 1000)) * 10.0 ** random.integers(-8, 8, (SHARDS, 1000))
@@ -59,7 +59,7 @@ def test_the_sum_is_that_of_one_worker_to_the_last_bit(world_size: int) -> None:
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
-def test_the_wish_of_one_reaches_all_in_the_same_step(asked: int) -> None:
+def test_a_request_of_one_worker_reaches_all_in_the_same_step(asked: int) -> None:
     def work(rank: int, ring: Ring) -> list[bool]:
         part = [np.ones(3)]
         return [ring.sum(step, part, 3, lambda: step == 2 and rank == asked)[1] for step in (1, 2, 3)]  # noqa: B023
@@ -102,7 +102,7 @@ def test_workers_at_different_steps_do_not_add_up() -> None:
     ],
     ids=["http", "long header", "many numbers", "list", "broken", "short"],
 )
-def test_a_frame_that_is_none_is_refused(words: bytes, complaint: str) -> None:
+def test_malformed_frames_are_refused(words: bytes, complaint: str) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(words)

@@ -39,7 +39,7 @@ def test_the_record_begins_before_training_and_ends_with_the_process(tmp_path: P
     assert records["3.1.2"][-1].at < ended
 
 
-def test_a_line_that_was_cut_short_is_none(tmp_path: Path) -> None:
+def test_a_truncated_line_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "1.0.1").write_bytes(b"12 0\n15 3\n17")
     assert marks(tmp_path / "1.0.1") == [Mark(12, 0), Mark(15, 3)]
 

@@ -114,7 +114,7 @@ def test_after_a_kill_it_resumes_from_the_last_checkpoint(tmp_path: Path) -> Non
         partition.signal(0, signal.SIGKILL)
         assert partition.exit_codes() == [-signal.SIGKILL, 1]
         saved = partition.saved_steps()[-1]
-    # Whoever dies while writing leaves such a file; it is in nobody's way.
+    # A writer that dies leaves such a file; it does no harm.
     (partition.checkpoints / "checkpoint.npz.partial").write_bytes(b"half of it")
     with Partition(tmp_path / "killed", "mlp", *options, "--resume", world_size=3, generation=2) as partition:
         assert partition.exit_codes() == [0, 0, 0]

@@ -48,12 +48,12 @@ async def test_calibration_on_processes(tmp_path: Path, monkeypatch: pytest.Monk
         "process_same_sizes_mean",
     }
     assert figures["process_same_sizes_mean"]["value"] == 1
-    # Most of a completion is steps at a pace that both runs have; how long a pause is, is what the machine likes.
+    # Most of a completion is steps at a pace that both runs have; the length of a pause depends on the machine.
     assert figures["process_completion_error_mean"]["value"] < 0.5
     assert [row.name for row in made.tables["process", "adjustment:"]] == list(phases[:-1])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_resize_is_none_to_compare() -> None:
+def test_without_resizes_there_is_nothing_to_compare() -> None:
     with raises(BenchError, "bench.too_few"):
         resizes_compared([])

@@ -164,7 +164,7 @@ async def test_nothing_is_left_of_a_bench_that_is_cancelled(home: Path) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
-async def test_an_app_that_fails_is_no_measurement(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_app_is_not_a_measurement(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(submit_bench._SPEC, "command", ["no-such-command"])
     with raises(BenchError, "app.failed", "no-such-command"):
         await bench_submit(apps=1, wanted="process", docker_url=None, tell=lambda _: None)

@@ -95,7 +95,7 @@ def test_figures_have_goals_and_the_form_of_all_benches() -> None:
     assert "torchrun_pause_2_grow_p50_s" in figures
 
 
-def test_the_claim_is_reproduced_only_where_all_runs_agree() -> None:
+def test_the_claim_is_reproduced_only_if_all_runs_agree() -> None:
     uni, micro = (Trained("cocoa", "digits", plan, rounds, 1.0, []) for plan, rounds in (("uni_1", 8), ("micro_1", 80)))
     assert claims([uni, micro]) == "reproduced (cocoa on digits, workers: 1: x10.0)"
     other = [Trained("local", "digits", plan, 5, 1.0, []) for plan in ("uni_2", "micro_2")]

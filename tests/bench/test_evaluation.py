@@ -63,7 +63,7 @@ def few(part: Part, *labels: str) -> Part:
     return msgspec.structs.replace(part, jobs=tuple(job for job in part.jobs if job.label in wanted))
 
 
-def test_dorm_speed_is_told_speeds_on_the_cluster_traces_and_decides_at_events_where_that_is_said(traces: Path) -> None:
+def test_dorm_speed_knows_speeds_on_cluster_traces_and_decides_at_events_in_its_own_part(traces: Path) -> None:
     philly, alibaba, *pollux, events = plan(quick=True, traces=traces).traces
     for part in (philly, alibaba):
         jobs = {job.label: job.scenario for job in part.jobs}
@@ -107,7 +107,7 @@ def test_a_small_evaluation_writes_its_folder(traces: Path, tmp_path: Path) -> N
     for name in [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]:
         assert (tmp_path / "to" / name).stat().st_size < 100_000
     assert "## Philly, a busy week" in text
-    assert "Beside what is published for workload 6" in text
+    assert "Compared with published results for workload 6" in text
     assert "Completion against the cost of a restart" in text
     assert "Not run" not in text
     assert not (tmp_path / "to" / "runs").exists()
@@ -124,7 +124,7 @@ def test_parts_can_be_left_out_and_the_report_lists_them(traces: Path, tmp_path:
     evaluate(wanted, tmp_path, workers=1)
     text = (tmp_path / "report.md").read_text()
     assert "Left out (`--without`): variations; philly; elastic_apps; themis." in text
-    assert "How far that depends" not in text
+    assert "Sensitivity to the assumptions" not in text
 
 
 def test_an_interrupted_evaluation_continues_where_it_was(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_the_report_shows_where_dorm_is_behind_and_why() -> None:
     assert line == "| task-level | behind, 1.20× | behind, 2.00× | level |"
     assert "| static | ahead, 2.00× | ahead, 2.00× | ahead, 2.00× |" in text
     assert "Behind task-level in utilization" in text
-    assert "its 1.2 are 0.9 of useful utilization, against 1." in text
+    assert "its 1.2 become 0.9, against 1." in text
     assert "Behind static" not in text
     assert "Traces that were not given" not in text
 

@@ -178,7 +178,7 @@ def test_the_gap_to_exact(ours: Answer, exact: Answer, gap: float) -> None:
     assert gap_to_exact(ours, exact) == pytest.approx(gap, abs=1e-12)
 
 
-def test_where_other_apps_are_served_there_is_no_gap_and_a_worse_service_is_a_miss() -> None:
+def test_answers_that_serve_other_apps_have_no_gap_and_worse_ones_count_as_misses() -> None:
     ours = [answer(1.9), answer(1.0, waiting=2), answer(1.0), answer(1.0), answer(1.8)]
     exact = [answer(2.0), answer(2.0), answer(2.0, waiting=1), answer(2.0, status="fallback"), answer(1.9)]
     found = figures(samples(SMALL, ours, exact))
@@ -191,7 +191,7 @@ def test_where_other_apps_are_served_there_is_no_gap_and_a_worse_service_is_a_mi
     assert values["gap_to_bound_max"] == pytest.approx(0.5)
 
 
-def test_cold_starts_are_stated_apart() -> None:
+def test_cold_starts_are_reported_separately() -> None:
     found = {name: one.value for name, one in figures(samples(SMALL, [answer()] * 4)).items()}
     assert (found["cold_start_s"], found["event_p50_s"], found["event_max_s"]) == (0.0, 2.0, 3.0)
     assert (found["changed_apps_mean"], found["moves_mean"]) == (2.0, 4.0)
@@ -312,7 +312,7 @@ async def _until(terminal: int, wanted: bytes) -> None:
 
 
 def _rest(terminal: int) -> bytes:
-    """What is still to be read; a terminal that nobody writes to any more answers with an error."""
+    """What is still to be read; a terminal without a writer answers with an error."""
     seen = b""
     while True:
         try:

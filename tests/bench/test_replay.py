@@ -102,5 +102,5 @@ def test_ctrl_c_keeps_the_measurements_so_far() -> None:
     assert "verify_decisions_per_s" not in done.report.figures
 
 
-def test_sizes_are_named_shortly() -> None:
+def test_sizes_have_short_labels() -> None:
     assert [label(size) for size in (1_000_000, 10_000_000, 250_000, 999, 1500)] == ["1m", "10m", "250k", "999", "1500"]

@@ -39,7 +39,7 @@ SCHEMA: dict[str, Any] = {
             "minProperties": 1,
             "additionalProperties": False,
             "patternProperties": {
-                # A unit at the end, or for a count what is counted at the begin.
+                # A unit at the end, or for a count the counted thing at the start.
                 "^[a-z][a-z0-9_]*_(us|s|steps|mean|ratio|p50|p95|p99|max|count|instances|mb|event|record)$|^instances$"
                 "|^(faults|submissions|generations|apps|containers|divergences)(_[a-z]+)*$"
                 "|^(rounds|epochs|samples|schedules)(_[a-z0-9]+)*$": {
@@ -105,7 +105,7 @@ def test_a_goal_is_reached_or_not_or_not_set(value: float, goal: str | None, rea
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_values_that_are_not_numbers_are_no_measurements(value: float) -> None:
+def test_values_that_are_not_numbers_are_not_measurements(value: float) -> None:
     with raises(BenchError, "bench.not_a_number"):
         figure(value, "s")
 

@@ -47,7 +47,7 @@ def test_the_first_full_resource() -> None:
 def test_a_nodes_traffic_does_not_grow_with_waiting_apps() -> None:
     few, many = (Cluster(nodes=1000, apps=10_000, decisions_per_s=1.0, waiting=waiting) for waiting in (0.0, 0.9))
     network = [loads(one, COSTS)["server_network"] for one in (few, many)]
-    # What grows is what three readers of whole rounds receive.
+    # Only the traffic of three readers of whole rounds grows.
     assert network[1] - network[0] < 3 * LARGEST_ROUND / 3 / 110e6
 
 

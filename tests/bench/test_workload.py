@@ -108,7 +108,7 @@ def test_the_population_hovers_and_nodes_leave_and_return() -> None:
     assert {event.kind for event, problem in events if len(problem.nodes) < 30} >= {"arrival", "completion"}
 
 
-def test_one_event_is_one_change() -> None:
+def test_each_event_makes_one_change() -> None:
     events = played(World(apps=8, nodes=12, shapes=3, seed=11), 300)
     for (_, before), (event, after) in itertools.pairwise(events):
         apps = {app.id for app in before.apps} ^ {app.id for app in after.apps}

@@ -52,14 +52,14 @@ def test_a_note_is_cut_to_the_terminal(printed: Callable[..., list[str]]) -> Non
     assert second == "b                      running"
 
 
-def test_notes_go_below_where_no_room_is_left(printed: Callable[..., list[str]]) -> None:
+def test_notes_move_below_the_table_if_it_is_too_wide(printed: Callable[..., list[str]]) -> None:
     lines = printed(50, Format.table)
     assert lines[0].split() == ["NAME", "PHASE"]
     assert max(map(len, lines)) <= 50
     assert " ".join(lines[4:]) == f"a-name-of-some-length: {NOTE}"
 
 
-def test_a_pipe_and_wide_have_it_whole(printed: Callable[..., list[str]]) -> None:
+def test_a_pipe_and_wide_output_show_the_whole_note(printed: Callable[..., list[str]]) -> None:
     for lines in (printed(50, Format.table, terminal=False), printed(50, Format.wide)):
         assert len(lines) == 3
         assert lines[1].endswith(NOTE)
@@ -80,7 +80,7 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return page
 
 
-def test_one_app_shows_its_wishes_where_it_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_shows_the_requirements_of_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.add(joined("one", 8, labels={"zone": "a"}))
     bench.submit("plain")
@@ -111,12 +111,12 @@ def test_wide_nodes_show_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gpu_type=h100, zone=a" in line
 
 
-def test_small_words() -> None:
+def test_counts_and_ages_in_words() -> None:
     assert (counted(1, "app"), counted(0, "app")) == ("1 app", "0 apps")
     assert [ago(seconds) for seconds in (0, 119, 120, 7200, 200_000)] == ["0s", "119s", "2m", "2h", "2d"]
 
 
-def test_one_app_shows_its_batch_its_plan_and_a_policy_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_shows_batch_plan_and_a_failing_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(one=8)
     bench.now -= bench.now % (600 * SECOND)
     bench.add(k.PolicyChanged(policy="oasis"))

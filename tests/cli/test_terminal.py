@@ -206,7 +206,7 @@ def evil_log() -> list[Record]:
 
 
 def _signed(record: Record) -> Record:
-    """By somebody with a hostile name, who also wrote what the master says of reasons."""
+    """By a user with a hostile name, who also wrote the master's reasons."""
     event = decode(record)
     if isinstance(event, k.Round):
         return record
@@ -301,7 +301,7 @@ def test_plain_text_is_unchanged() -> None:
     assert one_line("a\n\tb\x1b\u202e") == r"a\n\tb\x1b\u202e"
 
 
-def test_nothing_of_the_program_goes_round_the_console() -> None:
+def test_all_output_goes_through_the_console() -> None:
     """Consoles are made in `output`, and lines are printed by `say`: so a new command can't forget it."""
     allowed = {
         "output.py": {"Console(", "sys.stdout.write("},

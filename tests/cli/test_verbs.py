@@ -11,7 +11,7 @@ from dorm.cli.main import app
 from tests.cli.test_terminal import leaves
 
 
-def test_each_leads_to_commands_and_is_none_itself() -> None:
+def test_each_word_leads_to_commands_and_is_not_one_itself() -> None:
     program = get_command(app)
     commands = set(leaves(program))
     words = {name.split()[0] for name in commands}

@@ -107,7 +107,7 @@ async def test_a_bad_cluster_file(tmp_path: Path, text: str, error: str) -> None
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:4222", "nats://", "nats://host:port", "two words", "nats://h:99999"])
-async def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
+async def test_a_malformed_address_is_refused(tmp_path: Path, url: str) -> None:
     said = await refused(tmp_path, "ps", "--url", url, code=1)
     assert said.endswith(" [server.address.malformed]"), said
 
@@ -130,7 +130,7 @@ async def test_no_one_answers(tmp_path: Path, command: str) -> None:
         pytest.param({"version": "2.12.1"}, "log.no_jetstream", "-js", marks=pytest.mark.soak, id="no JetStream"),
     ],
 )
-async def test_a_server_that_will_not_do(tmp_path: Path, info: dict[str, object], error: str, named: str) -> None:
+async def test_unsuitable_servers_are_refused(tmp_path: Path, info: dict[str, object], error: str, named: str) -> None:
     async with _greeter(info) as url:
         for command in ("ps", "master"):
             said = await refused(tmp_path, command, "--url", url, code=1)

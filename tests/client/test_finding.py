@@ -12,7 +12,7 @@ from tests.core.records import document, joined
 from tests.errors import raises
 
 
-def test_the_own_tenants_app_wins_and_strangers_must_choose() -> None:
+def test_an_app_of_ones_own_tenant_is_found_first_and_others_by_id() -> None:
     said = trusting(ann="user", bob="user", op="operator")
     assert said.by("root", k.NodeEnrolled(node="n1")) == ""
     assert said.by("n1", joined("n1")) == ""
@@ -33,7 +33,7 @@ def test_the_own_tenants_app_wins_and_strangers_must_choose() -> None:
     assert find_app(state, "digits", "op").id == of["bob"]
 
 
-def test_a_rank_that_is_none_of_a_container_is_found_in_its_container() -> None:
+def test_a_rank_of_a_process_is_found_in_its_container() -> None:
     """torchrun and mpirun start several processes in a container, with separate ranks."""
     said = trusting(ann="user")
     options: dict[str, Any] = {"engine": "torchrun", "engine_options": {"processes": 2}, "n_min": 2}

@@ -141,7 +141,7 @@ async def test_an_interrupted_reader_continues_at_its_position() -> None:
     for count in itertools.cycle((1, 2, 3)):
         tail = Tail(FewInABatch(records), "*", wanted, after=position)
         some = await taken(tail.events(), count)
-        # The last one was given, and nobody came back for more.
+        # The last one was yielded, and the reader asked for no more.
         assert not some or not tail.position.covers(some[-1].position) or len(some) < count
         seen += some
         if len(some) < count:
@@ -193,7 +193,7 @@ async def test_followers_learn_of_changes_even_through_outages(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", LOGS)
-async def test_since_a_time_or_so_long_before_the_last_record(name: str) -> None:
+async def test_reading_starts_at_a_time_or_a_duration_before_the_last_record(name: str) -> None:
     records = log(name)
     times = sorted({record.time for record in records})
     for time in (0, times[0], times[len(times) // 2], times[-1], times[-1] + 1):
@@ -224,6 +224,6 @@ async def test_invalid_questions(wrong: dict[str, Any], code: str, named: str) -
         await anext(client(log("golden")).events(**wrong))
 
 
-async def test_beyond_the_end_is_no_position_of_this_log() -> None:
+async def test_a_position_beyond_the_end_is_refused() -> None:
     with raises(LogDamaged, "log.truncated"):
         await taken(client(log("golden")).events(after=10**6, follow=False))

@@ -181,5 +181,5 @@ async def test_an_early_end_leaves_nothing_at_the_server(server: NatsServer, log
         await none_left(server)
         await client.close()
     else:
-        # The server's own time limit for a consumer that nobody asks does the rest.
+        # The server's own time limit for an unused consumer does the rest.
         assert await consumers(server) == 1

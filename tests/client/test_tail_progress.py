@@ -61,7 +61,7 @@ async def test_a_part_of_the_log_has_the_progress_of_that_time() -> None:
     ]  # fmt: skip
 
 
-async def test_the_last_ones_are_of_both() -> None:
+async def test_the_last_events_come_from_both_streams() -> None:
     log = await made("lpplp")
     for count, first in ((1, "p4"), (2, "l3"), (3, "p2")):
         begin = await before_last(log, CLUSTER, Filter(), count, await log.end(), EVER)

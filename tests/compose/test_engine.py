@@ -41,7 +41,7 @@ async def test_a_command_that_fails_is_named_with_its_last_words(docker_host: st
     assert "exit 3" in said
 
 
-async def test_a_base_that_is_missing_is_a_fault_and_an_absent_image_is_not(docker_host: str) -> None:
+async def test_building_on_a_missing_base_fails_and_looking_up_an_absent_image_does_not(docker_host: str) -> None:
     missing = "127.0.0.1:9/no-such-image:1"
     async with Engine(docker_host) as engine:
         assert await engine.image(missing) is None

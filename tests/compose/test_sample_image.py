@@ -86,7 +86,7 @@ async def test_all_byte_code_is_there_and_valid(docker_host: str, docker_image: 
     assert [line for line in loaded if not line.endswith(".pyc'")] == []
 
 
-async def test_a_second_time_nothing_is_done(docker_host: str, docker_image: str) -> None:
+async def test_an_existing_image_is_not_built_again(docker_host: str, docker_image: str) -> None:
     said: list[str] = []
     built = await ensure_samples_image(docker_host, docker_image, said.append)
     assert built.origin == "present"
@@ -160,8 +160,9 @@ async def test_an_edited_app_rebuilds_only_its_layer(workshop: Workshop) -> None
 
 
 @pytest.mark.soak
-async def test_layers_that_go_away_under_a_build(docker_host: str, tmp_path: Path) -> None:
-    """Another image is removed while its layers serve a build: when exactly, nobody can choose, so at several moments."""
+async def test_a_build_survives_the_removal_of_its_layers(docker_host: str, tmp_path: Path) -> None:
+    """Another image is removed while its layers serve a build.  The moment can't be chosen, so the test tries
+    several."""
     name = f"dorm/layers-test-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
 
     async def remove_after(engine: Engine, pause_s: float) -> None:

@@ -79,7 +79,7 @@ def story() -> list[Record]:
     bench.submit("small", cpu=0.5, retries={"limit": 0})
     bench.submit("large", cpu=64)
     bench.settle()
-    bench.wait(HOLD_S)  # What had to leave the drained node comes first for so long.
+    bench.wait(HOLD_S)  # Apps that had to leave the drained node come first for this long.
     bench.settle()
     bench.started("small")
     bench.exited("small", 0, None, reason="out_of_memory")

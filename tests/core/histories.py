@@ -1,7 +1,7 @@
 """A cluster at the policy's level over many rounds, one a minute: no master and no log, only problems and answers.
 
-Apps run for a number of rounds that is known here and to no policy, whatever size they are given.  An app that loses its
-partition waits again and goes on where it was.
+Apps run for a number of rounds that is known here and to no policy, whatever size they are given.  An app that loses
+its partition waits again and continues where it was.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Bounded wait: over long histories whose capacity suffices, nobody waits for ever, and small apps never starve large ones.
+"""Bounded wait: over long histories whose capacity suffices, no app waits indefinitely, and small apps never starve
+large ones.
 
 Why, and how long at most: an app that has waited longer than `patience_s` and longest of all has nodes kept for it, enough
-that their whole room holds its n_min (`goals.reserved`).  Nobody else gets a further container there, so what runs there
-only ends, and once the last of it has (after L, the longest run time) the app fits.  What is free on the nodes that are kept
-never shrinks, so another choice of nodes only brings it forward.  Who is older goes first, and needs L at most in its turn;
-a lost node may put those that it hit on the nodes that are kept, which costs L once more.  So
+that their whole room holds its n_min (`goals.reserved`).  No other app gets a further container there, so containers
+there only end, and once the last one has (after L, the longest run time), the app fits.  What is free on the nodes that
+are kept never shrinks, so another choice of nodes only brings it forward.  Who is older goes first, and needs L at most
+in its turn; a lost node may put those that it hit on the nodes that are kept, which costs L once more.  So
 
     wait ≤ patience_s + L · (1 + older apps that waited + nodes lost meanwhile) + 2 rounds
 
@@ -100,7 +101,9 @@ def test_no_app_waits_longer_than_its_turn_takes(seed: int, params: dict[str, fl
 @pytest.mark.parametrize(
     ("losses", "tiny"), [(False, False), (True, True), *([(False, True), (True, False)] if LONG else [])]
 )
-def test_nor_over_long_histories(losses: bool, tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_app_waits_longer_than_its_turn_over_long_histories(
+    losses: bool, tiny: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not tiny:
         monkeypatch.setattr(optimizer, "TINY", 0)
     for seed in range(int(losses), tries(2, 6), 2):
@@ -147,7 +150,7 @@ def test_without_ageing_it_would_starve(theta2: float) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("tiny", [True, False])
-def test_of_two_that_have_waited_too_long_the_older_starts_first(tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_older_of_two_overdue_apps_starts_first(tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiny:
         monkeypatch.setattr(optimizer, "TINY", 0)
     history = History([cores(f"n{j}", 4) for j in range(2)], {"theta2": 0.0, "patience_s": 60.0})
@@ -165,7 +168,7 @@ def test_of_two_that_have_waited_too_long_the_older_starts_first(tiny: bool, mon
 
 
 @pytest.mark.parametrize("theta2", [0.1, 1.0])
-def test_where_nothing_ends_running_apps_make_room_round_by_round(theta2: float) -> None:
+def test_if_no_app_ends_running_apps_make_room_round_by_round(theta2: float) -> None:
     """Four that run forever fill four nodes; capacity suffices for n_min of all, so each newcomer starts soon."""
     history = History([cores(f"n{j}", 8) for j in range(4)], {"theta2": theta2})
     for index in range(4):

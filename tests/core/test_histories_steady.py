@@ -74,7 +74,7 @@ FREE: tuple[float | None, ...] = (0.0,)
 @pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("adjust", [ANY, FREE])
 @pytest.mark.parametrize("params", [{}, {"theta2": 1.0}, {"theta1": 0.0, "max_changes": 1}])
-def test_rounds_without_events_settle(adjust: tuple[float | None, ...], params: dict[str, float]) -> None:
+def test_without_events_rounds_settle(adjust: tuple[float | None, ...], params: dict[str, float]) -> None:
     for seed in range(tries(1, 12)):
         history, chance = cluster(seed, adjust, params)
         history.settle(REST)

@@ -160,7 +160,7 @@ def test_a_forged_snapshot_is_not_used(state: State, wrong: dict[str, Any]) -> N
 
 
 def renamed(info: SnapshotInfo, body: bytes) -> SnapshotInfo:
-    """As somebody would who can write to the store."""
+    """As an attacker would who can write to the store."""
     return msgspec.structs.replace(info, content=content_of(body))
 
 

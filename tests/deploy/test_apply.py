@@ -46,7 +46,7 @@ def test_its_failure_is_reported_and_loses_nothing(keys: KeyFolder, script: str)
         keys.reload()
 
 
-def test_only_a_restore_has_a_restorer(keys: KeyFolder) -> None:
+def test_accounts_list_the_restorer_only_during_a_restore(keys: KeyFolder) -> None:
     admin = Key("root", "admin", "UADMIN")
     assert "restorer" not in keys.accounts.read_text()
     keys.make_credentials("lab", "tls://10.0.0.1:4222", RESTORER, RESTORER)

@@ -76,7 +76,7 @@ async def test_a_copy_that_cannot_be_read_back_removes_nothing(tmp_path: Path, m
     assert len(list(tmp_path.glob("lab-*.damaged"))) == 1
 
 
-async def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackupError) as failed:
         await back_up(log_of([]), tmp_path / "absent", "lab", keep=2, now=NOW)
     assert failed.value.code == "backup.no_folder"
@@ -133,7 +133,7 @@ async def test_shipped_folders_are_copied_part_by_part_and_restored(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("shared", "file", "folder"), [(False, 0o600, 0o700), (True, 0o640, 0o2750)])
-async def test_only_the_owner_reads_a_backup_unless_its_folder_is_shared(
+async def test_only_the_owner_can_read_a_backup_unless_its_folder_is_shared(
     tmp_path: Path, open_umask: None, shared: bool, file: int, folder: int
 ) -> None:
     place = tmp_path / "backups"

@@ -197,7 +197,7 @@ async def a_node_is_replaced(site: Site, client: Client, app: str) -> None:
 
 
 async def wiped_and_restored(site: Site, app: str) -> None:
-    """All servers lose their disks.  The backup gives the same state, and the app goes on."""
+    """All servers lose their disks.  The backup gives the same state, and the app continues."""
     first = await site.back_up()
     assert "read back" in first
     await site.stop("master")

@@ -86,7 +86,7 @@ def test_install_again_and_again(here: Dorm, machine: Path, tmp_path: Path) -> N
     assert (code, "changed by hand" in err, ".d/local.conf" in err) == (1, True, False)
 
 
-def test_keys_are_a_secret_of_their_reader(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_installed_keys_are_readable_only_by_their_user(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
     file = tmp_path / "trusted.yaml"
     file.write_text(yaml.safe_dump(document()))
     code, out, err = here("deploy", "keys", file, tmp_path / "lab", "--admin", "root")
@@ -131,7 +131,7 @@ def test_missing_parts_are_reported_before_anything_is_written(here: Dorm, machi
     assert (code, "nothing is mounted there" in err) == (1, True)
 
 
-def test_a_machine_that_lacks_nothing(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_complete_machine_passes_the_check(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
     bin_folder = machine / PROGRAM.lstrip("/") / "bin"
     bin_folder.mkdir(parents=True)
     for name in ("dorm", "nats-server"):
@@ -142,7 +142,7 @@ def test_a_machine_that_lacks_nothing(here: Dorm, machine: Path, tmp_path: Path)
     assert (code, err) == (0, "")
 
 
-def test_bad_ends_are_one_line(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_each_failure_is_reported_in_one_line(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
     given = written(tmp_path)
     code, _, err = here("deploy", "install", given, "--machine", "n2", "--root", machine)
     assert (code, err) == (0, "")
@@ -166,7 +166,7 @@ def test_bad_ends_are_one_line(here: Dorm, machine: Path, tmp_path: Path) -> Non
     assert not os.path.exists(tmp_path / "lab")
 
 
-def test_the_example_is_one(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_example_settings_can_be_installed(here: Dorm, machine: Path, tmp_path: Path) -> None:  # noqa: F811
     code, out, err = here("deploy", "example")
     assert (code, err) == (0, "")
     file = tmp_path / "example.yaml"

@@ -224,7 +224,7 @@ def test_a_machine_gets_the_keys_of_its_parts_and_no_others(keys: KeyFolder) -> 
     assert sorted(given) == sorted(by_machine["n1"])
 
 
-def test_certificates_are_renewed_when_they_have_to_be(keys: KeyFolder) -> None:
+def test_certificates_are_renewed_when_an_address_changes_or_they_expire(keys: KeyFolder) -> None:
     before = keys.certificate_of("n1")[0].read_bytes()
     assert prepare(deployment(), keys, "root", NOW) == []
     assert keys.certificate_of("n1")[0].read_bytes() == before
@@ -234,13 +234,13 @@ def test_certificates_are_renewed_when_they_have_to_be(keys: KeyFolder) -> None:
     assert prepare(deployment(machines=moved), keys, "root", late) == ["n1", "n2", "n3"]
 
 
-def test_a_stranger_has_no_files() -> None:
+def test_an_unknown_machine_has_no_files() -> None:
     with pytest.raises(DeploymentError) as refused:
         parts(deployment(), "stranger")
     assert refused.value.code == "deploy.machine.unknown"
 
 
-def test_every_template_is_used_and_none_has_a_hole_left() -> None:
+def test_every_template_is_used_and_filled_completely() -> None:
     found = deployment(nodes=EVERYTHING)
     assert not any(b"{{" in file.content for machine in ("n1", "gpu-7") for file in rendered(found, machine))
     with pytest.raises(KeyError):

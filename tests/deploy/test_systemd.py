@@ -207,7 +207,7 @@ async def deployed(machine: Booted) -> None:
     for command in following:
         await machine.do(command.replace("enable --now", "enable --now --no-block").replace(" dorm-agent.service", ""))
     await machine.until("systemctl is-active dorm-nats", "active\n")
-    # Masters and the API wait for their cluster, and are no failure meanwhile.
+    # Masters and the API wait for their cluster, which does not count as a failure.
     await machine.until("journalctl -u dorm-master -o cat", "waiting for the log")
     await machine.do("cd /root && dorm deploy found deploy.yaml --keys lab && dorm context use lab")
     for unit in ("master", "api", "webhooks"):

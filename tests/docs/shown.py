@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file that a page tells the reader to write."""
+    """A file that a page asks the reader to write."""
 
     name: str
     text: str

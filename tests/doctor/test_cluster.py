@@ -82,7 +82,7 @@ def test_masters(row: Leader, masters: list[Asked[MasterStatus]] | None, expecte
         ([], []),
         (["archive.not_written"], ["archive.not_written"]),
         (["archive.not_written", "archive.store.failed"], ["archive.store.failed"]),
-        (["rotation.nothing_due"], []),  # Somebody asked too early.
+        (["rotation.nothing_due"], []),  # The request came too early.
         (["archive.not_written", "rotation.nothing_due", "rotation.no_archives"], ["archive.not_written"]),
     ],
 )

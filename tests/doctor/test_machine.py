@@ -37,7 +37,7 @@ def found(findings: list[Finding], check: str) -> list[tuple[str, str]]:
     return [(one.level, one.text) for one in findings if one.check == check]
 
 
-async def test_a_node_that_is_well(tmp_path: Path) -> None:
+async def test_a_healthy_node_passes_every_check(tmp_path: Path) -> None:
     node = here(tmp_path)
     looked = await judge_node(node, cluster((node.checkpoints / MARKER).read_text().strip()))
     assert {one.level for one in looked if one.check != "disk"} == {"ok"}
@@ -69,7 +69,7 @@ async def test_mounts(tmp_path: Path) -> None:
     assert [level for level, _ in found(await judge_node(node, None), "folder")] == ["wrong"]
 
 
-async def test_a_port_that_another_program_has(tmp_path: Path) -> None:
+async def test_a_port_in_use_by_another_program_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -85,5 +85,5 @@ def test_a_clock(clock: ClockState | None, level: str) -> None:
     assert judge_clock("clock", "n1", clock, "this one").level == level
 
 
-def test_a_clock_is_compared_with_the_middle_of_the_way() -> None:
+def test_a_clock_is_compared_with_the_middle_of_the_round_trip() -> None:
     assert compared(105.0, 100.0, 102.0) == ClockState(ahead_s=4.0, within_s=1.0)

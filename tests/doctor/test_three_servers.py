@@ -66,7 +66,7 @@ async def test_a_server_that_is_gone_is_named(tmp_path: Path) -> None:
         await cluster.stop()
 
 
-async def test_everyone_who_listens_answers(tmp_path: Path) -> None:
+async def test_every_listener_answers(tmp_path: Path) -> None:
     cluster = NatsCluster(tmp_path)
     await cluster.start()
     try:

@@ -1,7 +1,7 @@
 """One story, told on every kind of cluster: an app trains, another arrives, the first shrinks, both complete.
 
-What has to come out is what an undisturbed run gives: the same loss (relative 1e-6; the sample apps sum in a fixed order), a
-log that verifies, and generations that never ran at the same time.
+The result has to equal that of an undisturbed run: the same loss (relative 1e-6; the sample apps sum in a fixed order),
+a log that verifies, and generations that never ran at the same time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def shrink_and_complete(client: Client, folder: Path, *, slots: int) -> di
 
 
 def undisturbed(folder: Path, program: str, steps: int) -> float:
-    """The loss of a run by one worker that nobody resizes."""
+    """The loss of a run by one worker without a resize."""
     with Partition(folder, program, "--steps", str(steps)) as alone:
         assert alone.exit_codes() == [0]
         return float(alone.result()["loss"])

@@ -57,7 +57,7 @@ async def test_story_in_docker(tmp_path: Path, docker_host: str, docker_image: s
         await cluster.remove_containers()
 
 
-async def test_stopping_in_good_order_checkpoints_and_the_next_start_resumes(tmp_path: Path) -> None:
+async def test_a_graceful_stop_saves_checkpoints_and_the_next_start_resumes(tmp_path: Path) -> None:
     async with LocalCluster(options(tmp_path, "process")) as cluster:
         app = await cluster.client.submit(spec("long", "logistic", 100, n_max=2))
         await until(cluster.client, lambda s: s.apps[app.id].step >= 20, "it trains")

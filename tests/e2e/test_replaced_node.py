@@ -125,7 +125,7 @@ async def test_the_newcomer_of_a_machine_that_was_stopped_waits_and_takes_over(l
 
 
 @pytest.mark.timeout(400)
-async def test_with_both_alive_neither_breaks_the_others_apps(lab: Lab) -> None:
+async def test_two_live_machines_do_not_break_each_others_apps(lab: Lab) -> None:
     async with lab.agent("old") as old:
         await until_printed(lab.log("old"), "joined", old, timeout=PATIENCE_S)
         app = await lab.train()

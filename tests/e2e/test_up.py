@@ -146,7 +146,7 @@ async def test_following_events_until_ctrl_c(cluster: Up, tmp_path: Path) -> Non
     assert "Traceback" not in log.read_text()
 
 
-async def test_reading_only_the_first_line_is_no_error(cluster: Up) -> None:
+async def test_reading_only_the_first_line_is_not_an_error(cluster: Up) -> None:
     shell = await asyncio.create_subprocess_shell(
         f"set -o pipefail; {DORM[0]} -c '{DORM[2]}' events -f -o json | head -n 1",
         executable="/bin/bash",
@@ -154,7 +154,7 @@ async def test_reading_only_the_first_line_is_no_error(cluster: Up) -> None:
         stderr=asyncio.subprocess.PIPE,
         env=environment(cluster.home),
     )
-    # The next event is what it can't print any more.
+    # It can't print the next event any more.
     async with cluster.client() as client:
         sending = asyncio.create_task(_events_until_ended(client, shell))
         out, err = await asyncio.wait_for(shell.communicate(), 30.0)

@@ -58,7 +58,7 @@ class TestChunks:
         ("arguments", "code"),
         [((0, 1, 1), "no_samples"), ((5, 0, 1), "batch"), ((5, 1, 6), "chunks"), ((5, 1, 0), "chunks")],
     )
-    def test_what_cannot_be_divided_is_refused(self, arguments: tuple[int, int, int], code: str) -> None:
+    def test_indivisible_batches_are_refused(self, arguments: tuple[int, int, int], code: str) -> None:
         with pytest.raises(ContractError) as error:
             Chunks(*arguments)
         assert error.value.code == f"elastic.contract.{code}"
@@ -133,7 +133,7 @@ values = st.recursive(
 
 class TestValues:
     @given(values)
-    def test_what_is_packed_comes_back(self, value: object) -> None:
+    def test_packed_values_are_unpacked_unchanged(self, value: object) -> None:
         assert unpack(*pack(value)) == value
 
     def test_arrays_come_back_with_their_kind(self) -> None:
@@ -149,7 +149,7 @@ class TestValues:
         assert back["a"].tobytes() == value["a"].tobytes()
 
     @pytest.mark.parametrize("value", [object(), np.array([object()]), {"a": [set()]}, np.array(["text"])])
-    def test_what_cannot_travel_is_refused_by_name(self, value: object) -> None:
+    def test_values_that_cannot_be_sent_are_refused_by_name(self, value: object) -> None:
         with pytest.raises(StateError) as error:
             pack(value)
         assert error.value.code == "elastic.state.kind"

@@ -216,7 +216,7 @@ def test_the_leader_dies_while_it_sends_a_result_that_announces_a_barrier() -> N
 
 
 @pytest.mark.parametrize(("hangs_up", "least_s", "most_s"), [(True, 0.0, 0.3), (False, MINORITY_S, MINORITY_S + 0.5)])
-def test_of_two_members_the_leader_is_gone(hangs_up: bool, least_s: float, most_s: float) -> None:
+def test_the_last_member_continues_after_the_leader_is_gone(hangs_up: bool, least_s: float, most_s: float) -> None:
     """Its connections end with its process; if it is only silent, it may live and has the first claim."""
     group = Group(14, epochs=8)
     group.announce(0, 1)

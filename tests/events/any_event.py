@@ -74,7 +74,7 @@ def _of(info: mi.Type) -> SearchStrategy[Any]:
         case mi.StructType(cls=cls):
             return st.deferred(lambda: _cached(cls))
         case mi.UnionType(types=types):
-            # `Unknown` only stands in for what a reader does not know; nobody writes it.
+            # `Unknown` only stands in for what a reader does not know; no build writes it.
             return st.one_of(
                 *(_of(one) for one in types if not (isinstance(one, mi.StructType) and one.cls is Unknown))
             )

@@ -18,7 +18,7 @@ def record(seq: int) -> Record:
     return Record(seq, 1_700_000_000_000_000_000 + seq, "dorm.local.AppUpdated.me", b"body", f"me.{seq}")
 
 
-def test_anyone_can_compute_it() -> None:
+def test_anyone_can_compute_the_chain() -> None:
     packed = msgpack.packb([1, 1_700_000_000_000_000_001, "dorm.local.AppUpdated.me", b"body", "me.1"])
     assert link(START, record(1)) == blake2b(bytes(32) + packed, digest_size=32).digest()
 
@@ -30,7 +30,7 @@ def followed(upto: int, chain: Chain | None = None) -> Chain:
     return chain
 
 
-def test_it_continues_where_it_was() -> None:
+def test_a_chain_continues_from_its_value() -> None:
     whole, half = followed(500), followed(200)
     assert followed(500, Chain(200, half.value)).value == whole.value
 
@@ -38,7 +38,7 @@ def test_it_continues_where_it_was() -> None:
 @pytest.mark.parametrize("begin", [0, 1, 63, 64, 65, 200])
 @pytest.mark.parametrize("end", [200, 255, 256, 257, 1000])
 @pytest.mark.parametrize("most", [1, 3, 100])
-def test_marks_are_at_the_places_that_readers_take_them_for(begin: int, end: int, most: int) -> None:
+def test_marks_are_at_the_places_that_readers_expect(begin: int, end: int, most: int) -> None:
     chain = followed(end)
     chain.forget(begin)
     every, marks = chain.marks(most)

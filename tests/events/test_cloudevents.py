@@ -1,4 +1,4 @@
-"""CloudEvents 1.0: every event meets the specification, and nothing of it is lost."""
+"""CloudEvents 1.0: every event meets the specification and keeps its whole content."""
 
 from __future__ import annotations
 

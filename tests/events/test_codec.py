@@ -140,7 +140,7 @@ def decoded(subject: str, body: dict[str, Any]) -> Event:
     return by_messagepack
 
 
-def test_the_least_that_a_client_sends() -> None:
+def test_the_minimal_event_that_a_client_may_send() -> None:
     assert decoded(SUBMIT, {"kind": "AppSubmitted", "spec": {"name": "a"}}) == AppSubmitted(
         spec={"name": "a"}, id="msg-7", at=1_000, by="alice"
     )
@@ -200,7 +200,7 @@ def test_a_newer_version_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", 1.5, None, True, [1]])
-def test_a_version_that_is_none_is_unreadable(version: Any) -> None:
+def test_an_invalid_version_is_unreadable(version: Any) -> None:
     assert isinstance(decoded(LEFT, {"kind": "NodeLeft", "node": "n1", "v": version}), Unreadable)
 
 
@@ -313,7 +313,9 @@ def test_the_fast_path_decodes_our_own_records(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("levels", "readable"), [(1, True), (99, True), (101, False), (390, False), (900, False), (5000, False)]
 )
-def test_how_deep_a_spec_may_be_depends_on_no_stack_and_no_python(levels: int, readable: bool, as_json: bool) -> None:
+def test_the_depth_limit_of_a_spec_depends_on_no_stack_or_interpreter(
+    levels: int, readable: bool, as_json: bool
+) -> None:
     """Decoders take as many levels as the interpreter's stack allows."""
     if as_json:
         body = b'{"kind": "AppSubmitted", "spec": ' + b"[" * levels + b"]" * levels + b"}"

@@ -25,12 +25,12 @@ def test_a_clipped_text_fits_and_counts_the_omitted_characters(length: int, long
 
 
 @pytest.mark.parametrize("longest", [0, 3, 20])
-def test_where_not_even_the_count_fits_nothing_raises(longest: int) -> None:
+def test_a_limit_too_short_for_the_count_raises_no_error(longest: int) -> None:
     assert clipped("a" * 100, longest)
 
 
 @given(st.integers(2, 300), st.integers(1, 50))
-def test_there_is_room_for_the_next_newcomer(most: int, parties: int) -> None:
+def test_shares_leave_room_for_a_newcomer(most: int, parties: int) -> None:
     shares, had = Shares(most), [0] * min(parties, most // 2)
     while any(shares.has_room_for(str(party)) for party in range(len(had))):
         for party in range(len(had)):
@@ -45,7 +45,7 @@ def test_there_is_room_for_the_next_newcomer(most: int, parties: int) -> None:
     assert shares.has_room_for("0")
 
 
-def test_a_place_is_held_for_a_while() -> None:
+def test_a_held_place_is_returned() -> None:
     shares = Shares(2)
     with shares.held("a"):
         assert not shares.has_room_for("a")

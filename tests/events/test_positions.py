@@ -72,7 +72,7 @@ def test_a_record_holds_one_event_or_the_facts_of_a_round() -> None:
     ]
 
 
-def test_a_position_of_progress_is_none_of_the_log() -> None:
+def test_a_position_of_progress_covers_log_positions_before_it() -> None:
     assert parse("118~57") == Position(118, None, 57)
     assert str(parse("118.2~57")) == "118.2~57"
     assert parse("118.2~57").covers(Position(118, 1))

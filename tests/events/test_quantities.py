@@ -100,7 +100,7 @@ def test_parsing_of_capacities() -> None:
 
 
 @pytest.mark.parametrize("part", ["cpu", "=4", " =4", "", "c\0=4"])
-def test_a_capacity_that_is_none(part: str) -> None:
+def test_malformed_capacities_are_refused(part: str) -> None:
     with raises(ValueError, "quantity.malformed", repr(part)):
         capacity(f"{part},memory=1k")
 

@@ -22,7 +22,7 @@ def test_patterns_that_match_one_subject_overlap(one: str, other: str, subject: 
         assert subjects.overlap(one, other)
 
 
-def test_overlap_is_not_claimed_where_there_is_none() -> None:
+def test_distinct_patterns_do_not_overlap() -> None:
     assert not subjects.overlap("a.*", "a")
     assert not subjects.overlap("a.>", "a")
     assert not subjects.overlap("a.*.c", "*.b.d")

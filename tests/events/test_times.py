@@ -39,7 +39,7 @@ def test_harmful_combinations_are_refused_with_advice(change: dict[str, Any], co
         times_after(Times(), PolicyChanged(**change))
 
 
-def test_a_change_is_judged_by_all_that_it_leads_to() -> None:
+def test_a_change_is_judged_by_all_resulting_times() -> None:
     change = PolicyChanged(heartbeat_s=1, node_grace_s=3, node_lease_s=10, quiet_ms=5000, quiet_limit_ms=9000)
     after = times_after(Times(), change)
     assert (after.heartbeat_s, after.node_grace_s, after.node_lease_s, after.quiet_ms) == (1, 3, 10, 5000)

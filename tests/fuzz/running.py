@@ -177,7 +177,7 @@ def _alarms() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Nobody reads a million warnings."""
+    """A million warnings are of no use."""
     before = structlog.get_config()
     structlog.configure(processors=[_drop])
     try:

@@ -35,7 +35,7 @@ def test_nothing_malformed_does_harm(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=[path.stem for path in FOUND])
-def test_past_failures_do_not_recur(path: Path) -> None:
+def test_earlier_failures_do_not_recur(path: Path) -> None:
     assert repeat(path) is None
 
 
@@ -130,7 +130,7 @@ def test_an_endless_input_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(tried) == 1, "what hangs is not tried again and again to make it smaller"
 
 
-def test_trees_are_encoded_as_others_would() -> None:
+def test_trees_are_encoded_as_by_other_libraries() -> None:
     for spec in SPECS:
         assert msgpack.unpackb(msgpack_of(spec)) == spec
         assert json.loads(json_of(spec)) == spec

@@ -1,5 +1,5 @@
 """An incident by the real parts, half a minute long: of three nodes one loses its agent, with what runs there, until its lease
-has ended; the apps go on elsewhere; the agent comes back and ends what it finds running."""
+has ended; the apps continue elsewhere; the agent comes back and ends what it finds running."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Incident:
                 await self.until(lambda s: _up(s, "worker-0") and _settled(s, "vision", 4))
                 await self._end()
             finally:
-                # Containers run on when agents end, and here nobody would adopt them.
+                # Containers run on when agents end, and here no agent would adopt them.
                 for agent in agents[1:]:
                     await agent.kill_all()
             for task in running:

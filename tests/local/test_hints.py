@@ -34,18 +34,18 @@ def failed(reason: str, **fields: Any) -> App:
     ("engine", "reason", "wanted"),
     [("plain", PYTORCH, True), ("torchrun", PYTORCH, False), ("plain", "exit code 1: RANK", False)],
 )
-def test_a_training_for_torchrun_that_was_run_plainly(engine: str, reason: str, wanted: bool) -> None:
+def test_a_hint_names_torchrun_for_its_training_scripts(engine: str, reason: str, wanted: bool) -> None:
     assert ("--engine torchrun" in hint_for(failed(reason, engine=engine))) is wanted
 
 
-def test_memory_that_was_too_little() -> None:
+def test_a_hint_names_more_memory() -> None:
     reason = "slot 0 on node-1 ran out of memory"
     app = failed(reason, demand={"cpu": 1, "memory": "128MiB"})
     assert hint_for(app).startswith("a container may use 128 MiB of memory: --memory ")
     assert hint_for(failed(reason, demand={"cpu": 1})) == ""
 
 
-def test_a_module_that_is_not_there() -> None:
+def test_a_hint_names_requirements_for_a_missing_module() -> None:
     reason = "slot 0 on node-1 ended with exit code 1: ModuleNotFoundError: No module named 'einops'"
     assert "--requirements FILE" in hint_for(failed(reason))
     assert hint_for(failed("slot 0 on node-1 ended with exit code 1: ImportError")) == ""

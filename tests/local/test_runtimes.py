@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.docker
-async def test_one_private_engine_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_callers_share_one_private_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := why_not():
         unavailable(reason)
     monkeypatch.setenv("DORM_TEST_ENGINE", "private")

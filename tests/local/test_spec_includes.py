@@ -60,7 +60,7 @@ def test_refused_in_one_line(tmp_path: Path, more: str, files: dict[str, str], c
         loaded(tmp_path, more, **files)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "my.env").write_bytes(b"A=\xff\xfe")
     with raises(SpecError, "spec.env_file.not_text", "my.env"):
         loaded(tmp_path, "env_file: my.env")

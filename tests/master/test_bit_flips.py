@@ -113,7 +113,7 @@ async def test_a_leading_master_stops(server: NatsServer, place: str) -> None:
 
 
 @pytest.mark.soak
-async def test_of_three_servers_the_damaged_one_is_named_and_gets_a_new_copy(tmp_path: Path) -> None:
+async def test_the_damaged_one_of_three_servers_is_named_and_gets_a_new_copy(tmp_path: Path) -> None:
     cluster = NatsCluster(tmp_path / "nats")
     await cluster.start()
     try:

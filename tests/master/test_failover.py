@@ -258,7 +258,7 @@ async def test_an_outage_of_the_log_loses_no_node_but_silence_afterwards_does(
 
 
 class Masters:
-    """`dorm master` three times against a real server, and somebody who submits all the time."""
+    """`dorm master` three times against a real server, with continuous submissions."""
 
     def __init__(self, folder: Path, url: str, cluster: str) -> None:
         self.folder = folder

@@ -140,6 +140,6 @@ def test_log_time_advances_between_records_and_never_goes_back(steps: list[tuple
         before = now
 
 
-def test_before_the_first_record_it_is_log_time() -> None:
+def test_before_the_first_record_the_clock_shows_the_log_time() -> None:
     assert LogTime().now(0, 5 * SECOND) == 0
     assert LogTime().now(UTC, 5 * SECOND) == UTC

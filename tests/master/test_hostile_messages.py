@@ -1,4 +1,5 @@
-"""Large messages, refused ones, and message ids that somebody else used first: the master leads on, and no fact is lost."""
+"""Large messages, refused ones, and message ids that another publisher used first: the master leads on, and no fact is
+lost."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ async def test_forty_large_submissions_on_a_server_with_its_default_settings(tmp
         await server.stop()
 
 
-async def test_no_master_leads_where_its_rounds_may_not_fit(tmp_path: Path) -> None:
+async def test_no_master_leads_if_its_rounds_may_not_fit(tmp_path: Path) -> None:
     server = NatsServer(tmp_path, max_payload=LEAST_MAX_PAYLOAD // 2)
     await server.start()
     try:
@@ -205,7 +206,7 @@ async def test_a_submission_is_stored_even_if_its_message_id_was_taken() -> None
 
 
 @pytest.mark.parametrize("name", ["app", "other"])
-async def test_another_users_app_is_not_mistaken_for_the_own_one(name: str) -> None:
+async def test_another_users_app_is_not_mistaken_for_ones_own(name: str) -> None:
     """A stranger has guessed the id of a submission, with the name that it will have or with another one."""
     log = HostileLog()
     stolen = AppSubmitted(id="ann.app", by="eve", spec=document(name, env={"BAD": "yes"}))
@@ -221,7 +222,7 @@ async def test_another_users_app_is_not_mistaken_for_the_own_one(name: str) -> N
             assert "BAD" not in app.spec.env
 
 
-async def test_the_same_submission_later_on_is_still_ones_own() -> None:
+async def test_a_later_repeat_of_a_submission_is_still_ones_own() -> None:
     """Beyond the log's duplicate window it is stored a second time, and answered once."""
     log = HostileLog()
     async with master(log):

@@ -41,7 +41,7 @@ class LeadershipConformance:
         assert await leadership.look() is None
         await taken(leadership, "a")
 
-    async def test_of_two_masters_that_saw_the_same_revision_one_gets_the_lease(self, leadership: Leadership) -> None:
+    async def test_one_of_two_masters_that_saw_the_same_revision_gets_the_lease(self, leadership: Leadership) -> None:
         first = await asyncio.gather(*(leadership.take(name, 2.0, None) for name in "abcdef"))
         (held,) = [one for one in first if one is not None]
         assert await leadership.look() == held
@@ -99,7 +99,7 @@ class TestJetStreamLeadership(LeadershipConformance):
 
 
 @pytest.mark.nats
-async def test_the_lease_can_be_taken_whatever_was_written_there(nats_server: NatsServer) -> None:
+async def test_the_lease_can_be_taken_despite_any_content_of_its_key(nats_server: NatsServer) -> None:
     connection = await Connection.open(nats_server.url, "scribbled", create=True)
     leadership = connection.leadership
     for text in (b"", b"\xff\x00", b"{}", b'{"holder": 7, "ttl_s": 1}', b'{"holder": "x", "ttl_s": -1e300}'):
@@ -130,7 +130,7 @@ async def test_any_key_value_client_can_read_the_lease_and_delete_it(nats_server
 
 
 @pytest.mark.nats
-async def test_a_look_asks_the_leader_of_the_servers(nats_server: NatsServer) -> None:
+async def test_a_look_asks_the_leading_server(nats_server: NatsServer) -> None:
     """A direct get would be answered by any of them, however far it lags."""
     connection = await Connection.open(nats_server.url, "asks", create=True)
     client = connection._link.client
@@ -190,7 +190,7 @@ async def test_a_lease_outlives_the_server(tmp_path: Path) -> None:
 
 
 class Unsteady(MemoryLeadership):
-    """Answers nobody while `away`, and loses answers of what it stores while `mute`."""
+    """Does not answer while `away`, and loses its answers while `mute`."""
 
     away = False
     mute = False
@@ -226,7 +226,7 @@ async def won(lease: Lease) -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_a_silent_lease_is_taken_after_it_was_silent_for_so_long_and_not_before() -> None:
+async def test_a_silent_lease_is_taken_only_after_its_duration() -> None:
     leadership = MemoryLeadership()
     await leadership.take("gone", 0.3, None)
     began = asyncio.get_running_loop().time()
@@ -234,7 +234,7 @@ async def test_a_silent_lease_is_taken_after_it_was_silent_for_so_long_and_not_b
     assert await leadership.look() == Held("next", 2.0, 2)
 
 
-async def test_a_free_or_returned_lease_is_taken_at_once() -> None:
+async def test_a_free_or_returned_lease_is_taken_immediately() -> None:
     leadership = MemoryLeadership()
     first = Lease(leadership, "first", 3600.0)
     await won(first)
@@ -243,7 +243,7 @@ async def test_a_free_or_returned_lease_is_taken_at_once() -> None:
     await won(Lease(leadership, "second", 3600.0))
 
 
-async def test_a_lease_that_is_renewed_is_waited_for() -> None:
+async def test_a_renewed_lease_is_not_taken() -> None:
     leadership = MemoryLeadership()
     first, second = Lease(leadership, "first", 0.2), Lease(leadership, "second", 0.2)
     await won(first)
@@ -277,7 +277,7 @@ async def test_an_unreadable_lease_blocks_no_one() -> None:
     assert asyncio.get_running_loop().time() - back >= 0.3
 
 
-async def test_a_lease_that_was_taken_without_an_answer_is_ones_own() -> None:
+async def test_a_lease_taken_without_an_answer_belongs_to_the_taker() -> None:
     leadership = Unsteady()
     leadership.mute = True
     waiting = asyncio.create_task(Lease(leadership, "a", 0.8).win())

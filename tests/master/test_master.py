@@ -53,7 +53,7 @@ async def test_a_deposed_master_with_nothing_to_publish_stops_too() -> None:
 
 
 @pytest.mark.soak
-async def test_another_machine_s_heartbeats_keep_nothing_alive() -> None:
+async def test_heartbeats_of_another_machine_keep_no_node_alive() -> None:
     """Neither those that are heard nor the last one that is stored."""
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
     await say(log, PolicyChanged(node_grace_s=1), "operator")
@@ -106,7 +106,7 @@ async def beat(bus: MemoryBus, node: str, body: bytes = b"") -> None:
         await asyncio.sleep(0.2)
 
 
-async def test_a_lost_node_is_back_with_its_heartbeat_and_not_with_a_new_master() -> None:
+async def test_a_lost_node_recovers_with_its_heartbeat_and_not_with_a_new_master() -> None:
     log, bus = MemoryLog(time.time_ns), MemoryBus(time.time_ns)
     await say(log, PolicyChanged(heartbeat_s=0.3, node_grace_s=1), "operator")
     await say(log, joined("a"), "a")

@@ -116,7 +116,7 @@ async def test_a_master_takes_snapshots_while_it_folds_and_the_next_one_starts_f
         assert second._sealer.chain == chain.value.hex()
 
 
-async def test_one_is_taken_when_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_master_takes_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dorm.master.master, "_QUIET_S", 0.0)
     monkeypatch.setattr(dorm.snapshots, "QUIET_EVERY", 10)
     monkeypatch.setattr(dorm.snapshots, "EVERY", 10**6)
@@ -137,7 +137,7 @@ async def test_one_is_taken_when_nothing_happens(monkeypatch: pytest.MonkeyPatch
     ],
     ids=lambda claims: str(*claims),
 )
-async def test_a_snapshot_that_is_not_good_is_passed_over(claims: dict[str, object]) -> None:
+async def test_an_unusable_snapshot_is_skipped(claims: dict[str, object]) -> None:
     log = WatchedLog(RECORDS)
     good = await snapshot(log, 50)
     await snapshot(log, 100, **claims)
@@ -156,7 +156,7 @@ async def test_snapshots_of_another_log_are_removed() -> None:
         assert all(info.record == identity(log.records[info.seq - 1]) for info in infos)
 
 
-async def test_a_client_starts_from_one_as_well() -> None:
+async def test_a_client_starts_from_a_snapshot_too() -> None:
     """And only once, no matter who asks first."""
     log = WatchedLog(RECORDS)
     await snapshot(log, 100)
@@ -180,14 +180,14 @@ class FailingSnapshots(MemorySnapshots):
         raise LogUnavailable("the store is away")
 
 
-async def test_a_store_that_fails_stops_no_master() -> None:
+async def test_a_failing_snapshot_store_does_not_stop_the_master() -> None:
     log = WatchedLog(RECORDS)
     log._snapshots = FailingSnapshots()
     async with leading(log, "first") as master:
         assert digest(await folded(log, master.state.seq)) == digest(master.state)
 
 
-async def test_no_more_than_one_is_under_way() -> None:
+async def test_snapshots_are_taken_one_at_a_time() -> None:
     log = WatchedLog(RECORDS)
     taker = SnapshotTaker(log)
     state = State()
@@ -203,7 +203,7 @@ async def test_no_more_than_one_is_under_way() -> None:
 
 
 @pytest.mark.nats
-async def test_on_a_real_server(nats_server: NatsServer) -> None:
+async def test_snapshots_on_a_real_server_outlive_the_master(nats_server: NatsServer) -> None:
     connection = await Connection.open(nats_server.url, CLUSTER, create=True)
     for record in RECORDS:
         await connection.log.append(record.subject, record.body, msg_id=record.msg_id)

@@ -43,7 +43,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> Non
 @pytest.mark.parametrize(
     "content", [b"", b"nonsense", new_seed()[:-4], b"\x00" * 2000], ids=["nothing", "nonsense", "cut", "long"]
 )
-def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_valid_key_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -51,7 +51,7 @@ def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
         open_key(path)
 
 
-def test_a_path_that_is_no_file(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     with raises(KeyFileError, "key.unreadable"):
         open_key(tmp_path)
     os.mkfifo(tmp_path / "pipe", 0o600)
@@ -69,7 +69,7 @@ def sealer_of(log: SealedLog, key: SealKey | None = None) -> Sealer:
     return sealer
 
 
-def test_a_seal_is_due_some_time_after_the_first_record_that_none_covers() -> None:
+def test_a_seal_is_due_some_time_after_the_first_unsealed_record() -> None:
     log = SealedLog()
     log.say(10)
     assert sealer_of(log).due() == log.records[0].time + LONGEST_NS

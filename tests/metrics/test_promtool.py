@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool (
 FIRES: list[tuple[str, dict[str, str], str, dict[str, str]]] = [
     # Alert, series as promtool has them (value, step, repetitions, one a minute), when, labels
     ("DormNoLeader", {'dorm_master_leading{instance="a"}': "0x10"}, "2m", {"severity": "critical"}),
-    ("DormNoLeader", {}, "2m", {"severity": "critical"}),  # Nobody says anything.
+    ("DormNoLeader", {}, "2m", {"severity": "critical"}),  # No process answers.
     ("DormLogDown", {"dorm_log_up": "0x10"}, "2m", {"severity": "critical"}),
     (
         "DormLogNearlyFull",

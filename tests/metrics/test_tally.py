@@ -184,6 +184,6 @@ def test_a_reason_or_a_cause_that_is_not_known_counts_as_other() -> None:
     assert found["dorm_apps_waiting", (("reason", OTHER),)] == 1
 
 
-def test_without_an_answer_of_the_log_there_are_no_metrics_of_it() -> None:
+def test_without_an_answer_the_log_has_no_metrics() -> None:
     found = values(exposition(log_metrics(LogFigures(None, None), 3)))
     assert found == {("dorm_log_up", ()): 0.0}

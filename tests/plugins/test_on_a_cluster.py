@@ -212,6 +212,6 @@ def _loops(pid: int) -> bool:
     return any(sum(one.cpu_times()[:2]) > 2.0 for one in hosts)
 
 
-async def test_a_limit_that_is_no_time_is_refused(lab: Lab) -> None:
+async def test_a_limit_that_is_not_a_time_is_refused(lab: Lab) -> None:
     reason = await refused(lab.home, "master", "--policy-limit", "soon", code=2)
     assert reason.endswith("[policy.limit.malformed]")

@@ -80,8 +80,8 @@ def test_it_refuses_exactly_the_answers_that_break_a_rule(problem: Problem, data
 @slow_machine
 @given(problem=problems(max_apps=3, max_nodes=2), data=st.data())
 def test_it_accepts_exactly_the_answers_of_brute_force(problem: Problem, data: st.DataObject) -> None:
-    """The brute force lists all answers to a tiny problem; it leaves out those that stop an app that may go on, which some
-    policies do."""
+    """The brute force lists all answers to a tiny problem; it leaves out answers that stop an app that may continue,
+    which some policies do."""
     world = World(problem, DEFAULTS)
     given = list(islice(world.answers(99), 300))
     for answer in given:
@@ -167,7 +167,7 @@ def test_batches_and_plans_that_make_sense_pass() -> None:
     assert checking.faults(problem, answered(batches={"a": 65})) != []
 
 
-def test_a_node_that_pinned_apps_overfill_is_no_fault_of_the_answer() -> None:
+def test_a_node_overfilled_by_pinned_apps_is_not_a_fault_of_the_answer() -> None:
     pinned = AppDemand("p", {"cpu": 3000}, 1.0, 1, 2, current={"n1": 2}, pinned=True)
     other = AppDemand("q", {"gpu": 1}, 1.0, 1, 2)
     problem = Problem((node("n1", 4, 4, gpu=1),), (pinned, other))

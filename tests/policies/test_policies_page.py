@@ -1,4 +1,4 @@
-"""docs/policies.md: its example does what the page says, with nothing of ours but the policies."""
+"""docs/policies.md: its example does what the page says, with none of our code except the policies."""
 
 from __future__ import annotations
 

@@ -58,14 +58,14 @@ def test_several_resources_short_on_different_nodes() -> None:
     )
 
 
-def test_no_app_waits_for_room_that_no_two_nodes_have_together() -> None:
+def test_resources_that_no_single_node_has_together_are_named() -> None:
     got = reason(Problem((node("n1", 1, 16), node("n2", 8, 1)), (app("a", 2, 4, (1, 1)),)), "a")
     assert got.code == "no_nodes"
     assert got.text == "no node has 2 cores and 4 GiB together (1 of 2 nodes lack cores, 1 of 2 nodes lack memory)"
 
 
 def test_fairness_binds() -> None:
-    """Both are owed half; `b` is held at a quarter by its adjustment, and θ1 = 0 lets `a` have no more than its half."""
+    """Both are owed half; `b` is held at a quarter by its adjustment, and θ1 = 0 lets `a` have at most its half."""
     apps = (app("a", 1, 0, (1, 12)), app("b", 1, 0, (1, 12), {"n1": 3}, pinned=True))
     answer = DORM.allocate(Problem((node("n1", 12, 1),), apps), {"theta1": 0.0})
     assert answer.counts == {"a": {"n1": 6}, "b": {"n1": 3}}

@@ -217,7 +217,7 @@ def test_huge_quantities(name: str, huge: int) -> None:
 
 
 def test_pinned_apps_that_hold_more_than_there_is(name: str) -> None:
-    """A node has shrunk below what an app in the middle of its adjustment holds: nobody else gets anything there."""
+    """A node has shrunk below what an app in the middle of its adjustment holds: no other app gets anything there."""
     problem = Problem(THREE, (app("held", 2, 8, (1, 9), {"n0": 9}, pinned=True), app("a", 1, 1, (1, 8))))
     got = policy(name).allocate(problem, PARAMS.get(name, {}))
     assert got.counts["held"] == {"n0": 9}
@@ -225,7 +225,7 @@ def test_pinned_apps_that_hold_more_than_there_is(name: str) -> None:
     assert total(got, "a") >= 1
 
 
-def test_bounds_that_contradict_each_other_or_are_none(name: str) -> None:
+def test_contradictory_or_empty_bounds_do_no_harm(name: str) -> None:
     """n_min above n_max, bounds of nothing, gangs that do not divide: whatever comes of it, the others run."""
     odd = (
         app("crossed", 1, 1, (4, 2)),
@@ -242,7 +242,7 @@ def test_bounds_that_contradict_each_other_or_are_none(name: str) -> None:
 
 @pytest.mark.parametrize("waited_s", [0.0, 1e300, math.inf])
 @pytest.mark.parametrize("adjust_s", [None, 0.0, 1e300, math.inf])
-def test_times_without_end(name: str, waited_s: float, adjust_s: float | None) -> None:
+def test_infinite_times_do_no_harm(name: str, waited_s: float, adjust_s: float | None) -> None:
     slow = msgspec.structs.replace(app("slow", 1, 1, (1, 12), {"n0": 2}), adjust_s=adjust_s)
     late = msgspec.structs.replace(app("late", 1, 1, (2, 4)), waited_s=waited_s)
     got = solve(name, THREE, slow, late)

@@ -194,7 +194,7 @@ def changed_fact(records: Sequence[Record], seq: int, kind: type, change: Callab
 
 
 def renumbered(records: Iterable[Record]) -> list[Record]:
-    """As somebody would leave them who knows that sequences are looked at."""
+    """As an attacker would leave them who knows that sequences are checked."""
     return [msgspec.structs.replace(record, seq=seq) for seq, record in enumerate(records, 1)]
 
 

@@ -48,7 +48,7 @@ def test_each_log_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_every_log_folds_as_ever(name: str) -> None:
+def test_every_golden_log_folds_to_its_digest(name: str) -> None:
     """See `tests.golden` before you rewrite it."""
     expected, found = EXPECTED[name], made(0)[name]
     for part in ("kinds", "along", "end"):
@@ -94,7 +94,7 @@ async def test_an_incident_was_anonymized(name: str) -> None:
         event = decode(record)
         derived = isinstance(event, Round) and event.core != SCHEMA
         assert once_more == msgspec.structs.replace(record, body=once_more.body)
-        # The same map has a longer header where its kind has more than 15 fields by now, so bytes are no measure.
+        # The same map has a longer header where its kind has more than 15 fields by now, so bytes can't be compared.
         assert derived or msgpack.unpackb(once_more.body, object_pairs_hook=list) == msgpack.unpackb(
             record.body, object_pairs_hook=list
         )

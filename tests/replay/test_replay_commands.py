@@ -164,7 +164,7 @@ def test_mistakes_get_one_line(
 
 
 @pytest.mark.parametrize("path", ["nowhere.dorm", "/", "/etc/hostname"])
-def test_a_file_that_is_no_archive_is_named(dorm: Dorm, path: str) -> None:
+def test_a_file_that_is_not_an_archive_is_named(dorm: Dorm, path: str) -> None:
     code, _, err = dorm("verify", "--file", path)
     assert (code, len(err.splitlines())) == (1, 1)
     assert err.startswith(f"error: {path}")

@@ -66,7 +66,7 @@ async def test_the_master_reports_refused_records() -> None:
     assert report.divergence is None
 
 
-async def test_under_other_names_the_same_is_refused() -> None:
+async def test_an_anonymized_log_has_the_same_refusals() -> None:
     story = hostile_log()
     made = await same_audit(story.records)
     before, after = told(story.records), told(made)
@@ -75,7 +75,7 @@ async def test_under_other_names_the_same_is_refused() -> None:
 
 
 def test_assumptions_need_no_authority() -> None:
-    """A plan asks what would follow, in nobody's name."""
+    """A plan computes consequences, in no user's name."""
     story = hostile_log()
     found = plan(story.state, story.state.time, Assumed(drained=("n0",), settings={"theta1": 0.5}))
     assert all("n0" not in app.nodes_after for app in found.apps)

@@ -1,7 +1,8 @@
 """Histories in which the log is rotated repeatedly, while everything else happens as usual.
 
-Before the server removes a record, the archives on disk have to hold it, as it was, up to a seal, with the snapshot to go on
-from; and at the end archives and stream have to read as the whole log.  Both are compared with the world's own truth.
+Before the server removes a record, the archives on disk have to hold it, as it was, up to a seal, with the snapshot to
+continue from; and at the end archives and stream have to read as the whole log.  Both are compared with the world's own
+truth.
 """
 
 from __future__ import annotations

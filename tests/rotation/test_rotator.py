@@ -41,7 +41,7 @@ def rotating(tmp_path: Path) -> Rotating:
     return Rotating(sealed_log(seals=4, between=30), tmp_path)
 
 
-async def test_the_past_moves_and_reads_as_before(rotating: Rotating) -> None:
+async def test_the_past_moves_into_archives_and_reads_as_before(rotating: Rotating) -> None:
     cut = await rotating.rotator().step(ALL)
     assert cut is not None
     assert await rotating.stream.start() == cut.upto > 100
@@ -164,7 +164,7 @@ async def test_missing_and_altered_archives(rotating: Rotating, tmp_path: Path) 
         await records_of(rotating.whole)
 
 
-async def test_archives_are_compared_with_their_names_until_they_are_touched(
+async def test_an_archive_is_hashed_again_only_after_a_change(
     rotating: Rotating, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     while await rotating.rotator(most=50).step(ALL) is not None:
@@ -211,7 +211,7 @@ async def test_a_full_disk_removes_nothing(rotating: Rotating, tmp_path: Path, f
         assert (await records_of(rotating.whole))[: len(rotating.given)] == rotating.given
 
 
-def test_a_whole_log_has_all_that_its_stream_has() -> None:
+def test_a_whole_log_passes_on_everything_of_its_stream() -> None:
     """What the interface answers by default would hide what the stream keeps: snapshots, progress, parts."""
     public = {name for one in (ReadableLog, EventLog) for name in vars(one) if not name.startswith("_")}
     assert public - set(vars(WholeLog)) == {"anonymized", "base", "sparse"}

@@ -85,7 +85,7 @@ def test_variants_that_lose_records_are_caught(name: str) -> None:
         assert any(outcome_of(seed)[1] for seed in (SEED, 1, 2))
 
 
-def test_that_a_history_rotates_at_all() -> None:
+def test_the_histories_rotate_their_log() -> None:
     assert outcome_of(SEED)[0] >= 2
 
 

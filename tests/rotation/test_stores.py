@@ -152,7 +152,9 @@ class Between:
                 await sink.drain()
 
 
-async def test_a_store_that_stops_in_the_middle(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_store_that_fails_midway_is_reported(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """At any byte of a rotation, of what is sent and of what comes back: nothing is lost, and the next one does it all."""
     usual = os.environ["AWS_ENDPOINT_URL"]
     host, _, port = usual.removeprefix("http://").partition(":")
@@ -187,7 +189,7 @@ async def test_a_store_that_stops_in_the_middle(bucket: str, monkeypatch: pytest
         await found.close()
 
 
-async def test_a_folder_that_is_none(tmp_path: Path) -> None:
+async def test_a_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "archives").write_text("a file")
     rotating = Rotating(sealed_log(seals=3, between=30), tmp_path)
     with raises(StoreError, "archive.store.failed", str(tmp_path)):

@@ -44,7 +44,7 @@ async def test_a_shell_script_does_so_in_docker(tmp_path: Path, docker_host: str
 
 
 def alone() -> dict[str, Any]:
-    """Return what one worker finds that nobody resizes."""
+    """Return the result of one worker without a resize."""
     command = [sys.executable, "-m", "compose.apps.starters.sklearn_search", "--folds", "2"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=100)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["result"]

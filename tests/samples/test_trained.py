@@ -1,4 +1,4 @@
-"""Starters on PyTorch: through a grow and a shrink they end with the loss of a run that nobody disturbs.
+"""Starters on PyTorch: through a grow and a shrink they end with the loss of an undisturbed run.
 
 They run where PyTorch and the library are installed: `make test-engines` installs them.
 """
@@ -25,7 +25,7 @@ SAME = 1e-3
 
 
 def undisturbed(module: str, steps: int, folder: Path) -> float:
-    """Return the last loss of a run by one worker that nobody resizes."""
+    """Return the last loss of a run by one worker without a resize."""
     folder.mkdir()
     env = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},

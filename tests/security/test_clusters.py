@@ -84,7 +84,7 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
                 again = ("agent", "--token", str(tmp_path / "first"), "--data", str(tmp_path / "other"))
                 assert "log.no_permission" in await refused(home, *again, code=1)
 
-                # A user hands in an app, and may do no more than that.
+                # A user submits an app, and may do nothing else.
                 await done(home, "user", "add", "alice", "--to", str(tmp_path / "alice.json"))
                 await done(home, "context", "add", "alice", "--credentials", str(tmp_path / "alice.json"))
                 spec = write_spec(tmp_path, talker("own"))
@@ -107,7 +107,7 @@ async def test_from_init_to_a_node_that_joins_and_is_expelled(tmp_path: Path) ->
                 assert "log.no_permission" in await refused(home, "ps", "--credentials", new, code=1)
                 await done(home, "node", "remove", "n1")
                 assert await asyncio.wait_for(process.wait(), 30) == 1
-                # The log tells the agent, or the server's refusal does, whichever comes first.
+                # The agent learns it from the log or from the server's refusal, whichever comes first.
                 ended = (tmp_path / "agent.log").read_text()
                 assert "does not let node n1 in" in ended or "the cluster knows no node n1" in ended
         assert master.returncode is None
@@ -128,7 +128,7 @@ async def published_by_a_client_of_nats(cluster: Up) -> None:
         assert named(state, "plain").user == key.stem
 
 
-async def test_up_with_identities_needs_no_extra_step_and_admits_no_one_else(tmp_path: Path) -> None:
+async def test_up_with_identities_needs_no_extra_step_and_admits_only_its_user(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, known=True) as cluster:
         spec = write_spec(tmp_path, talker("own"))
         assert (await done(cluster.home, "submit", spec)).startswith("own is accepted")

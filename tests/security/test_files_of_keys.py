@@ -62,7 +62,7 @@ def test_no_seed_is_in_the_servers_configuration(keys: KeyFolder) -> None:
         assert found.seed.decode() not in repr(found)
 
 
-def test_what_exists_is_kept_and_the_servers_certificate_is_renewed(keys: KeyFolder) -> None:
+def test_existing_files_are_kept_and_the_servers_certificate_is_renewed(keys: KeyFolder) -> None:
     before = {file.name: file.read_bytes() for file in keys.path.iterdir()}
     make_keys(keys, "lab", URL, "root", ("10.0.0.1", "nats.example"), NOW + 10**15)
     after = {file.name: file.read_bytes() for file in keys.path.iterdir()}
@@ -127,7 +127,7 @@ def test_a_key_may_be_in_a_file_of_its_own_or_in_the_environment(
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"\xff", b'{"cluster": 1}', b"[" * 5000, b'{"cluster":"a","url":"b","name":"c","role":"d"}']
 )
-def test_what_is_no_credentials_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_credentials_files_are_refused(tmp_path: Path, content: bytes) -> None:
     write_private(tmp_path / "file.json", content)
     with raises(CredentialsError, "credentials.unusable"):
         read_credentials(tmp_path / "file.json")
@@ -150,7 +150,7 @@ def test_a_token_is_read_as_it_was_made_until_it_expires() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "dorm1.", "dorm1.AAAA", "dorm1.\xe9", "x" * 100_000, "dorm1." + "A" * 9000])
-def test_what_is_no_token_is_refused(text: str) -> None:
+def test_malformed_tokens_are_refused(text: str) -> None:
     with raises(SecurityError, "token.malformed"):
         read_token(text, NOW)
 

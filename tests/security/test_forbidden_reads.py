@@ -1,4 +1,4 @@
-"""What nobody may hear or read, by every role, against a real server; who answers for whom, and whose own part is whose.
+"""Messages that no role may receive or read, against a real server; who answers for whom, and whose own part is whose.
 
 Each attack has a control: the same request by an authorized user is answered.
 """

@@ -1,5 +1,5 @@
-"""Two users on one `dorm up`, one of them hostile, on real containers: the other's app finishes with its full share, and
-nothing of it was read, changed or delayed.
+"""Two users on one `dorm up`, one of them hostile, on real containers: the other's app finishes with its full share,
+without being read, changed or delayed.
 
 Mallory has valid credentials, an app that takes whatever is left, a container, a token of the API and a raw connection to
 NATS, and uses all of them at once, again and again, for as long as Alice's app runs.
@@ -194,7 +194,7 @@ async def without_containers(folder: Path, docker_host: str) -> AsyncIterator[No
                 await runtime.close()
 
 
-async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
+async def test_a_hostile_user_cannot_read_change_or_delay_anothers_work(
     tmp_path: Path, docker_host: str, docker_image: str, record_property: Any
 ) -> None:
     flags = ("--runtime", "docker", "--docker", docker_host, "--api", "0", "--capacity", "cpu=1,memory=2GiB")
@@ -239,7 +239,7 @@ async def test_a_hostile_user_reads_changes_and_delays_nothing_of_anothers(
             assert act.answers <= {403, 404}, "404 while the API has not read of the app yet"
             assert spied.pop("own_checkpoints") == "done", "the control"
             assert "done" not in spied.values(), spied
-            # Nothing else has changed, nobody has ended, and the log says who tried.
+            # Nothing else has changed, no process has ended, and the log names the author.
             assert state.settings == settings
             assert state.known is not None
             assert state.known.users == users

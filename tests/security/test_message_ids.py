@@ -1,4 +1,4 @@
-"""Ids of messages: nobody knows another's in advance, and each publisher's stay the same."""
+"""Ids of messages: no publisher knows another's in advance, and each publisher's stay the same."""
 
 from __future__ import annotations
 

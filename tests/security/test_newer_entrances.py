@@ -89,12 +89,12 @@ def revealed(said: bytes, asked: str) -> list[bytes]:
 
 
 async def told(home: Path, who: Path, *arguments: str) -> tuple[int, str]:
-    """Run a command as somebody; its exit code and all that it printed."""
+    """Run a command as a user; its exit code and all that it printed."""
     code, out, err = await dorm(home, *arguments, env={"DORM_CREDENTIALS": str(who)})
     return code, out + err
 
 
-async def test_what_came_later_is_closed_to_a_hostile_colleague(
+async def test_newer_entrances_are_closed_to_a_hostile_user_of_the_same_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 ENTER = {"alice": {"alice"}, "bob": {"bob"}, "olga": {"alice", "bob"}, "root": {"alice", "bob"}}
-"""Whose containers each may enter; nobody else enters any."""
+"""Whose containers each may enter; no one else enters any."""
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ async def said(pieces: AsyncIterator[bytes]) -> list[bytes]:
     return [piece async for piece in pieces]
 
 
-async def test_each_enters_the_own_tenants_containers_in_the_own_name_and_no_others(guarded: Guarded) -> None:
+async def test_users_enter_only_containers_of_their_tenant_and_only_in_their_own_name(guarded: Guarded) -> None:
     async with node(guarded):
         for name, role in EVERYONE.items():
             if role == "joining":
@@ -76,7 +76,7 @@ async def test_each_enters_the_own_tenants_containers_in_the_own_name_and_no_oth
                                     await said(one.bus.ask(subject, b"me"))
 
 
-async def test_no_raw_connection_answers_hears_or_reaches_a_session_of_others(guarded: Guarded) -> None:
+async def test_no_raw_connection_reaches_a_session_of_others(guarded: Guarded) -> None:
     """Controls: node-1 answers and alice is answered, above and here."""
     async with node(guarded):
         for name, role in EVERYONE.items():

@@ -1,4 +1,4 @@
-"""Two users on one `dorm up`, one of them hostile: nothing of the other's is changed, cancelled or taken."""
+"""Two users on one `dorm up`, one of them hostile: none of the other's apps is changed, cancelled or taken."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def attack(me: Credentials, victim: App) -> None:
     await connection.close()
 
 
-async def test_the_app_of_one_user_is_nothing_to_a_hostile_one(tmp_path: Path) -> None:
+async def test_a_hostile_user_gets_nothing_of_another_users_app(tmp_path: Path) -> None:
     async with leaving_nothing(tmp_path) as folder, up(folder, "--trust-apps", known=True) as cluster:
         who = {}
         for name, role in (("alice", "user"), ("mallory", "user"), ("rita", "reader")):

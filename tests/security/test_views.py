@@ -92,7 +92,7 @@ async def test_commands_work_on_the_own_tenants_view(two: Two, command: tuple[st
         assert HERS in said
 
 
-async def test_a_reader_reads_all_of_it(two: Two) -> None:
+async def test_a_reader_reads_the_whole_log(two: Two) -> None:
     """The control: what alice does not see is there."""
     for command in (("ps", "-o", "json"), ("events", "-o", "json"), ("state", HIS)):
         assert CANARY in await done(two.cluster.home, *command, *two.as_user("rita"))
@@ -100,7 +100,7 @@ async def test_a_reader_reads_all_of_it(two: Two) -> None:
     assert CANARY in await done(two.cluster.home, "describe", HIS, *two.as_user("bob"))
 
 
-async def test_others_are_there_without_their_names(two: Two) -> None:
+async def test_apps_of_others_are_visible_without_their_names(two: Two) -> None:
     async with await open_client(two.cluster.url, "local", credentials=two.who["alice"]) as alice:
         state = await alice.state()
         (other,) = [app for app in state.apps.values() if app.tenant != "alice"]
@@ -115,7 +115,7 @@ async def test_others_are_there_without_their_names(two: Two) -> None:
             await alice.app(HIS)
 
 
-async def test_what_a_user_is_sent_holds_no_word_of_others(two: Two) -> None:
+async def test_messages_to_a_user_contain_nothing_of_other_tenants(two: Two) -> None:
     """All records from the first on, each state to start from, heartbeats."""
     async with await open_client(two.cluster.url, "local", credentials=two.who["alice"]) as alice:
         records = [record async for record in alice.records()]
@@ -183,7 +183,8 @@ async def _upto(following: Any, end: int) -> AsyncIterator[Any]:
 
 
 async def test_files_are_their_tenants(two: Two) -> None:
-    """Outputs, checkpoints and containers' own folders: copied by the owner, and by nobody else whatever is asked."""
+    """Outputs, checkpoints and containers' own folders: copied by the owner, and by no one else, whatever they
+    request."""
     home, his = two.cluster.home, two.apps["bob"]
     (two.folder / "mine.txt").write_text(CANARY)
     said = await done(home, "cp", str(two.folder / "mine.txt"), f"{HIS}:runs/", *two.as_user("bob"))

@@ -113,7 +113,7 @@ class History:
         self._skews = {name: chance.choice([0.0, 0.0, -2.0, 30.0, -3600.0]) for name in (*self.masters, *nodes)}
         every = [draw_app(seed, index, list(self.cpus.values())) for index in range(chance.choice([1, 2, 3, 4, 6]))]
         self.strangers: dict[int, AppPlan] = {}
-        """Apps that nobody here waits for, by the index of their plans."""
+        """Apps that no client here waits for, by the index of their plans."""
         self.apps: list[AppPlan] = [plan for plan in every if apps is None or plan.index in apps]
         drawn = draw_faults(seed, self.span_s, self.masters, nodes, self.users)
         self.faults: list[Fault] = [fault for fault in drawn if only is None or fault.number in only]

@@ -63,8 +63,8 @@ class Losing(History):
         """Lose records; False if no known record can be lost now."""
         server = self.world.server
         held = server.held
-        # Nobody knows records that only a dead leader had seen: a surviving master must have seen them, or they must precede
-        # the lease's position.
+        # Records that only a dead leader had seen are unknown: a surviving master must have seen them, or they must
+        # precede the lease's position.
         known = held.seq if held is not None else 0
         if killed == "none":
             known = max(known, *(master.state.seq for master in self._running()), 0)

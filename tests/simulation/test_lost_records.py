@@ -15,7 +15,7 @@ _SEEDS = tries(15, 2000)
 
 
 @pytest.mark.soak
-def test_nothing_is_led_from_a_log_that_lost_records() -> None:
+def test_no_master_leads_from_a_log_that_lost_records() -> None:
     refused = 0
     for seed in range(_SEEDS):
         history = Losing(seed)
@@ -48,6 +48,6 @@ VARIANTS = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", VARIANTS)
-def test_without_its_doubts_a_master_leads_it(name: str) -> None:
+def test_without_its_checks_a_master_leads_from_a_damaged_log(name: str) -> None:
     with VARIANTS[name].broken():
         assert any(Losing(seed).play() for seed in range(120))

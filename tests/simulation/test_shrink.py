@@ -19,7 +19,7 @@ def test_shrinking_keeps_exactly_the_guilty_items(items: set[int], data: st.Data
     assert set(left) == guilty
 
 
-def test_another_failure_is_no_smaller_one() -> None:
+def test_a_different_failure_is_not_a_smaller_one() -> None:
     def broken_with(faults: tuple[int, ...], apps: tuple[int, ...]) -> str:
         if {3, 4} <= set(faults) and 0 in apps:
             return "seed 1, at 2.3 s, record 4: generations [1, 2] of app0-abc run at once"

@@ -10,12 +10,12 @@ from tests.simulation.variants import VARIANTS, caught_by
 pytestmark = pytest.mark.soak
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_variants() -> None:
     assert len(VARIANTS) >= 25
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_it_is_caught(name: str) -> None:
+def test_each_variant_is_caught(name: str) -> None:
     assert caught_by(name) is not None
 
 

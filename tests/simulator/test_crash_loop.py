@@ -31,5 +31,5 @@ def good_one_ends_after(limit: int | None, timings: Timings) -> float:
 
 
 @pytest.mark.parametrize(("timings", "limit"), [(Timings(), 3), (SLOW, 3), (SLOW, 40)], ids=str)
-def test_it_does_not_eat_the_cluster(timings: Timings, limit: int) -> None:
+def test_a_crash_loop_does_not_slow_its_neighbor(timings: Timings, limit: int) -> None:
     assert good_one_ends_after(limit, timings) < 1.1 * good_one_ends_after(None, timings)

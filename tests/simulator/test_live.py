@@ -30,7 +30,7 @@ def run(*outages: Outage, **fields: object) -> Written:
     )
 
 
-def test_it_makes_room_and_takes_it_back_while_it_works() -> None:
+def test_a_live_app_gives_up_room_and_takes_it_back_while_it_works() -> None:
     written = run()
     changes = [(at, event.change, event.members) for at, event in of(written, k.MembershipChanged)]
     (shrunk, _, _), (grown, _, _) = changes

@@ -48,7 +48,7 @@ async def test_a_page_of_a_part(tmp_path: Path) -> None:
     assert not (tmp_path / "y.html").exists()
 
 
-async def test_an_archive_is_served_and_nothing_can_be_done_to_it(tmp_path: Path) -> None:
+async def test_an_archive_is_served_read_only(tmp_path: Path) -> None:
     file = await saved(tmp_path)
     process = await asyncio.create_subprocess_exec(
         PROGRAM, "replay", "open", str(file), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -161,7 +161,7 @@ async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None
 
 
 @pytest.mark.parametrize("also", ['{"nodes": 5, "update": 5, "cancel": 5}', '{"nodes": [{"like": 5, "capacity": 5}]}'])
-async def test_an_address_that_somebody_made_up_leaves_the_form_usable(also: str) -> None:
+async def test_an_invented_address_leaves_the_form_usable(also: str) -> None:
     async with archive() as (address, seq), chrome() as browser, contextlib.AsyncExitStack() as stack:
         there = f"{address}#/whatif?at={seq}&also={quote(also)}"
         tab = await stack.enter_async_context(opened(browser, there, strict=False))

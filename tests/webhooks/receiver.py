@@ -1,4 +1,4 @@
-"""A receiver of webhooks, as somebody would write it with aiohttp and the library of Standard Webhooks."""
+"""A receiver of webhooks, as a user would write it with aiohttp and the library of Standard Webhooks."""
 
 from __future__ import annotations
 

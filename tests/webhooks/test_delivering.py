@@ -84,7 +84,7 @@ async def test_events_before_a_webhook_are_not_delivered(hooks: Setting, nats_se
 async def test_a_killed_deliverer_loses_nothing_and_repeats_under_the_same_id(
     hooks: Setting, nats_server: NatsServer
 ) -> None:
-    """The first one ends while its request is under way, so nobody knows whether the endpoint has the event."""
+    """The first one ends while its request is under way, so it is unknown whether the endpoint has the event."""
     async with Receiver() as receiver:
         await asking.add(hooks.client, hooks.keys, "one", receiver.url, ENDED, 60)
         receiver.delay_s = 60.0
@@ -141,7 +141,7 @@ async def test_a_dead_endpoint_delays_no_other_and_is_disabled_and_enabled(
         await dead.until(lambda found: [one.event["subject"] for one in found] == ["app/later"])
 
 
-async def test_one_event_that_fails_for_good_is_given_up_alone(hooks: Setting, nats_server: NatsServer) -> None:
+async def test_only_the_event_that_keeps_failing_is_given_up(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         poison = "app/poison"
         receiver.answer = lambda one: web.Response(status=400 if one.event["subject"] == poison else 200)

@@ -54,7 +54,7 @@ class Given:
 
 
 class Setting:
-    """A notifier of a webhook.  `answer` is what endpoints say."""
+    """A notifier of a webhook.  `answer` is the endpoints' answer."""
 
     def __init__(self) -> None:
         self.bench = Bench(n1=64)

@@ -64,7 +64,7 @@ def test_a_tenants_requests_per_minute_are_limited() -> None:
     assert [allowance.take("ann") for _ in range(4)] == [True] * 3 + [False]
 
 
-def test_it_stands_alone() -> None:
+def test_notifications_of_apps_need_a_webhook_of_their_own() -> None:
     assert asking.check_events(["app.notify"]) == ["app.notify"]
     with raises(WebhookError, "webhook.event.not_alone"):
         asking.check_events(["app.notify", "app.ended"])
@@ -85,7 +85,7 @@ async def accepted(hooks: Setting, name: str, **fields: Any) -> str:
 
 
 @pytest.mark.nats
-async def test_an_app_is_notified_of_where_an_operator_allows_it(hooks: Setting, nats_server: NatsServer) -> None:
+async def test_apps_notify_only_urls_that_an_operator_allows(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         made = await asking.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
         place = [Placed(slot=0, node="n1", address="a", port=1)]

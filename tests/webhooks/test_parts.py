@@ -96,7 +96,7 @@ def test_keys_follow_from_the_file_alone(tmp_path: Path) -> None:
         other.secret("a", key)
 
 
-def test_a_file_of_keys_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_file_of_keys_is_refused(tmp_path: Path) -> None:
     file = tmp_path / FILE_NAME
     file.write_text("secret")
     file.chmod(0o600)
@@ -178,7 +178,7 @@ def test_a_body_has_its_limit() -> None:
     assert json.loads(body)["id"] == "5.0"
 
 
-def test_waits_are_stated_for_each_time_once_they_are_over() -> None:
+def test_each_wait_is_stated_once_it_exceeds_its_time() -> None:
     story = Story(nodes=1)
     story.submit("one", n_min=3, n_max=3)
     story.submit("two", n_min=3, n_max=3)

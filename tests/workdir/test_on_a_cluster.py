@@ -103,7 +103,7 @@ async def test_a_plan_needs_no_shipped_folder(cluster: Shared, project: Path) ->
     assert "shipped submitted" in out
 
 
-async def test_nothing_of_a_tenant_is_within_reach_of_another(cluster: Shared, project: Path) -> None:
+async def test_no_tenant_reaches_another_tenants_files(cluster: Shared, project: Path) -> None:
     who = {name: read_credentials(cluster.people / f"{name}.json") for name in ("alice", "mallory", "olga", "rita")}
     async with (
         await open_client(cluster.url, "local", credentials=who["alice"]) as alice,

@@ -109,7 +109,7 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_read_with_its_larges
         scan(root / "nowhere", LIMITS)
 
 
-def test_a_name_that_is_no_text_and_a_file_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_undecodable_names_and_unreadable_files_are_named(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", aDOTpy="1")
     (root / os.fsdecode(b"bad\xff")).write_text("1")
     with raises(Unshippable, "workdir.path.malformed"):

@@ -184,7 +184,7 @@ async def test_a_list_that_repeats_existing_parts_is_within_the_limits(
         await Fetching(files, cache).have(desired(Workdir(hash=name)))
 
 
-def test_a_list_that_names_more_of_a_blob_than_there_is_is_no_trouble_of_the_node(tmp_path: Path) -> None:
+def test_a_list_that_exceeds_a_blob_fails_the_app_and_not_the_node(tmp_path: Path) -> None:
     dirs = RunDirs(tmp_path / "node")
     blob, key = b"short", Key("app", 1, 0)
     name, content = encode(Manifest(1, [bytes.fromhex(hash_of(blob))], [File("file", False, [Part(0, 0, 6)])]))
@@ -217,7 +217,7 @@ def test_the_cache_keeps_recently_used_parts(tmp_path: Path) -> None:
     assert left_of(blobs, 12) == [0, *range(4, 12)]
 
 
-def test_one_tenant_pushes_no_others_files_out_of_the_cache(tmp_path: Path) -> None:
+def test_one_tenant_evicts_no_others_files_from_the_cache(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path, most=2000)
     quiet = put_blobs(cache, "alice", 4)
     other = put_blobs(cache, "bob", 8, since=100)
@@ -242,7 +242,7 @@ def test_blobs_of_an_earlier_release_are_removed(tmp_path: Path) -> None:
     assert left_of(blobs, 1) == [0]
 
 
-async def test_a_hash_gives_no_tenant_the_folder_of_another(
+async def test_knowing_a_hash_gives_no_access_to_another_tenants_folder(
     files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.fetching._PAUSE_S", 0.0)

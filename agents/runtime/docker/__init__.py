@@ -1,7 +1,7 @@
 """Containers on a Docker engine.
 
 runtime   the runtime;  launcher: how it creates and starts a container
-config    pure: converts a typed spec to the engine's configuration, and back;  profile: what a node lets containers do
+config    pure: converts a typed spec to the engine's configuration, and back;  profile: permissions of containers
 checkpoints  the directory of an app's checkpoints, given to its tenant
 engine    the calls, on aiodocker;  images: pulls;  frames: the log stream;  user: whom containers run as
 logs      output with its times

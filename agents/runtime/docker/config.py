@@ -70,7 +70,7 @@ Json = dict[str, Any]
 
 
 class Host(msgspec.Struct, frozen=True):
-    """The runtime's settings, and what the engine reports of itself."""
+    """The runtime's settings, and the engine's report of itself."""
 
     cluster: str
     node: str
@@ -217,7 +217,7 @@ def _bind(source: Path, target: str) -> Json:
 
 
 def _volume(mount: Mount) -> Json:
-    """Return the mount of a volume.  What is mounted within its folder stays out: engines before 25 would leave that writable
+    """Return the mount of a volume.  Mounts within its folder stay out: engines before 25 would leave that writable
     in a mount that is read-only."""
     made = _bind(Path(mount.source), mount.target)
     made["BindOptions"]["NonRecursive"] = True
@@ -270,7 +270,8 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\
 
 
 def nanoseconds(text: str) -> int:
-    """Return UTC nanoseconds of an RFC 3339 time, 0 for the engine's "never" (year 1) and for text that is no time."""
+    """Return UTC nanoseconds of an RFC 3339 time, 0 for the engine's "never" (year 1) and for text that is not a
+    time."""
     match = _TIME.fullmatch(text)
     if match is None:
         return 0

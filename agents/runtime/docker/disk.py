@@ -1,9 +1,10 @@
 """Stops containers that write more to the node's disk than they may.
 
-Engines limit the disk of a container only with few storage drivers and file systems, and never that of a mounted directory.
-So each container's private directory, its copy of a shipped folder and its environment are measured from time to time, and its
-own layer of the image if that is writable.  One that is over the bound is killed, with a note beside its directory: its end
-is the app's own failure.  The folder of checkpoints is not measured here, since all nodes share it.
+Engines limit the disk of a container only with few storage drivers and file systems, and never the size of a mounted
+directory.  So each container's private directory, its copy of a shipped folder and its environment are measured from
+time to time, and its own layer of the image if that is writable.  One that is over the bound is killed, with a note
+beside its directory: its end is the app's own failure.  The folder of checkpoints is not measured here, since all nodes
+share it.
 """
 
 from __future__ import annotations

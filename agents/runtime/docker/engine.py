@@ -188,7 +188,8 @@ class Engine:
         return str(made["Id"])
 
     async def pull(self, image: str, first_s: float, total_s: float) -> None:
-        """Fetch an image; `first_s` is the timeout, in seconds, of the first progress message, `total_s` that of the pull.
+        """Fetch an image; `first_s` is the timeout, in seconds, of the first progress message, `total_s` the timeout of
+        the pull.
 
         Raises `Rejected` with the engine's or the registry's words, 408 if they took too long.
         """

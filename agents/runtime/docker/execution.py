@@ -20,7 +20,7 @@ _KEEPER: Final = str(Path(__file__).with_name("keeper.py"))
 _CLOSE_S: Final = 5.0
 _SETTLE_S: Final = 0.02
 _CONTAINER_S: Final = 1.0
-"""Seconds for which a container may seem to run after the kernel has killed its processes."""
+"""How long, in seconds, a container may seem to run after the kernel has killed its processes."""
 _KILLED: Final = 137
 _END_OF_FILE: Final = b"\x04"
 _NOT_FOUND: Final = (126, 127)

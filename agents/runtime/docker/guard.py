@@ -1,8 +1,9 @@
 """Enforces a node's lease over its Docker containers, agent or not: `python -I -S docker_guard.py ROOT URL LABEL…`.
 
 Each node has one.  The process that extends the lease starts it if there is none, and it outlives that process.  About once a
-second it reads the lease (`agents.lease`).  When the lease has expired it kills what runs, and keeps doing so: through the
-engine, and also by the machine's own list of processes, since an engine may be down or hang.  In ROOT it uses
+second it reads the lease (`agents.lease`).  When the lease has expired, it kills all running containers, and keeps
+doing so: through the engine, and also by the machine's own list of processes, since an engine may be down or hang.  In
+ROOT it uses
 
     lease                   the lease; if it disappears, the value read last holds
     guard.lock              locked (flock(2)) as long as the guard lives
@@ -11,8 +12,8 @@ engine, and also by the machine's own list of processes, since an engine may be 
                             without a note, and all of its processes have that id in the name of their control group
     APP-GEN-SLOT/lease      written when a container is killed, so that its end does not count as the app's failure
 
-It is two processes, each of which replaces its partner if that is killed, so that killing one does not end the enforcement.
-They hold what they need in memory, so they continue if ROOT is removed.
+It consists of two processes.  Each replaces its partner if that is killed, so killing one does not end the enforcement.
+They hold their data in memory, so they continue if ROOT is removed.
 
 It ends when no agent looks after the node and nothing runs or can start: either the engine confirms it, or there is no engine
 and no such process.  Processes of an engine on another machine, or of containers out of this one's view, can only be killed
@@ -45,8 +46,8 @@ STARTING = "starting"
 KILLED = "lease"
 LOOK_S = 0.5
 FIRST_LOOK_S = 0.02
-"""Seconds between looks before the first record was read.  It is written right after the guard has started, and if ROOT went
-away before it was read, nothing would end what runs."""
+"""Seconds between looks before the first record was read.  It is written right after the guard has started, and if ROOT
+went away before it was read, nothing would end the containers."""
 ASK_S = 2.0
 AGAIN_S = 2.0
 """Seconds between calls to an engine that has reported that nothing runs, or did not answer."""

@@ -1,6 +1,6 @@
 """Ends a command of a session in a Docker container: `python -I -S keeper.py CONTROL CONTAINER SESSION`.
 
-An engine runs what it was asked to run in a container until that ends by itself: it has no call that kills it, and
+An engine runs a command in a container until the command ends by itself: it has no call that kills it, and
 the command continues when the requester has died. The agent therefore starts this process next to each such command.
 CONTROL is a socket to the agent, which writes `NUMBER\\n` to send a signal, `over\\n` when the command has ended, and
 closes it to end the session, which its death does too.  Then everything that is left of the session is killed, and
@@ -64,7 +64,7 @@ def kill(pid: int, number: int) -> None:
 
 
 def end(container: str, session: str, sure_s: float) -> None:
-    """Kill everything of the session, until there was nothing of it for `sure_s` seconds."""
+    """Kill all processes of the session, until none was found for `sure_s` seconds."""
     begun = last = time.monotonic()
     while (now := time.monotonic()) - begun < LONGEST_S:
         if found := processes(container, session):

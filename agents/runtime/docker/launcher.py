@@ -1,8 +1,8 @@
 """How a container starts on an engine: created, compared with the request, and started, once.
 
-A kill or an outage may come between any two steps, so each call continues from what it finds.  Before the engine is told to
-start a container, a note with its id is written beside its private directory.  If the note exists and the container has not
-started, the request of a dead agent may still be under way: so wait a little, and look again.
+A kill or an outage may come between any two steps, so each call continues from the container's present state.  Before
+the engine is told to start a container, a note with its id is written beside its private directory.  If the note exists
+and the container has not started, the request of a dead agent may still be under way: so wait a little, and look again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoImage(Exception):
 
 
 class Launcher:
-    """Launches one node's containers; `seen` describes one that the engine inspected."""
+    """Launches one node's containers; `seen` describes an inspected container."""
 
     def __init__(self, engine: Engine, dirs: RunDirs, seen: Callable[[Key, Json], Seen]) -> None:
         self._engine = engine
@@ -67,7 +67,7 @@ class Launcher:
             await self._check_command(name, spec.key, info)
 
     async def _created(self, spec: ContainerSpec, host: config.Host) -> tuple[str, Json, Json]:
-        """Return its name, what was asked of the engine, and what the engine made of it."""
+        """Return its name, the request to the engine, and the container that the engine made."""
         name = config.container_name(host, spec.key)
         owner = host.profile.user_of(spec.tenant)
         info = await self._engine.inspect(name)
@@ -148,7 +148,7 @@ class Launcher:
         if differences := config.differences(wanted, info, swap_limit=host.swap_limit):
             await self._discard(name, key)
             raise Refused(
-                "spec", f"the engine did not make what was asked: {'; '.join(differences)}", code="container.differs"
+                "spec", f"the engine made the container differently: {'; '.join(differences)}", code="container.differs"
             )
         await self._check_command(name, key, info)
         note = self._dirs.container_dir(key) / docker_guard.STARTING

@@ -1,10 +1,10 @@
 """Read a container's output with its times, as the engine keeps both.
 
-The engine sends each of its messages as one frame: the time, a space, and what the container wrote, which is a line or a part
-of 16 KiB of a longer one.  So a frame begins a line if the one before it ended one.
+The engine sends each of its messages as one frame: the time, a space, and the container's output, which is a line or a
+part of 16 KiB of a longer one.  So a frame begins a line if the one before it ended one.
 
-Its messages have no numbers by which reading could continue after a lost connection, and those of stdout and stderr
-may come in another order than their times. A mark therefore names a time up to two seconds back, and how many
+Its messages have no numbers from which reading could continue after a lost connection, and messages of stdout and
+stderr may not be in the order of their times.  A mark therefore names a time up to two seconds back, and how many
 messages since then have been read; the engine keeps their order.
 """
 
@@ -34,7 +34,7 @@ class Marks:
     """Where reading is: counts messages, by the whole second of their time."""
 
     def __init__(self, first: int | None) -> None:
-        """`first`: the time from which the engine was asked, UTC ns; None for that of the first message."""
+        """`first`: the time from which the engine was asked, UTC ns; None for the time of the first message."""
         self._first = first
         self._newest = 0
         self._counts: dict[int, int] = {}
@@ -63,8 +63,8 @@ class Marks:
 async def read_logs(engine: Engine, name: str, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
     """Yield the output in pieces.  Raises `engine.Rejected`, `Unavailable`, and RuntimeFault for a mark that is none.
 
-    An engine may end a followed answer when its container ends, and before the last message.  So what is there then is read
-    once more, from the place that was reached."""
+    An engine may end a followed answer when its container ends, and before the last message.  So the output is then
+    read once more, from the position that was reached."""
     since, tail, skip = wanted.since, wanted.tail, 0
     if wanted.after:
         match = _MARK.fullmatch(wanted.after)

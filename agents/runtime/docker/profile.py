@@ -1,5 +1,5 @@
-"""Pure: what a node's configuration lets containers do.  The default is the restricted profile; the node's operator alone may
-relax it, for one tenant or for all.
+"""Pure: the permissions of containers by a node's configuration.  The default is the restricted profile; the node's
+operator alone may relax it, for one tenant or for all.
 
 A tenant is the app's tenant on a cluster that knows its users, and the app's user on an open one.  If the agent is root,
 each tenant's containers run as a user of their own.  Its id follows from the tenant's name alone, so it is the same on all
@@ -50,7 +50,7 @@ class Profile(msgspec.Struct, frozen=True):
         return freedom in self.allow or f"{tenant}:{freedom}" in self.allow
 
     def user_of(self, tenant: str) -> tuple[int, int]:
-        """Return (uid, gid) of a tenant's containers.  A container without a tenant is nobody's."""
+        """Return (uid, gid) of a tenant's containers.  A container without a tenant belongs to no user."""
         if self.user is not None:
             return self.user
         if not tenant or self.allows(tenant, "shared-user"):
@@ -73,7 +73,7 @@ def is_allowance(text: str) -> bool:
 
 
 def full_name(image: str) -> str:
-    """Return an image's name with what the engine assumes: `python` is `docker.io/library/python:latest`."""
+    """Return an image's name with the engine's defaults: `python` is `docker.io/library/python:latest`."""
     name, at, digest = image.partition("@")
     first, slash, _ = name.partition("/")
     if not slash or not (first == "localhost" or set(first) & set(".:")):

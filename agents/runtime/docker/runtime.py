@@ -4,7 +4,8 @@ The engine is the only memory, except for the identity of the node's root, kept 
 name can share an engine.  A container is found by its labels, named after root and key, and never starts twice:
 
 * `ensure` holds a lock for the key: inspect, create if there is none (name taken: inspect again), compare the result with the
-  request, start (`launcher`).  After a kill or an outage at any point, the next `ensure` continues from what it finds.
+  request, start (`launcher`).  After a kill or an outage at any point, the next `ensure` continues from the container's
+  present state.
 * A started container has a start time, and is left alone, ended or not.
 * A separate process enforces the node's lease (`agents.runtime.docker.guard`): do not run the agent under an init system that
   kills its whole control group with it.
@@ -202,9 +203,9 @@ class DockerRuntime:
             return
         told = await self._engine.remembered(config.own_labels(self._host))
         for name, seen in ended.items():
-            # If the engine lets containers outlive it, one that ended while the engine was down ended by itself.  Engines
-            # report
-            # 255 for containers that they find dead at their start, for example after a power loss.
+            # If the engine lets containers outlive it, a container that ended while the engine was down ended by
+            # itself.  Engines report 255 for containers that they find dead at their start, for example after a power
+            # loss.
             if self._stopped_for(seen):
                 continue
             alone = ("die", name) in told or (self._live_restore and seen.exit_code != _FOUND_DEAD)
@@ -391,7 +392,7 @@ class DockerRuntime:
             await asyncio.to_thread(self._dirs.remove, key)
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        """Yield what the engine kept of stdout and stderr."""
+        """Yield the stdout and stderr that the engine kept."""
         async with contextlib.aclosing(self.timed_logs(key, Wanted(follow=follow, tail=tail))) as pieces:
             async for piece in pieces:
                 yield plain(piece)

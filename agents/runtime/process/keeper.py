@@ -71,7 +71,7 @@ def start(words: "list[str]", workdir: str, environment: "dict[str, str]", termi
 
 def keep(pid: int, control: int, container: int, ended: int) -> str:
     """Pass on signals until the command has ended; kill it when the agent or the container has.  `ended` is readable whenever
-    a child may have ended.  Return what the agent is to read."""
+    a child may have ended.  Return the output for the agent."""
     poll = select.poll()
     for descriptor in (control, container, ended):
         poll.register(descriptor, select.POLLIN)

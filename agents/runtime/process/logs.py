@@ -1,11 +1,11 @@
 """Read the log of a process-runtime container: the part moved aside, then the current file, then new output.
 
-Both files are one sequence of bytes.  A *position* counts what the container has written since its start, so reading goes on
-at the right place though the log moves aside meanwhile.  The supervisor's index (`agents.runtime.process.times`) gives the
-position of each file's first byte, and the times of its lines.
+Both files are one sequence of bytes.  A *position* counts the bytes that the container has written since its start, so
+reading continues at the right place although the log moves aside meanwhile.  The supervisor's index
+(`agents.runtime.process.times`) gives the position of each file's first byte, and the times of its lines.
 
-What the last note does not cover yet has the time at which the file was last written to.  Supervisors before 0.6.0 wrote no
-index: of what they left, only the time of the last line is known, so lines have no time unless they come while the log is
+Bytes after the last note have the time of the last write to the file.  Supervisors before 0.6.0 wrote no
+index: of their logs, only the time of the last line is known, so lines have no time unless they come while the log is
 followed, and `since` leaves a file out only if all of it is older.
 """
 
@@ -161,13 +161,13 @@ def _read(file: _File, low: int, high: int) -> bytes:
 
 
 def _next(folder: Path, position: int, last: int | None, known: int) -> tuple[list[LogStretch], int]:
-    """Return some output from a position on, up to `last`, and the position behind it.  `known` is the end at the question: of
-    what has come since, the time is known without an index."""
+    """Return some output from a position on, up to `last`, and the position behind it.  `known` is the end at the
+    question: the time of later output is known without an index."""
     files = _look(folder)
     if position > files[-1].end and files[-1].notes is None:
         position = files[-1].begin  # moved aside once more, without an index
     for file in files:
-        low = max(position, file.begin)  # what was lost between the files is passed over
+        low = max(position, file.begin)  # bytes lost between the files are skipped
         high = min(file.end, low + _CHUNK, file.end if last is None else last)
         if low >= high:
             continue

@@ -237,7 +237,7 @@ def _alive(pid: int, start_time: str) -> bool:
 
 
 def _sweep_session(leader: int, start_time: str) -> bool:
-    """Kill what an ended orphan left in its session; return whether nothing of it is left.
+    """Kill the remaining processes of an ended orphan's session; return whether none of them is left.
 
     A session's number is not reused while it has members, so a live process with that number and another start time shows
     that our session is long gone.

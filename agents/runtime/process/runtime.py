@@ -84,8 +84,8 @@ class ProcessRuntime:
     def __init__(
         self, node: str, root: Path, *, log_cap: int = LOG_CAP, trust_apps: bool = False, tenant: str = ""
     ) -> None:
-        """`trust_apps`: whether it runs apps of several tenants, who could read each other's files.  `tenant`: the one that
-        it serves otherwise; "" for the first whose app it runs."""
+        """`trust_apps`: whether it runs apps of several tenants, who could read each other's files.  `tenant`: the
+        tenant that it serves otherwise; "" for the first whose app it runs."""
         self.node = node
         self._tenant = tenant
         self._trust_apps = trust_apps
@@ -110,7 +110,7 @@ class ProcessRuntime:
         return None
 
     async def open(self) -> None:
-        """Lock the root and watch what runs.  Raises `Conflict` if another agent has it."""
+        """Lock the root and watch running containers.  Raises `Conflict` if another agent has it."""
         await asyncio.to_thread(self._dirs.open)
         self._open = True
         log.info("the process runtime limits nothing: use it only for apps that you trust", node=self.node)
@@ -153,8 +153,8 @@ class ProcessRuntime:
         await self._inflight.run(self._create(spec, spec_hash(spec)))
 
     async def _check_tenant(self, spec: ContainerSpec) -> None:
-        """Refuse apps of a second tenant, which could read the files of the first.  What the first has left stays
-        readable, so the node is not given to another when its containers have ended."""
+        """Refuse apps of a second tenant, which could read the files of the first.  Files of the first tenant stay
+        readable, so the node does not serve another one after its containers have ended."""
         if self._trust_apps or not spec.tenant:
             return
         try:

@@ -18,16 +18,17 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
 
 and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that has expired, agent or not, it kills
 the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
-container can't be found nor its end recorded any more, so it is killed at once.
+container can't be found and its end can't be recorded, so it is killed at once.
 
-No program outlives its supervisor, even one that is killed (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of
+No program outlives its supervisor, even a killed one (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of
 prctl(2)), and its descendants pass to the guardian, which kills them.  Children of the program may be left only if guardian
 and supervisor are killed at the same moment.
 
-Why a program never starts twice: the lock excludes a second supervisor, one that finds `started` does nothing, and the
-program is a forked child that executes nothing until `started` is on disk and a byte through a pipe has confirmed it.  If the
-supervisor dies first, the pipe's end of file makes the child exit instead.  So a folder without `started` belongs to a
-program that never ran and may be tried again.  (A power cut may lose the record, but then the program is gone too.)
+Why a program never starts twice: the lock excludes a second supervisor, a supervisor that finds `started` does nothing,
+and the program is a forked child that executes nothing until `started` is on disk and a byte through a pipe has
+confirmed it.  If the supervisor dies first, the pipe's end of file makes the child exit instead.  So a folder without
+`started` belongs to a program that never ran and may be tried again.  (A power cut may lose the record, but then the
+program is gone too.)
 
 Signals to the supervisor: SIGTERM, SIGINT and SIGHUP are forwarded to the program's process group as SIGTERM; SIGUSR1 kills
 everything.  When the program ends, its leftovers are killed, as at the end of a Docker container: the supervisor is the
@@ -113,7 +114,7 @@ def read_mounts() -> list[list[str]]:
 
 def enter(mounts: list[list[str]]) -> None:
     """Move to a mount namespace of our own, and mount the volumes there.  Mounts of the machine still arrive in it, and none
-    of ours leaves it, so nothing of a volume is deleted with the container's folder."""
+    of ours leaves it, so no file of a volume is deleted with the container's folder."""
     if not mounts:
         return
     called("unshare", "a mount namespace", CLONE_NEWNS)
@@ -126,11 +127,11 @@ def enter(mounts: list[list[str]]) -> None:
 
 
 def called(function: str, what: str, *arguments: "int | bytes | None") -> None:
-    """Call a function of the C library.  Raises OSError with what can't be had."""
+    """Call a function of the C library.  Raises OSError that names the missing part."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, function)(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what} can't be had: {os.strerror(number)}")
+        raise OSError(number, f"{what} can't be set up: {os.strerror(number)}")
 
 
 def execute(

@@ -5,9 +5,9 @@ size about once a second, and notes each new size with the time. A line has the 
 end.
 
 The file is pairs of 64-bit integers in the machine's byte order: first 0 and the *position* of the log's first byte, then of
-each note its time (UTC ns) and the position of the log's end.  Positions count what the container has written since its start,
-so they stay true when the log moves to `log.1`, and the file to `times.1`.  A reader takes whole pairs whose positions rise,
-so what a full disk has torn off the end is left out.
+each note its time (UTC ns) and the position of the log's end.  Positions count the bytes that the container has written
+since its start, so they stay true when the log moves to `log.1`, and the file to `times.1`.  A reader takes whole pairs
+with rising positions, so a pair torn by a full disk is left out.
 
 The notes are bounded by `MOST`: beyond it, those closest to their neighbours in relation to their age are left out.  So recent
 lines keep the supervisor's second, while the times of old ones are exact to a small part of their age.
@@ -38,7 +38,7 @@ class Times:
         """Whether the file has to be written from the start."""
 
     def note(self, size: int) -> None:
-        """Note the size of the log, in bytes, if it is another one."""
+        """Note the size of the log, in bytes, if it has changed."""
         end = self._begin + size
         if end > (self._notes[-1][1] if self._notes else self._begin):
             self._notes.append((time.time_ns(), end))
@@ -68,7 +68,7 @@ class Times:
             os.rename(FILE + ".new", FILE)
         else:
             with open(FILE, "rb+") as file:
-                file.seek(_BYTES * (1 + self._saved))  # what was torn there is written over
+                file.seek(_BYTES * (1 + self._saved))  # a torn pair there is overwritten
                 file.write(_packed(self._notes[self._saved :]))
         self._saved, self._whole = len(self._notes), False
 
@@ -91,7 +91,7 @@ def _packed(pairs: list[tuple[int, int]]) -> bytes:
 
 
 def read(data: bytes) -> tuple[int, list[tuple[int, int]]]:
-    """Return the position of the log's first byte, and the notes, of what the file holds.  Raises ValueError if there is not
+    """Return the position of the log's first byte, and the notes in the file.  Raises ValueError if there is not
     even the first pair."""
     numbers = memoryview(data[: len(data) // _BYTES * _BYTES]).cast("q").tolist()
     if not numbers:

@@ -3,6 +3,6 @@
     cache      blobs on the node's disk, by tenant and hash; bounded, with room for each tenant
     placing    lays a folder out as a container's working directory
 
-A container may write to its folder, so each has a copy of its own.  What is in the cache is read again only by its hash: a
-blob that was damaged on the disk counts as missing and is fetched again (`agents.fetching`).
+A container may write to its folder, so each has a copy of its own.  Blobs of the cache are read again only by their
+hash: a blob that was damaged on the disk counts as missing and is fetched again (`agents.fetching`).
 """

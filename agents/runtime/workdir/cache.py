@@ -2,10 +2,10 @@
 
     ROOT/TENANT/HH/HASH    a blob as the store has it; HH are the hash's first two digits, TENANT a digest of the tenant
 
-A blob is written aside and renamed, so a visible one is whole.  Reading one renews its time.  Once all together exceed the
-bound, the tenant that has most gives up its longest unused ones, until it has no more than the next: a tenant with less than
-its share keeps what it has, however much others bring.  A tenant that knows the hash of another's folder gets nothing by it:
-its own blobs come from the store, which asks whose they are.  Every method blocks: call it from a thread.
+A blob is written aside and renamed, so a visible one is whole.  Reading one renews its time.  Once all together exceed
+the bound, the largest tenant gives up its longest unused ones, until it has at most as much as the next: a tenant with
+less than its share keeps its blobs, however much others bring.  Knowing the hash of another tenant's folder is of no
+use: its own blobs come from the store, which asks whose they are.  Every method blocks: call it from a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGEST: Final = 8 * 2**30
 _SPARED: Final = 0.9
 """The part of the bound to which a cache that exceeds it is reduced, so that not every blob has it looked at again."""
 _DIGITS: Final = 32
-"""Of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to nobody."""
+"""Of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to no tenant."""
 
 
 class TenantBlobs:
@@ -98,7 +98,7 @@ class BlobCache:
         return TenantBlobs(self, self._root / digits)
 
     def grown(self, size: int) -> None:
-        """Count what was added."""
+        """Count the added bytes."""
         if self._size is not None:
             self._size += size
 
@@ -133,7 +133,7 @@ class BlobCache:
 
 
 def _blobs(root: str) -> list[tuple[int, int, str]]:
-    """Return time of use, size and path of each blob of a tenant, and of what a crash has left."""
+    """Return time of use, size and path of each blob of a tenant, including files left by a crash."""
     found = []
     for folder in os.scandir(root):
         if folder.is_dir(follow_symlinks=False):

@@ -1,7 +1,7 @@
 """Laying out a shipped folder as the working directory of one container.
 
 The manifest says nothing that could leave the folder (`events.workdir.manifest`).  The folder is new and no program can reach
-it yet, so what is opened below it is what was made here; still, no link is followed and no file is opened twice.  Files are
+it yet, so everything opened below it was made here; still, no link is followed and no file is opened twice.  Files are
 the container's own user's, and of the mode that a program's author expects: 0644, or 0755 if it can be executed.  No
 manifest can ask for more, such as setuid.
 """
@@ -44,7 +44,7 @@ def read_manifest(cache: TenantBlobs, name: str) -> Manifest | None:
 
 def place(cache: TenantBlobs, name: str, target: Path, owner: tuple[int, int]) -> None:
     """Lay out the folder with this hash at `target`, which must not exist, for `owner` (uid, gid).  Blocks.  Raises
-    Incomplete, OSError, and ManifestError for one that can never be laid out."""
+    Incomplete, OSError, and ManifestError for a manifest that can never be laid out."""
     manifest = read_manifest(cache, name)
     if manifest is None:
         raise Incomplete

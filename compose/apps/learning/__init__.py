@@ -1,4 +1,4 @@
-"""Data-parallel training: what the sample programs share apart from their models.
+"""Data-parallel training: common parts of the sample programs, except their models.
 
     model        the interface between a model and the loop;  softmax: classification, for two of them
     options      the command line that all programs share

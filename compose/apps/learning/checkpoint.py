@@ -52,7 +52,7 @@ class Checkpoint:
     settings: dict[str, Any]
     """Everything that determines the course of training."""
     course: dict[str, float] = field(default_factory=dict)
-    """What a program continues from in addition to these."""
+    """Further data that a program continues from."""
 
     def digest(self) -> str:
         """Return a hash that is equal for workers that will compute the same."""

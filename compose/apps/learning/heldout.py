@@ -1,5 +1,5 @@
-"""Hold the last fifth of the labelled data back from training.  It is other writers' digits, so accuracy on it is what to
-expect in use."""
+"""Hold the last fifth of the labelled data back from training.  It holds other writers' digits, so accuracy on it
+predicts accuracy in use."""
 
 from __future__ import annotations
 

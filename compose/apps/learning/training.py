@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Sum(Protocol):
-    """What adds up the workers' parts, in rank order: the ring, or what an engine offers."""
+    """What adds up the workers' parts, in rank order: the ring, or an engine's own collective."""
 
     def sum(self, step: int, parts: Sequence[Vector], size: int, stop: Callable[[], bool]) -> tuple[Vector, bool]:
         """Return the sum of all workers' parts, and whether any worker was asked to stop.  Raises `PeerLost`."""
@@ -162,7 +162,7 @@ class Worker:
     progress: Progress
     presence: Presence = field(default_factory=Presence)
     step: int = 0
-    """The last step completed by all workers, as far as this one knows."""
+    """The last step that, to this worker's knowledge, all workers have completed."""
     saved_step: int = 0
     """The step of the last checkpoint written or read (ranks other than 0 assume that it is written when due)."""
 

@@ -62,7 +62,8 @@ def batch_in(path: Path | None, initial: int, most: int) -> int:
 
 @dataclass(slots=True)
 class TunedWorker(Worker):
-    """A worker whose batch size may change at each step.  `state.course` has what one step passes to the next."""
+    """A worker whose batch size may change at each step.  `state.course` has the data that one step passes to the
+    next."""
 
     file: Path | None = field(default_factory=lambda: Path(name) if (name := os.environ.get("DORM_BATCH")) else None)
     noise: float | None = None

@@ -5,6 +5,6 @@
     worker    a worker's loop: gradients of its shards out, new parameters in;  connections: to all servers
     program   the command line of a program that is a server or a worker
 
-Start with `program`.  Steps are synchronous, and a server adds up shards in their own order, so the result is that of the
-ring, bit for bit, for any number of servers and workers.  Imports `compose.apps.learning`, `ring` and `worker`.
+Start with `program`.  Steps are synchronous, and a server adds up shards in their own order, so the result equals the
+ring's, bit for bit, for any number of servers and workers.  Imports `compose.apps.learning`, `ring` and `worker`.
 """

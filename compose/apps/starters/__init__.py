@@ -1,4 +1,4 @@
-"""Programs to begin with, each in one file that imports nothing of the other samples: copy one and change it.
+"""Programs to begin with, each in one file that imports no other sample: copy one and change it.
 
     lightning_digits   PyTorch Lightning: a `Trainer` with DDP, a callback that reports and saves
     transformers_text  Hugging Face's `Trainer` on a small language model, from a configuration: nothing is downloaded

@@ -2,9 +2,9 @@
 
 python3 sklearn_search.py [--folds 5] [--pace SECONDS]
 
-No container talks to another one.  Each candidate's score is a file in DORM_CHECKPOINT_DIR, which all containers share: there
-is no other state.  So a resize costs only the candidates that were being tried, and does not affect the result. The program
-needs no `--resume`, because it looks for existing scores.
+Containers do not communicate with each other.  Each candidate's score is a file in DORM_CHECKPOINT_DIR, which all
+containers share: there is no other state.  So a resize costs only the candidates that were being tried, and does not
+affect the result.  The program needs no `--resume`, because it looks for existing scores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every worker of an app needs, regardless of what it computes.
+"""The needs of every worker of an app, regardless of its computation.
 
     contract     the DORM_* environment;  tf_config: a place from TF_CONFIG
     process      signals and threads of a worker, set before NumPy loads

@@ -19,7 +19,7 @@ class AppFailure(Exception):
 
 
 class BadSetting(AppFailure):
-    """An option or the environment makes no sense; a retry changes nothing."""
+    """An option or the environment is invalid; a retry changes nothing."""
 
     code = "app.setting.malformed"
     exit_code = 2

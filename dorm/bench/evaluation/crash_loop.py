@@ -31,11 +31,11 @@ UNTIL_S, ARRIVES_S = 600.0, 60.0
 WORKS_S, PAUSE_S, TRIES = 2.0, 1.0, 1000
 _ROUND_S = 60.0
 _SAVES = Timings(checkpoint_every_s=10.0)
-ALONE, BESIDE = "alone", "beside the crash loop"
+ALONE, BESIDE = "alone", "next to the crash loop"
 
 
 class Cost(NamedTuple):
-    """What the crash loop cost the victim under one contender."""
+    """The cost of the crash loop for the victim under one contender."""
 
     label: str
     restarts: int
@@ -54,12 +54,12 @@ def crash_loop() -> Part:
         "Two nodes of two cores. The victim takes up to four containers, saves every ten seconds and runs to the end "
         "after ten minutes. The crasher arrives after one minute, works for two seconds in one container, raises, and "
         "is tried again after one second.",
-        "Useful work is the container time of the victim without what adjustments lost, against the same run without "
-        "the crasher. Three of four containers for nine of ten minutes make 78 %.",
+        "Useful work is the victim's container time without the time lost to adjustments, relative to the same run "
+        "without the crasher. Three of four containers for nine of ten minutes make 78 %.",
     )
     return Part(
         key=KEY,
-        title="A crash loop beside an app that works",
+        title="A crash loop next to a working app",
         jobs=tuple(jobs),
         base="static",
         about=about,

@@ -64,8 +64,8 @@ def restart_cost(folder: Path, quick: bool) -> Sweep | None:
             timings = Timings(checkpoint_s=0.0, stop_s=0.0, start_s=0.0, boot_s=cost_s, resume_s=cost_s)
             jobs.append(Job(contender.label, with_timings(base, timings)))
     about = (
-        f"{WORKLOAD}, batch sizes fixed; every start and every resize takes so many seconds, from what live resizing "
-        "takes to a slow checkpoint.",
+        f"{WORKLOAD}, batch sizes fixed; every start and every resize takes the given time, from that of a live resize "
+        "to that of a slow checkpoint.",
     )
     title = "Completion against the cost of a restart"
     part = Part("restart_cost", title, tuple(jobs), base="tiresias", about=about, seeds=tuple(map(plain, costs)))
@@ -85,7 +85,8 @@ def elastic_apps(folder: Path, quick: bool) -> Sweep | None:
             )
             jobs.append(Job(contender.label, yardstick.simulated(mixed, workload.nodes, contender)))
     about = (
-        f"{WORKLOAD}, batch sizes fixed; so many of the apps may be resized, and the others run with what they asked for.",
+        f"{WORKLOAD}, batch sizes fixed; the given part of the apps may be resized, and the others run with the number of "
+        "GPUs that they asked for.",
     )
     title = "Completion against the part of elastic apps"
     names = tuple(f"{share:.0%}" for share in ELASTIC)

@@ -48,8 +48,8 @@ def blocks(wanted: Plan, comparisons: Mapping[str, Comparison], done: Report) ->
         Heading("Evaluation of Dorm", 1),
         Text(
             "Every run is a simulation in virtual time by the core that runs live: the same fold, the same decisions, "
-            f"the same policies. Dorm's figures are those of {HEADLINE} (θ1/θ2) unless another setting is named; where "
-            "there are several seeds a figure is their mean, with the lowest and the highest in brackets."
+            f"the same policies. Dorm's figures are those of {HEADLINE} (θ1/θ2) unless another setting is named. With "
+            "several seeds, a figure is their mean, with the lowest and the highest in brackets."
         ),
         Text("`make evaluation` writes this folder again, with `TRACES=DIR` for the parts that need traces."),
         Heading("Goals and figures"),
@@ -96,7 +96,7 @@ def _part(part: Part, comparison: Comparison) -> Iterator[Block]:
     yield Bullets(part.about)
     yield report.table(comparison)
     yield from _queue(comparison)
-    yield Heading("Ahead or not", 3)
+    yield Heading("Ahead or behind", 3)
     verdicts = list(_verdicts(comparison))
     yield Table(
         ("against", "utilization", "fairness loss", "mean completion"),
@@ -121,7 +121,7 @@ def _queue(comparison: Comparison) -> Iterator[Block]:
     ):
         return
     yield Text(
-        f"Speed-ups as large as {times(mine.speed_up.mean)} are those of short apps that wait behind others: the mean wait "
+        f"Speed-ups as large as {times(mine.speed_up.mean)} come from short apps that wait behind others: the mean wait "
         f"is {seconds(base.wait_s.mean)} under {base.label} and {seconds(mine.wait_s.mean)} under {mine.label}. The ratio of "
         "mean completion times says more."
     )
@@ -176,39 +176,39 @@ def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
     if figure == "utilization" and share and mine.utilization and its.utilization:
         useful = its.utilization.mean * (1 - share)
         return (
-            f"its slots count as used while {percent(share)} of their time is spent on launching tasks. Without that "
-            f"its {plain(its.utilization.mean)} are {plain(useful)} of useful utilization, against "
+            f"its slots count as used while they launch tasks, which takes {percent(share)} of their time. Without "
+            f"launches, its {plain(its.utilization.mean)} become {plain(useful)}, against "
             f"{plain(mine.utilization.mean)}."
         )
     reasons = {
-        ("utilization", "static"): "fixed partitions keep apps for longer, so more of them hold something at the same time.",
-        ("utilization", "app-level"): "free room goes to the apps that are present, none waits for a fairer "
-        "share, and none is stopped for it; what Dorm gives up here it gains in fairness loss.",
+        ("utilization", "static"): "fixed partitions keep apps for longer, so more of them hold resources at the same time.",
+        ("utilization", "app-level"): "free room goes to the present apps: none waits for a fairer "
+        "share, and none is stopped for it. Dorm gives up this utilization for less fairness loss.",
         ("utilization", "tiresias"): "it stops and moves whole apps at every decision, without a limit such as θ2, so "
         "holes are filled sooner.",
         ("utilization", "optimus"): "it resizes every app at every decision, without a limit such as θ2, so holes are "
-        "filled sooner; what the restarts lose is in the column of adjustments.",
-        ("fairness_loss", "task-level"): "it may hand every slot to somebody else at every decision, at no cost but "
-        "its tasks' launches; θ2 lets Dorm change few apps at once.",
-        ("fairness_loss", "optimus"): "it resizes every app at every decision, and apps that gain alike get alike; θ2 "
+        "filled sooner; the column of adjustments shows the time lost to restarts.",
+        ("fairness_loss", "task-level"): "each decision may give every slot to another app, at no cost but "
+        "launches of tasks; θ2 lets Dorm change few apps at once.",
+        ("fairness_loss", "optimus"): "it resizes every app at every decision, and apps with equal gains get equal shares; θ2 "
         "lets Dorm change few apps at once.",
-        ("fairness_loss", "tiresias"): "least attained service evens out what apps have had; Dorm stops no app that "
-        "runs undisturbed.",
-        ("completion_s", "tiresias"): "it stops those that were served long for those that were not, which finishes "
-        "short apps early; Dorm stops no app that runs undisturbed, and does not ask who was served how long.",
-        ("completion_s", "optimus"): "it is told how much work each app has left and how fast it would be, and gives "
-        "to those that gain most time; Dorm goes by utilization and fair shares and is told neither.",
-        ("completion_s", "dorm-speed"): "it is told how much work each app has left and how fast it would be, and gives "
-        "containers to those that finish sooner by them.",
-        ("utilization", "dorm-speed"): "it may change as many apps, and gives room to those that scale.",
-        ("fairness_loss", "dorm-speed"): "an app is owed no more than makes it faster there.",
-        ("completion_s", "srtf"): "it is told how much work each app has left, stops long apps for short ones, and lets them "
-        "wait; Dorm stops no app that runs undisturbed.",
-        ("fairness_loss", "drf"): "it shares by nothing else at every decision; θ2 lets Dorm change few apps at once.",
-        ("fairness_loss", "market"): "with equal budgets apps buy about equal shares at every decision; θ2 lets Dorm change "
+        ("fairness_loss", "tiresias"): "least attained service evens out the apps' past service; Dorm stops no app "
+        "that runs undisturbed.",
+        ("completion_s", "tiresias"): "it stops apps after long service in favor of others, which finishes short apps "
+        "early; Dorm stops no app that runs undisturbed, whatever its past service.",
+        ("completion_s", "optimus"): "it knows how much work each app has left and how fast it would be, and gives "
+        "containers to the apps that gain most time; Dorm decides by utilization and fair shares and knows neither.",
+        ("completion_s", "dorm-speed"): "it knows how much work each app has left and how fast it would be, and gives "
+        "containers to the apps that finish sooner with them.",
+        ("utilization", "dorm-speed"): "it may change as many apps, and gives room to apps that scale.",
+        ("fairness_loss", "dorm-speed"): "there, an app is owed only containers that make it faster.",
+        ("completion_s", "srtf"): "it knows how much work each app has left, and stops long apps, which then wait, for short "
+        "ones; Dorm stops no app that runs undisturbed.",
+        ("fairness_loss", "drf"): "each of its decisions follows fair shares alone; θ2 lets Dorm change few apps at once.",
+        ("fairness_loss", "market"): "with equal budgets, apps buy about equal shares at every decision; θ2 lets Dorm change "
         "few apps at once.",
-        ("completion_s", "app-level"): "apps keep all that they were given until they end, so early ones end early; "
-        "later ones pay for it with their wait (see the worst ρ).",
+        ("completion_s", "app-level"): "apps keep their containers until they end, so early apps end early, and later "
+        "apps wait longer instead (see the worst ρ).",
         ("completion_s", "task-level"): "its adjustments are free, so it follows every arrival and departure at once.",
     }  # fmt: skip
     found = reasons.get((figure, its.label))
@@ -219,7 +219,7 @@ def _why(comparison: Comparison, figure: str, mine: Row, its: Row) -> str:
 def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Comparison]) -> Iterator[Block]:
     if not variations:
         return
-    yield Heading("How far that depends on what was chosen")
+    yield Heading("Sensitivity to the assumptions")
     yield Text(
         "Each row changes one thing in the paper's workload and runs it again, on fewer seeds. Ratios are against "
         "static in the same row; the contender is Dorm unless a row names another."
@@ -254,7 +254,7 @@ def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Co
 
 
 def _yardstick(part: Part, comparison: Comparison) -> Iterator[Block]:
-    yield Heading("Beside what is published for workload 6", 3)
+    yield Heading("Compared with published results for workload 6", 3)
     six = workload_6(part, comparison)
     if not six:
         yield Text("It was not run.")
@@ -288,7 +288,7 @@ def _yardstick(part: Part, comparison: Comparison) -> Iterator[Block]:
         ),
         tuple(rows),
     )
-    yield Text("What differs between the two models:")
+    yield Text("Differences between the two models:")
     yield Bullets(DIFFERENCES)
     yield Text("All eight, mean completion:")
     yield Table(
@@ -307,11 +307,11 @@ def _yardstick(part: Part, comparison: Comparison) -> Iterator[Block]:
 
 
 def _adjustments(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterator[Block]:
-    yield Heading("What adjustments lose")
+    yield Heading("Time lost to adjustments")
     yield Text(
-        "The part of all container time held in which apps stood still, or did work again, because of a decision. On "
-        "its own workloads Sia (SOSP 2023) loses 12.1 % of the allocated time to restarts, Gavel (OSDI 2020) 37 to 44 "
-        "%, as their public simulators give it."
+        "The part of all container time in which apps stood still, or repeated work, because of a decision. On Sia's "
+        "own workloads, Sia (SOSP 2023) loses 12.1 % of the allocated time to restarts, and Gavel (OSDI 2020) 37 to 44 "
+        "%, according to their public simulators."
     )
     found = []
     for part in (wanted.paper, *(v.part for v in wanted.variations if "tasks" not in v.part.key), *wanted.traces):
@@ -334,9 +334,9 @@ def _named(text: str, titles: Mapping[str, str]) -> str:
 def _finish_times(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterator[Block]:
     yield Heading("Finish-time fairness")
     yield Text(
-        "ρ is how long an app took over what it would have taken with 1/N of the cluster to itself (Themis, NSDI "
-        "2020), N the mean number of apps in its time. Published worst ratios, and unfair shares (ρ > 1), on Sia's "
-        "workloads: Sia 1.2 (< 0.3 %), Shockwave 3.3 (14 %), Pollux 4.6 (28 %), Gavel 27.8 (15 %)."
+        "ρ is how long an app took, divided by how long it would have taken with 1/N of the cluster to itself, where N "
+        "is the mean number of apps in its time (Themis, NSDI 2020). Published worst ratios, and unfair shares (ρ > 1), "
+        "on Sia's workloads: Sia 1.2 (< 0.3 %), Shockwave 3.3 (14 %), Pollux 4.6 (28 %), Gavel 27.8 (15 %)."
     )
     rows = []
     for part in (wanted.paper, *wanted.traces):
@@ -356,8 +356,9 @@ def _finish_times(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterat
     yield Text(_about_rho(comparisons[wanted.paper.key]))
     if wanted.traces:
         yield Text(
-            "On traces decisions come in rounds, of which a short app's ρ has the wait in full, and of preemption the stops; "
-            f"1/N of a cluster knows neither. Long apps are those that would take at least {LONG_S / 60:.0f} minutes there."
+            "On traces, decisions come in rounds. A short app's ρ contains its whole wait for a round, and a preempted app's "
+            "its stops; 1/N of a cluster has neither. Long apps are those that would take at least "
+            f"{LONG_S / 60:.0f} minutes there."
         )
 
 
@@ -367,7 +368,7 @@ def _about_rho(comparison: Comparison) -> str:
         return "On the paper's workload it was not measured."
     return (
         f"On the paper's workload Dorm's worst is {plain(mine.worst_finish_ratio.mean)}, static's "
-        f"{plain(base.worst_finish_ratio.mean)}. An app whose n_max holds less than its fair part of an idle cluster "
-        "can't be below 1 by much, and each start and whole container counts against it; weights are in no ρ, though "
-        "they are in every share. Launches of tasks are in the ρ of task-level sharing too: alone, an app would have none."
+        f"{plain(base.worst_finish_ratio.mean)}. If an app's n_max is less than its fair part of an idle cluster, "
+        "its ρ can't be much below 1, and each start and each rounding to whole containers raises it. Weights affect "
+        "every share, but no ρ. The ρ of task-level sharing includes launches of tasks, which an app alone would not need."
     )

@@ -187,11 +187,11 @@ def pollux(folder: Path, quick: bool) -> Part | None:
     about = (
         "160 jobs of six models sampled from Philly in each of Pollux's workloads, on 16 nodes with 4 GPUs; the batch "
         "size is the workload's, and every start and restart takes 30 s in which the GPUs are held.",
-        "tiresias, fifo, srtf, gavel and shockwave give a job exactly what it asked for; dorm, drf, themis and market at most "
-        "that, and dorm up to 64 where that is said, which the others may as well; these, srtf, themis and shockwave are told "
-        "speeds, and optimus, dorm-speed, srtf, themis and shockwave remaining work.",
-        "gavel decides every 360 s and shockwave every 120 s, as in their papers, the others every 60 s; what an app wins "
-        "under themis it holds for 20 minutes.",
+        "tiresias, fifo, srtf, gavel and shockwave give a job exactly the number of GPUs that it asked for; dorm, drf, themis "
+        "and market give at most that number, or 64 if the label says so, and the others at most 64. The others, srtf, themis "
+        "and shockwave know speeds, and optimus, dorm-speed, srtf, themis and shockwave know the remaining work.",
+        "gavel decides every 360 s and shockwave every 120 s, as in their papers, and the others every 60 s; under themis, "
+        "an app holds the GPUs that it wins for 20 minutes.",
     )
     return _of_pollux(
         folder, quick, against, "fixed", key="pollux", title="Pollux's workloads", base="tiresias", about=about
@@ -208,15 +208,15 @@ def pollux_tuned(folder: Path, quick: bool) -> Part | None:
     )
     about = (
         "The same jobs accept any batch size that was measured, up to 64 GPUs. They begin with the workload's, report their "
-        "gradient noise every minute, and get another one with a decision, without a restart.",
-        "ρ is against a fair part of the cluster with the workload's batch size.",
+        "gradient noise every minute, and get another size with a decision, without a restart.",
+        "ρ is relative to a fair part of the cluster with the workload's batch size.",
     )
     title = "Pollux's workloads, batch sizes tuned"
     return _of_pollux(folder, quick, against, "tuned", key=TUNED, title=title, base="pollux", about=about)
 
 
 def pollux_events(folder: Path, quick: bool) -> Part | None:
-    """Return the same with decisions when something happens: what a live resize is worth to a master, which decides so."""
+    """Return the same with decisions at events, as a master decides, which shows the value of a live resize."""
     against: tuple[tuple[Contender, Bounds], ...] = (
         (Contender(SPEED, "dorm-speed"), "wide"),
         (Contender(f"{SPEED}, live", "dorm-speed", timings=LIVE), "wide"),

@@ -52,10 +52,10 @@ class Attached:
         self._printed = 0
         self._told = ""
         self._resumed = 0, ""
-        """A generation, and from where it goes on; it may save more checkpoints later."""
+        """A generation, and where it continues from; it may save more checkpoints later."""
 
     async def follow(self) -> None:
-        """Return once the app has ended and its output is printed.  Raises BrokenPipeError if nobody reads it."""
+        """Return once the app has ended and its output is printed.  Raises BrokenPipeError if the reader is gone."""
         printing = asyncio.create_task(self._print())
         watching = asyncio.create_task(self._watch())
         try:
@@ -139,8 +139,8 @@ class Attached:
                 await self._changed.wait()
 
     async def _print_generation(self, number: int) -> None:
-        """Print what a generation writes until it has ended: one container's bytes as they are, so that progress bars work, or
-        all containers' lines with their ranks before them."""
+        """Print a generation's output until it has ended: one container's bytes as they are, so that progress bars
+        work, or all containers' lines with their ranks before them."""
         if self.app.n_max == 1:
             await self._print_rank(number, 0, None)
             return
@@ -219,12 +219,13 @@ class Attached:
 
 
 def _has_output(generation: Generation) -> bool:
-    """Return whether a container has started: the log of one that has not is empty, and ends at once."""
+    """Return whether a container has started: the log of a container that has not started is empty, and ends at
+    once."""
     return any(_wrote(container) for container in generation.containers.values())
 
 
 def _wrote(container: Container) -> bool:
-    """Return whether it may have written anything: not one that could not be started at all."""
+    """Return whether it may have written anything: not if it could not be started."""
     return bool(container.started_at) or container.state == "running" or container.exit_code is not None
 
 

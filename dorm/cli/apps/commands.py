@@ -177,7 +177,8 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
 
 
 def _ending(app: App, row: AppRow) -> str:
-    """Return `digits completed after 12.0 s: step 400, loss 0.31, 2 adjustments`, without what it never reported."""
+    """Return `digits completed after 12.0 s: step 400, loss 0.31, 2 adjustments`, without figures that it never
+    reported."""
     loss = row.loss_is or (f"{row.loss:.6g}" if row.loss is not None else "")
     step = f"step {row.step}" if app.reports_progress or row.step else "no progress reported"
     parts = [step, *([f"loss {loss}"] if loss else []), counted(app.adjustments, "adjustment")]

@@ -117,7 +117,7 @@ def _titled(title: str, rows: list[dict[str, Any]], headings: list[tuple[str, st
 
 
 def side_lines(side: Side) -> dict[str, str | None]:
-    """Return what a table says of one app, by the name of the line."""
+    """Return the cells of one app's column, by the name of the line."""
     from replay.words import moment, span
 
     totals = side.totals

@@ -1,7 +1,7 @@
 """The output of containers line by line: searched, with times, and of several containers beside each other.
 
-Lines come as their containers' agents send them.  The order between containers is that of arrival; lines with times that are
-not followed are merged by them, as far as the nodes' clocks agree.
+Lines come as their containers' agents send them.  Lines of different containers are in the order of arrival; past lines
+with times are merged by them, if the nodes' clocks agree.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _stamp(one: Line) -> bytes:
 
 
 async def print_all(printer: Printer, outputs: Sequence[AsyncIterator[Line]], *, follow: bool) -> None:
-    """Print the output of all ranks as it comes; one that can't be read is reported, and the others continue.  With `follow`
-    all are read at the same time.  Raises BrokenPipeError if nobody reads what is printed."""
+    """Print the output of all ranks as it comes; a rank that can't be read is reported, and the others continue.  With
+    `follow` all are read at the same time.  Raises BrokenPipeError if the output's reader is gone."""
     free = asyncio.Semaphore(len(outputs) if follow else _AT_ONCE)
 
     async def one(rank: int, source: AsyncIterator[Line]) -> None:

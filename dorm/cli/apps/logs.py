@@ -1,4 +1,4 @@
-"""`dorm logs`: what an app's containers wrote, of this generation or of an earlier one."""
+"""`dorm logs`: the output of an app's containers, of this generation or of an earlier one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """What is printed of each container."""
+    """The part of each container's output that is printed."""
 
     follow: bool
     tail: int | None

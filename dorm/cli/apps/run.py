@@ -125,7 +125,7 @@ def run_app(
     from events.spec import check_spec
 
     if not command[0]:
-        raise WrongUsage("COMMAND: its first word is a program, not nothing", code="usage.nothing_to_do")
+        raise WrongUsage("COMMAND: the first word must be a program's name", code="usage.nothing_to_do")
     if folder is not None and not folder.startswith("/"):
         raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
     if workdir is not None and (no_workdir or folder is not None):
@@ -178,7 +178,7 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
             else:
                 console.print(Text(f"{app.name} is accepted as {app.id}; `dorm logs -f {app.name}` follows it"))
             return DONE
-        # From here on, so that an interruption never leaves an app of which nobody knows.
+        # From here on, so that an interruption never leaves an unknown app.
         with stops() as signals:
             app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals)
             progress_console.print(Text(f"{app.name} is accepted as {app.id}"))

@@ -64,7 +64,7 @@ Settings = Annotated[
 
 
 class Given(NamedTuple):
-    """What was typed beside a command, for its spec."""
+    """Options typed with a command, for its spec."""
 
     env: Sequence[str] | None = None
     env_file: Sequence[str] | None = None
@@ -74,7 +74,7 @@ class Given(NamedTuple):
     after: Sequence[str] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the spec, with what the files hold that are named.  Raises WrongUsage, SpecError."""
+        """Return the fields of the spec, including the contents of the named files.  Raises WrongUsage, SpecError."""
         for one in self.env or ():
             if "=" not in one:
                 raise WrongUsage(f"--env: {one!r} has no value; write {one}=VALUE")

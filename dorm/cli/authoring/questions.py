@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def asked(answers: Answers, given: set[str], check: Callable[[Answers], str]) -> Answers:
-    """Return the answers after asking for all that is not `given` as an option.  `check` returns what is wrong with them, ""
-    for nothing: a wrong answer is asked for again."""
+    """Return the answers after asking for all that is not `given` as an option.  `check` returns their error, "" for
+    none: a wrong answer is asked for again."""
     for field, ask in _QUESTIONS.items():
         if field in given:
             continue

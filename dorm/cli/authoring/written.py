@@ -1,4 +1,5 @@
-"""A new spec as text: the fields that its author needs, each with what it means, and those that come next as comments."""
+"""A new spec as text: the fields that its author needs, each with its meaning, and the most useful others as
+comments."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ ABOUT: dict[Kind, str] = {
     "pytorch": "PyTorch with torch.distributed (DDP, FSDP)",
     "elastic": "a program that uses dorm.elastic, resized while it trains",
 }
-"""What each kind is for."""
+"""The purpose of each kind."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./=-]*")
 _NO_TEXT = re.compile(r"[0-9.+-]+[eE]?[0-9]*|0[xob].*|true|false|yes|no|on|off|null|y|n|\.?(inf|nan)", re.IGNORECASE)
 """Words that YAML would read as something other than text."""
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What the spec is to say."""
+    """The contents of the spec."""
 
     kind: Kind
     name: str

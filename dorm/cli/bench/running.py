@@ -1,4 +1,4 @@
-"""How a bench runs in a terminal: quiet logs, progress, and what an interruption leaves."""
+"""How a bench runs in a terminal: quiet logs, progress, and results after an interruption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Done(Protocol):
-    """What a bench returns that may be interrupted."""
+    """The result of a bench that may be interrupted."""
 
     @property
     def report(self) -> Report: ...
@@ -37,7 +37,8 @@ def measuring(name: str, verbose: int) -> Iterator[Callable[[str], None]]:
 
 
 def show_measurements(name: str, bench: Callable[[Callable[[str], None]], Done], output: Format, verbose: int) -> None:
-    """Run a bench that computes, and show its report; interrupted by Ctrl-C or SIGTERM, it reports what it has."""
+    """Run a bench that computes, and show its report; interrupted by Ctrl-C or SIGTERM, it reports its results so
+    far."""
     with measuring(name, verbose) as tell, solver_prints_elsewhere(), _sigterm_interrupts():
         done = bench(tell)
     show_report(done.report, output)

@@ -288,7 +288,7 @@ def _picture(state: State, recent: list[Text]) -> RenderableType:
 
 
 def _paused(app: App) -> str:
-    """Return what the app's adjustments cost it, by kind: those that it was live through, and restarts."""
+    """Return the cost of the app's adjustments, by kind: those that it was live through, and restarts."""
     words = ""
     for live, kind in ((True, "live"), (False, "by restart")):
         costs = [cost for record in app.history if record.live == live and (cost := cost_s(record)) is not None]

@@ -32,10 +32,9 @@ def register(app: typer.Typer) -> None:
 def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
     """Show which master leads, since when, and whether it responds; and which masters follow, and how far behind.
 
-    Masters that follow write nothing to the log, so they are asked; one that does
-    not answer within a second is not listed. The command warns if the log's
-    copies on several NATS servers are at risk, as they may be on a cluster that
-    an earlier release created.
+    Masters that follow write nothing to the log, so they are asked; a master that does not answer within a second is
+    not listed.  The command warns if the log's copies on several NATS servers are at risk, as they may be on a cluster
+    that an earlier release created.
 
     [bold]Example[/]
 

@@ -275,8 +275,8 @@ def _from_when(before: Settings, after: Settings) -> list[str]:
     if after.node_lease_s >= before.node_lease_s:
         return []
     return [
-        "the shorter lease applies on a node as soon as its agent has read of it, and for the master as soon as the node has "
-        "reported that; for a silent node the longer one counts"
+        "the shorter lease applies on a node as soon as its agent has read it, and for the master as soon as the node has "
+        "reported that; for a silent node, the longer one counts"
     ]
 
 

@@ -149,7 +149,7 @@ def _secret(found: Target) -> bytes:
 
 
 def _keep_for_good() -> None:
-    """Take what is there by now out of the garbage collector's sight.  A full collection looks at every object that the modules
+    """Exempt all present objects from garbage collection.  A full collection looks at every object that the modules
     and the state consist of, and stops all threads for a tenth of a second meanwhile."""
     gc.collect()
     gc.freeze()
@@ -179,7 +179,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 def announce(url: str, cluster: str, options: Options) -> None:
-    """Print where it is, and what it means if others reach it."""
+    """Print its address, and the consequences if others reach it."""
     from dorm.api.identity import warning
 
     console.print(Text(f"cluster {cluster!r} is at {url}: the dashboard at /, the API at /v1"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The keys of `dorm top`: what a terminal sends, and what each does to a look.  Pure."""
+"""The keys of `dorm top`: the bytes that a terminal sends, and their effect on a look.  Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 100
 
 
 def keys_in(typed: bytes) -> list[str]:
-    """Return the keys in what a terminal has sent: names of special ones, else the character; unknown ones are left out."""
+    """Return the keys in a terminal's input: names of special ones, else the character; unknown ones are left out."""
     found = []
     for match in _SEQUENCE.finditer(typed.decode("utf-8", "ignore")):
         key = _NAMES.get(match[0], match[0])

@@ -50,7 +50,7 @@ ORDERS: dict[str, Callable[[AppRow], Any]] = {
     "resized": lambda row: -row.adjustments,
     "failures": lambda row: -row.failures,
 }
-"""What apps are sorted by."""
+"""Keys by which apps are sorted."""
 
 
 class Happened(NamedTuple):
@@ -100,7 +100,7 @@ class Look(msgspec.Struct):
     lost: bool = False
     """Whether the log cannot be reached now."""
     newest: Newest = {}
-    """What apps reported beside the log."""
+    """The apps' reports beside the log."""
 
 
 def picture(state: State, recent: Recent, look: Look, *, cluster: str, now: int, width: int, height: int) -> list[Text]:
@@ -154,7 +154,7 @@ def _heading(state: State, look: Look, cluster: str) -> Text:
 
 
 def _cluster(state: State, recent: Recent, look: Look, now: int, width: int, height: int) -> list[Text]:
-    """Nodes get at most a third of the lines, events what is left of apps, and at least a few."""
+    """Nodes get at most a third of the lines, events the lines that apps leave, and at least a few."""
     lines = [_state_of(look)]
     nodes = _nodes(state, look, max(3, height // 3)) if look.nodes else []
     rows = rows_of(state, look, now)

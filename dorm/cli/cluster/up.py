@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dorm.local.companions.api import ApiProcess
 
 POLICY = "dorm-speed"
-"""Of a new cluster, unless another one is named."""
+"""The policy of a new cluster, unless another one is named."""
 _API_PORT = 4280
 """As of `dorm serve`."""
 
@@ -309,7 +309,8 @@ def _image_of(cluster: LocalCluster) -> str:
 
 
 def _open_to_all(fresh: bool) -> list[str]:
-    """Return what to say about a cluster that knows no users; of one that was just asked for it need not be said."""
+    """Return what to say about a cluster that knows no users; a cluster that was just requested so needs no such
+    line."""
     hint = "" if fresh else "; `dorm up` in a new folder (--data) creates one that authenticates its users"
     return [f"  users       open: every program on this machine may do everything{hint}"]
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dorm.client.sessions.session import Session
 
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""What a command gets as if it ran here."""
+"""Signals that a command gets as if it ran here."""
 _ENDING: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)
-"""What ends a shell on a terminal, whose keys already are what they mean."""
+"""Signals that end a shell on a terminal, where keys already arrive as such."""
 _AT_ONCE: Final = 3
 """How many Ctrl-C a command gets to end by itself."""
 _NOT_FOUND: Final = 127

@@ -65,7 +65,7 @@ def _write(descriptor: int, data: bytes) -> None:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # Somebody else has made it non-blocking.
+        except BlockingIOError:  # Another program has made it non-blocking.
             import select
 
             select.select([], [descriptor], [])

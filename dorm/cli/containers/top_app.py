@@ -1,4 +1,4 @@
-"""`dorm top APP`: what the containers of one app use, rank by rank."""
+"""`dorm top APP`: usage of the containers of one app, rank by rank."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def print_app(connected: Client, name: str) -> None:
 
 
 async def watch_app(connected: Client, name: str, keys: Keys) -> None:
-    """Draw pictures in a terminal until q; `keys` passes on what is typed.  Raises NotFound."""
+    """Draw pictures in a terminal until q; `keys` passes on the typed keys.  Raises NotFound."""
     from dorm.api.following.reports import Reports
 
     kept = Reports(connected.bus, connected.cluster)
@@ -58,7 +58,7 @@ async def watch_app(connected: Client, name: str, keys: Keys) -> None:
         keys(lambda key: done.set() if key == "q" else None),
     ):
         while not done.is_set():
-            with contextlib.suppress(LogError):  # An outage is told on stderr; the ages on the screen grow.
+            with contextlib.suppress(LogError):  # An outage is reported on stderr; the ages on the screen grow.
                 state = await connected.state()
                 if id in state.apps:
                     found, newest = state.apps[id], await connected.reported(id)

@@ -1,4 +1,4 @@
-"""What the commands of `dorm deploy` have in common: the settings file and the folder of keys."""
+"""Common parts of the commands of `dorm deploy`: the settings file and the folder of keys."""
 
 from __future__ import annotations
 

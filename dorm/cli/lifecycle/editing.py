@@ -23,8 +23,8 @@ _EDITORS = ("VISUAL", "EDITOR")
 
 
 def from_file(path: Path, spec: AppSpec) -> dict[str, Any]:
-    """Return the document of a spec file.  One that names no user is for the app's, and one that names no group for that of
-    the sweep that the app belongs to.  Raises SpecError."""
+    """Return the document of a spec file.  A spec without a user keeps the app's, and a spec without a group keeps that
+    of the app's sweep.  Raises SpecError."""
     document = load_document(path)
     if not isinstance(document, dict):
         raise SpecError(f"{path}: a spec is a map with name, command and demand", code="spec.not_a_map")

@@ -85,7 +85,7 @@ def _print_cut(cut: LogRotated) -> None:
 async def _show_plan(
     url: str | None, cluster: str | None, keep_records: int | None, keep_s: float | None, output: Format
 ) -> None:
-    """Print what a rotation would move, by the given or the usual values of what stays."""
+    """Print the records that a rotation would move, by the given or the default values of the part that stays."""
     from dorm.rotation.planning import span_of
     from dorm.rotation.policy import Policy
 

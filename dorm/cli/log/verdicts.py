@@ -69,7 +69,7 @@ def check_expected(text: str | None) -> Expected | None:
 
 
 def show_seals(report: SealReport, output: Format) -> None:
-    """Print the result.  Raises Fail if the log is not what was sealed, or nothing proves that it is."""
+    """Print the result.  Raises Fail if the log differs from its seals, or has none."""
     if output in (Format.json, Format.yaml):
         show_document(report, output)
         if wrong_with(report):

@@ -86,7 +86,7 @@ def doctor(
 
 
 def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> NodeHere | None:
-    """Return the node of this machine, None if there is none: the one that is named, or that a unit here starts."""
+    """Return the node of this machine, None if there is none: the named one, or the one that a unit here starts."""
     from dorm.deploy.installed import installed_agent
     from dorm.doctor.machine import NodeHere
 

@@ -103,7 +103,7 @@ def drain(
 
 
 def _left(state: State, nodes: list[str]) -> list[str]:
-    """Return what is left on the nodes, and what each app there waits for."""
+    """Return the apps left on the nodes, and the reason why each of them waits."""
     from dorm.core.query.views import leaving, paused_text
 
     left = [
@@ -115,7 +115,7 @@ def _left(state: State, nodes: list[str]) -> list[str]:
 
 
 async def until_empty(connected: Client, nodes: list[str], timeout: float) -> None:
-    """Show what is left on the nodes until they are empty.  Raises Fail."""
+    """Show the remaining apps on the nodes until they are empty.  Raises Fail."""
     from dorm.cli.apps.waiting import NOBODY, Leaderless, reporting_missing_master
 
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""What apps leave behind: their outputs and their checkpoints.
+"""Files that apps leave behind: their outputs and their checkpoints.
 
 cp           copies files and folders from an app and to it
 checkpoints  lists an app's checkpoints

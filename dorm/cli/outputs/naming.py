@@ -25,8 +25,8 @@ class Named(NamedTuple):
 
 
 def named(word: str) -> Named | None:
-    """Return what a word names, None if it is a path on this machine.  The path's first name says which folder is meant;
-    without one of these names it is the outputs.  Raises WrongUsage."""
+    """Return the file that a word names, None if it is a path on this machine.  The path's first name says which folder
+    is meant; without one of these names it is the outputs.  Raises WrongUsage."""
     match = _REMOTE.fullmatch(word)
     if match is None:
         return None

@@ -21,7 +21,7 @@ _SHOWN = 3
 
 async def with_workdir(connected: Client, spec: CheckedSpec, base: Path) -> CheckedSpec:
     """Return the spec with the hash of its folder in place of a path, after the folder was shipped; any other spec as it is.
-    The path is relative to `base`.  Says on stderr what was sent.  Raises Unshippable, and the log's errors."""
+    The path is relative to `base`.  Reports on stderr how much was sent.  Raises Unshippable, and the log's errors."""
     given = spec.workdir
     if not isinstance(given, str):
         return spec

@@ -60,8 +60,7 @@ def export_log(
 
     An archive holds the records byte for byte, compressed and checksummed, with
     snapshots of the state. Parquet (needs the extra `arrow`), lines of JSON and
-    CloudEvents have one event in each row. The file appears complete, or not at
-    all.
+    CloudEvents have one event in each row.  The file appears only once it is complete.
 
     [bold]Examples[/]
 
@@ -212,7 +211,7 @@ async def _shipped(log: ReadableLog, file: Path, done: dict[str, Any]) -> Copied
 
 
 def _server(url: str | None, cluster: str | None) -> str:
-    """Return the address of the server to import into.  Raises Fail for one that knows its users."""
+    """Return the address of the server to import into.  Raises Fail for a cluster that authenticates its users."""
     from events.addresses import shown
 
     found = target(url, cluster)
@@ -227,7 +226,7 @@ def _server(url: str | None, cluster: str | None) -> str:
 
 
 async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, Any]:
-    """Import the log; return what was done.  Raises Fail if the new log gives another state."""
+    """Import the log; return the result.  Raises Fail if the new log gives another state."""
     from dorm.core.state import digest
     from events.addresses import shown
     from events.nats.importing import import_log as put

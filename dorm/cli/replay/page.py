@@ -63,7 +63,7 @@ async def write(
     output: Path, since: Moment | None, until: Moment | None, *, force: bool, file: Path | None, url: str | None,
     cluster: str | None,
 ) -> None:  # fmt: skip
-    """Write the page, and print what it holds and leaves out."""
+    """Write the page, and print its contents and omissions."""
     from dorm.web.offline import page as offline
     from replay.page.recording import record
     from replay.whole_file import in_thread, whole_file

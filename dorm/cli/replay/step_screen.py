@@ -239,7 +239,7 @@ class StepApp(App[None]):
         asked.value = "" if what == "go" else str(self._search)
         self.query_one("#status").display = False
         asked.display = True
-        # At once: what is typed next is for it.
+        # At once: it gets the next keys.
         self.screen.set_focus(asked)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -274,8 +274,8 @@ class StepApp(App[None]):
     # --- moving ---------------------------------------------------------------------------------------------------------
 
     def _ask_for(self, move: Move) -> None:
-        """Queue a move; steps of the same kind are merged, and of moves of which only the last matters there is one at a
-        time."""
+        """Queue a move; steps of the same kind are merged, and of moves that replace each other only the last one is
+        made."""
         last = self._moves[-1] if self._moves else None
         if isinstance(move, Step) and isinstance(last, Step) and move.what == last.what:
             count = max(-_MOST_AT_ONCE, min(last.count + move.count, _MOST_AT_ONCE))

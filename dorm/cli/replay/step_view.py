@@ -124,7 +124,7 @@ def _event_line(view: View, one: Logged, width: int) -> Text:
 
 
 def change_lines(view: View) -> Text:
-    """Return what the record changed, a line for each thing."""
+    """Return the record's changes, a line for each thing."""
     found, lines = view.found, []
     for things, words in ((found.apps, of_app), (found.nodes, of_node)):
         for thing in things:

@@ -112,7 +112,7 @@ def _groups(by: str) -> tuple[str, ...]:
     names = [name.strip() for name in by.split(",") if name.strip()]
     unknown = [name for name in names if name not in (*GROUPS, "resource")]
     if unknown or not names:
-        what = f"{unknown[0]!r} is nothing to sum up by" if unknown else "it names nothing"
+        what = f"unknown key {unknown[0]!r}" if unknown else "it names nothing"
         raise WrongUsage(f"--by: {what}; write user, app, node or resource", code="usage.by.unknown")
     return tuple(name for name in names if name != "resource")
 

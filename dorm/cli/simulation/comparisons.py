@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("m", 60.0))
 _MANY_UNITS = 3
-"""A time is shown in the largest unit of which it has at least this many."""
+"""A time is shown in the largest unit that it holds at least this many times."""
 _MOST_NAMED = 3
 _LONGEST_REASON = 120
 _EQUAL = 1e-3
-"""Figures of several seeds that differ by no more than this part are shown as one."""
+"""Figures of several seeds that differ by at most this part are shown as one."""
 
 
 class _Figure(NamedTuple):

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def complete_workload(incomplete: str) -> list[str]:
-    """Complete kinds of workloads, and after the colon of one that is read from a file, file names."""
+    """Complete kinds of workloads, and file names after the colon of a kind that is read from a file."""
     from replay.simulator.workloads.by_name import KINDS
 
     kind, colon, path = incomplete.partition(":")
@@ -52,7 +52,7 @@ def complete_workload(incomplete: str) -> list[str]:
 
 
 def complete_contender(incomplete: str) -> list[str]:
-    """Complete policies, and the parameters of the one that is being typed."""
+    """Complete policies, and the parameters of the policy that is being typed."""
     from dorm.policies.registry import names, policy
 
     begin, comma, last = incomplete.rpartition(",")
@@ -67,7 +67,7 @@ def _target(text: str) -> str:
     if text in {*Format, *_DRAWN} or Path(text).suffix.lower() in (".html", ".png", ".json"):
         return text
     raise WrongUsage(
-        f"{text!r} is none of {', '.join([*Format, *_DRAWN])}, nor a file that ends in .html, .png or .json",
+        f"{text!r} is neither one of {', '.join([*Format, *_DRAWN])} nor a file that ends in .html, .png or .json",
         code="usage.output.unknown",
     )
 
@@ -194,7 +194,7 @@ def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
         return next((one.label for one in contenders if one.policy == "static"), "")
     if wanted not in labels:
         raise Fail(
-            f"--base {wanted!r} is none of those that are compared: {', '.join(labels)}",
+            f"--base {wanted!r} is not among the policies that are compared: {', '.join(labels)}",
             USAGE,
             code="simulation.base.unknown",
         )

@@ -177,7 +177,7 @@ def _assumed(
     cancel: list[str] | None,
     specs: list[Path] | None,
 ) -> Assumed:
-    """Return the assumptions but for settings.  Raises WrongUsage, and SpecError for a spec file."""
+    """Return the assumptions except settings.  Raises WrongUsage, and SpecError for a spec file."""
 
     from dorm.core.query.planning.assumed import Assumed, NewNodes
     from dorm.local.spec_files import load_spec
@@ -207,7 +207,7 @@ def parse_edit(text: str) -> AppUpdated:
     unknown = [key for key in given if key not in ("n_min", "n_max", "weight")]
     if unknown:
         raise WrongUsage(
-            f"edit {text!r}: there are n_min, n_max and weight, and no {unknown[0]}", code="usage.edit.malformed"
+            f"edit {text!r}: unknown field {unknown[0]}; use n_min, n_max and weight", code="usage.edit.malformed"
         )
     try:
         return msgspec.convert({"app": app, **given, "kind": "AppUpdated"}, AppUpdated)

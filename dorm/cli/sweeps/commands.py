@@ -215,7 +215,7 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
 
 
 async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event) -> Outcome:
-    """Submit it; an interruption leaves what is on the log.  Raises Fail."""
+    """Submit it; an interruption leaves the apps that are on the log.  Raises Fail."""
     from dorm.cli.signals import first_of
     from dorm.cli.source import progress_of
     from dorm.client.sweeps.submitting import submit

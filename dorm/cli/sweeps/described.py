@@ -52,7 +52,8 @@ def _scalar(text: str) -> Any:
 def document_of(
     words: Sequence[str], typed: dict[str, Any], given: dict[str, Any]
 ) -> tuple[dict[str, Any], Typed | None]:
-    """Return the sweep of a file or of a command; of the latter also what was typed.  Raises WrongUsage, SpecError."""
+    """Return the sweep of a file or of a command; for the latter also the typed words.  Raises WrongUsage,
+    SpecError."""
     from dorm.local.spec_files import load_document
     from dorm.local.spec_includes import included
     from events.spec.sweeps.expanding import FIELDS
@@ -124,6 +125,6 @@ def name_of(typed: Typed) -> str:
 
 
 def base_of(words: Sequence[str]) -> Path:
-    """Return the folder to which paths of a sweep are relative: that of its file, else the current one."""
+    """Return the folder to which paths of a sweep are relative: the folder of its file, else the current one."""
     is_path = len(words) == 1 and words[0].endswith(_FILES)
     return Path(words[0]).absolute().parent if is_path else Path.cwd()

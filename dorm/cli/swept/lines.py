@@ -25,7 +25,7 @@ SWEEPS = [
 
 
 def sweep_lines(rows: Iterable[SweepRow]) -> list[dict[str, Any]]:
-    """Return what the columns of `SWEEPS` show."""
+    """Return the cells for the columns of `SWEEPS`."""
     return [
         {
             **msgspec.to_builtins(row),
@@ -46,8 +46,8 @@ def complete_sweep(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def with_parameters(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose `parameters` are columns of their own, before the others; one that is called as another column is
-    becomes `param.NAME`."""
+    """Return a row whose `parameters` are columns of their own, before the others; a parameter with the name of another
+    column becomes `param.NAME`."""
     rest = {name: value for name, value in row.items() if name != "parameters"}
     return {(f"param.{name}" if name in rest else name): value for name, value in row["parameters"].items()} | rest
 
@@ -56,7 +56,7 @@ def grouped(
     state: State, rows: Sequence[AppRow], name: str | None, user: str, *, each: bool
 ) -> tuple[list[AppRow], list[SweepRow]]:
     """Return the lines of `dorm ps`: with the name of a sweep, those of its apps, also of ended ones; with `each`, all apps;
-    else the apps of no sweep, and each sweep of which an app has not ended.  Raises NotFound."""
+    else the apps of no sweep, and each sweep with apps that have not ended.  Raises NotFound."""
     from dorm.client.sweeps.finding import find_sweep
     from dorm.core.query.sweeps import sweep_row, sweeps
     from dorm.core.query.views import app_row

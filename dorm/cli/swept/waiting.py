@@ -44,7 +44,8 @@ class Sweeps:
         return apps
 
     def told(self, app: App, *, well: bool) -> bool:
-        """Note that an app got there, or can't any more; return False for one of no sweep, of which the caller says so."""
+        """Note that an app got there, or can't any more; return False for an app of no sweep, which the caller reports
+        itself."""
         name = self._of.get(app.id)
         if name is None:
             return False

@@ -20,7 +20,7 @@ _LONGEST = 16 * 1024
 
 
 def read_introduction(token: str | None) -> Introduction | None:
-    """Return what the token holds, None without one.  Raises WrongUsage, SecurityError."""
+    """Return the token's content, None without a token.  Raises WrongUsage, SecurityError."""
     text = os.environ.get("DORM_TOKEN", "")
     if token is not None:
         try:

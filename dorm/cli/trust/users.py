@@ -46,9 +46,9 @@ def add(
 ) -> None:
     """Add a user, or change a user's role or key; the earlier key becomes invalid.
 
-    The command writes the user's credentials to a file, which is all that the
-    user needs: `dorm context add NAME --credentials FILE`. With --public-key, the
-    private key never leaves the user's machine, and the file does not contain it.
+    The command writes the user's credentials to a file, which is everything that the user needs:
+    `dorm context add NAME --credentials FILE`. With --public-key, the private key never leaves the user's machine, and
+    the file does not contain it.
 
     [bold]Examples[/]
 

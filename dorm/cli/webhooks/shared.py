@@ -1,4 +1,4 @@
-"""Options that the commands about webhooks share, and what they have in common: a cluster, a user, a file of keys.
+"""Options and other common parts of the commands about webhooks: a cluster, a user, a file of keys.
 
 @command(app, "remove")
 async def remove(session: Session, name: Name) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from events.copying.messages import Reading, Writing
 
 _PATIENCE_S = 30.0
-"""Seconds for which a question is repeated when no node answers: servers and agents come back after an outage."""
+"""How long, in seconds, a question is repeated if no node answers: servers and agents come back after an outage."""
 _PAUSE_S = 0.5
 _ELSEWHERE = ("files.app_unknown", "files.not_mounted", "files.unavailable")
 """Refusals after which another node may have the files."""
@@ -104,7 +104,7 @@ class Files:
         return found
 
     async def read(self, where: Where, question: Reading) -> AsyncGenerator[Answer, None]:
-        """Yield the pieces of an answer from the first node that has what is asked for.  Raises as `listed`; once a piece has
+        """Yield the pieces of an answer from the first node that has the file.  Raises as `listed`; once a piece has
         come, the caller has to handle a lost connection."""
         async for piece in self._ask(where, FILES, encode(question)):
             yield piece

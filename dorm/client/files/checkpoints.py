@@ -1,7 +1,7 @@
 """The checkpoints of an app: the files in its folder, and the reports on the log about them.
 
-Apps name their files as they like.  A file whose name holds a step that the app reported is of that step.  Any other is of the
-first report after it was written, as far as the clocks of the file server and of the log agree.
+Apps name their files as they like.  A file whose name holds a step that the app reported is of that step.  Any other
+file belongs to the first report after it was written, if the clocks of the file server and of the log agree.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _of(app: App, reports: Sequence[CheckpointReport], entries: Iterable[FileEnt
 def rows(
     reports: Sequence[CheckpointReport], entries: Iterable[FileEntry], restart: int | None
 ) -> list[CheckpointFile]:
-    """Return what lies in the folder, the oldest first; files whose names begin with a dot are not complete and left out.
-    `reports` are in the order of the log, `restart` is the step from which a restart would go on."""
+    """Return the folder's contents, the oldest first; files whose names begin with a dot are not complete and left out.
+    `reports` are in the order of the log, `restart` is the step from which a restart would continue."""
     latest = {report.step: report for report in reports}
     sizes: dict[str, tuple[int, int, int]] = {}
     for entry in entries:

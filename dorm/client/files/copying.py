@@ -27,7 +27,7 @@ _AT_ONCE = 4
 
 
 class Progress:
-    """What a caller learns of a copy; the default learns nothing."""
+    """The progress of a copy for its caller; the default learns nothing."""
 
     def plan(self, files: int, size: int) -> None:
         """What to copy."""
@@ -40,7 +40,7 @@ class Progress:
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """What a copy did."""
+    """The result of a copy."""
 
     files: int
     size: int
@@ -48,7 +48,7 @@ class Copied(msgspec.Struct, frozen=True):
     unchanged: int
     """Files that were there already."""
     skipped: int
-    """What is neither a file nor a folder."""
+    """Entries that are neither files nor folders."""
 
 
 async def copy_from(files: Files, where: Where, path: str, target: Path, progress: Progress | None = None) -> Copied:
@@ -83,7 +83,7 @@ def _make(folders: Iterable[Path]) -> None:
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """Return a path below a folder on this machine.  What an agent answers must not lead out of it."""
+    """Return a path below a folder on this machine.  An agent's answer must not lead out of it."""
     names = path.split("/") if path else []
     if any(name in ("", ".", "..") or "\0" in name or os.sep in name for name in names):
         raise FilesRefused(f"the agent lists {path!r}, which leaves its folder", code="files.path.outside")
@@ -135,7 +135,7 @@ def _is_there(entry: FileEntry, there: FileEntry | None) -> bool:
 
 
 def _local(source: Path) -> tuple[list[tuple[FileEntry, Path]], list[str]]:
-    """Return the files of a folder, or the file itself, in order; and what is none."""
+    """Return the files of a folder, or the file itself, in order; and other entries."""
     if not source.is_dir():
         status = source.stat()
         return [(FileEntry("", "file", size=status.st_size, modified=status.st_mtime_ns), source)], []

@@ -1,4 +1,4 @@
-"""One file from this machine to an app, in blocks of which several are under way at once."""
+"""One file from this machine to an app, with several blocks under way at once."""
 
 from __future__ import annotations
 

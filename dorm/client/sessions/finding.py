@@ -21,7 +21,7 @@ class NotRunning(ClientError):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A container that runs, as far as the log shows."""
+    """A container that runs, by the log."""
 
     app: App
     generation: int
@@ -50,7 +50,7 @@ def running_place(app: App, rank: int | None = None) -> Place:
 
 
 def _running_generation(app: App) -> Generation:
-    """Return the latest generation of which a container runs."""
+    """Return the latest generation with a running container."""
     for number in sorted(app.generations, reverse=True):
         generation = app.generations[number]
         if any(one.state == "running" for one in generation.containers.values()):

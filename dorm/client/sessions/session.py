@@ -4,8 +4,8 @@
     async for answer in session.answers():
         ...
 
-It lasts as long as `answers` is read: closing that ends the session, and kills what runs in it.  A program that sends nothing
-for `events.sessions.messages.SILENT_S` has to `keep` it meanwhile.
+It lasts as long as `answers` is read: closing that ends the session, and kills its processes.  A program that sends
+nothing for `events.sessions.messages.SILENT_S` has to `keep` it meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class SessionFailed(ClientError):
 
 
 class Session:
-    """One session of the client's user.  `port` is that of forwarded connections, `terminal` the size of a terminal."""
+    """One session of the client's user.  `port` is the port of forwarded connections, `terminal` the size of a
+    terminal."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Session:
 
     async def write(self, data: bytes, *, last: bool = False, connection: int = 0) -> bool:
         """Send at most `CHUNK` bytes to the command, or over a connection; return once they are taken, and whether they were:
-        one that has ended takes nothing more."""
+        an ended session accepts nothing more."""
         number = self._numbers[connection] = self._numbers.get(connection, 0) + 1
         return await self._tell(Input(self._id, number, data, last, connection))
 
@@ -105,7 +106,7 @@ class Session:
             await self._tell(Alive(self._id))
 
     async def _tell(self, message: Following) -> bool:
-        """Send a message; return whether it was taken.  What is wrong with the session is in its answer."""
+        """Send a message; return whether it was taken.  The session's answer states its error."""
         try:
             async with contextlib.aclosing(self._client.bus.ask(self._subject("input"), encoded(message))) as pieces:
                 async for _ in pieces:
@@ -127,7 +128,7 @@ class Session:
             raise await self._unanswered(error, begun) from error
         except LogRefused as error:
             raise self._refused(error) from error
-        raise SessionFailed(f"the session on node {self.place.node} ended without a word; try again")
+        raise SessionFailed(f"the session on node {self.place.node} ended without an answer; try again")
 
     def _subject(self, what: str) -> str:
         client, place = self._client, self.place
@@ -155,7 +156,7 @@ class Session:
         place = self.place
         return SessionFailed(
             f"{self._client.user} may not enter containers of {place.app.name}: users enter those of their own tenant, "
-            "operators and admins all, readers none; where the NATS server's permissions are of a release before 0.6.0, "
-            "nobody does, until an admin writes them again with any `dorm user` command",
+            "operators and admins all, readers none; if the NATS server's permissions are from a release before 0.6.0, "
+            "nobody may, until an admin writes them again with any `dorm user` command",
             code="session.forbidden",
         )

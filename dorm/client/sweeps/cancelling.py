@@ -20,7 +20,7 @@ _AT_ONCE = 32
 
 
 class Cancelled(NamedTuple):
-    """What was requested."""
+    """The requested cancellations."""
 
     apps: tuple[str, ...]
     """The ids of the apps that had not ended."""

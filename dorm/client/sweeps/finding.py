@@ -43,8 +43,8 @@ def is_sweep(state: State, name: str, user: str = "") -> bool:
 
 
 def free_name(state: State, user: str, wanted: str, run_of: Callable[[str], str]) -> str:
-    """Return the name for a sweep whose user gave it none: that of the same sweep if it has not ended, else the name with
-    the first number after it that no sweep and no app has.  `run_of` returns the digest of the sweep under a name."""
+    """Return the name for a sweep whose user gave it none: the name of the same sweep if it has not ended, else the
+    name with the first number that no sweep or app uses.  `run_of` returns the digest of the sweep under a name."""
     tenant = state.known.tenant_of(user) if state.known is not None else user
     found = {name: apps for (owner, name), apps in sweeps(state).items() if owner == tenant}
     taken = {app.name for app in state.apps.values() if app.tenant == tenant}

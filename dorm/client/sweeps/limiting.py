@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 async def set_parallel(client: Client, sweep: str, parallel: int) -> int:
-    """Let at most `parallel` apps of a sweep run at once, 0 for no limit; return the limit before.  Raises NotFound; Refused
-    if nothing of it is left to run, or the limit is the one that it has; and as `dorm.client.steering.edit`."""
+    """Let at most `parallel` apps of a sweep run at once, 0 for no limit; return the limit before.  Raises NotFound;
+    Refused if no app of it is left to run, or it has this limit already; and as `dorm.client.steering.edit`."""
     apps = find_sweep(await client.state(), sweep, client.user)
     live = [app for app in apps if not app.ended and not app.cancel_requested]
     if not live:

@@ -1,9 +1,9 @@
-"""The apps of a sweep onto a cluster: many at once, each once, and what was begun can be gone on with.
+"""The apps of a sweep onto a cluster: many at once, each once, and an interrupted submission can be continued.
 
-The same document makes the same sweep, and each app says which of its apps it is.  So the same command, run again after an
-interruption or on another machine, submits what is missing.  What is under way meanwhile is not submitted twice: a
-submission's id follows from the user, the document and the app's number.  The first app is answered before the others are
-sent, for what is wrong with one of them is usually wrong with all.
+The same document makes the same sweep, and each app says which of its apps it is.  So the same command, run again after
+an interruption or on another machine, submits the missing apps.  Apps under way meanwhile are not submitted twice: a
+submission's id follows from the user, the document and the app's number.  The first app is answered before the others
+are sent, because an error in one of them is usually an error in all.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ class Outcome(msgspec.Struct, frozen=True):
 async def submit(
     client: Client, sweep: Sweep, *, answered: Callable[[int], None] = lambda _: None, answer_s: float = _ANSWER_S
 ) -> Outcome:
-    """Submit what is missing of a sweep, and wait for the answers; call `answered` with how many apps are there so far.
+    """Submit the missing apps of a sweep, and wait for the answers; call `answered` with how many apps are there so
+    far.
 
     Raises Refused if other apps have names of this sweep, if it was cancelled or is over, and if the master refuses one of its
-    apps; NoAnswer; Unsettled, and the log's errors.  After the last four the same call goes on.
+    apps; NoAnswer; Unsettled, and the log's errors.  After the last four, the same call continues.
     """
     first = await client.submission_id(f"{client.user}.{sweep.digest}.0")
     state = await client.state()
@@ -132,7 +133,7 @@ class _Submission:
         self._digest = sweep.digest
         self._begin = state.seq
         self._waiting = set(state.submissions)
-        """What had no answer at the beginning."""
+        """Apps without an answer at the start."""
         self._answered = answered
         self._answer_s = answer_s
         self._ours = {app.id for app in there}
@@ -171,7 +172,7 @@ class _Submission:
     # --- sending --------------------------------------------------------------------------------------------------------
 
     async def _send(self, specs: Sequence[CheckedSpec]) -> None:
-        """Send all, a bounded number at once.  Raises what the first that fails raises."""
+        """Send all, a bounded number at once.  Raises the error of the first one that fails."""
         tasks: set[asyncio.Task[None]] = set()
         try:
             for spec in specs:

@@ -11,15 +11,15 @@
                 for it before it has waited for `ROOM_S`, and it keeps its place through all further failures, because
                 others would be restarted to use the place.  The app therefore costs others one round of using its room
                 and one of making it again, whatever its retries, its progress and its owner's requests
-    settling    a resized app is not resized again before that generation has worked, so that no restart is in vain.  One
+    settling    a resized app is not resized again before that generation has worked, so that no restart is wasted.  One
                 that never reports settles for `TRIAL_S`, one that should report and does not for `SETTLE_S`
     held        if a generation with another number of containers than the last one that worked fails before it has worked,
                 the app falls back: to at most that number if it had grown, to at least that number if it had shrunk
 
     asked       at most what the app itself asked for (`dorm.core.apps.size_requests`)
 
-An app is held until it has run well for `retries.reset` of its spec, until its owner updates it, or until it has waited for
-that long, so that it does not wait indefinitely for a shape that does not come back.  n_min and n_max stay the outer bounds.
+An app is held until it has run well for `retries.reset` of its spec, until its owner updates it, or until it has waited
+for that long, so that it does not wait indefinitely for an earlier size.  n_min and n_max stay the outer bounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STABLE_S = 1800
 """For each failure. Two restarts in that time cost an app that needs 20 s for each about 2 % of its time."""
 
 SETTLE_S = 300
-"""Longer than most apps take to load and to make a step; one that hangs must not keep others waiting for longer."""
+"""Longer than most apps take to load and to make a step; an app that hangs must not keep others waiting for longer."""
 
 
 class Bounds(NamedTuple):
@@ -55,11 +55,11 @@ class Bounds(NamedTuple):
     n_max: int
     why: str
     asked: str = ""
-    """What the app asked for itself, if that is less than it could have otherwise."""
+    """The size that the app itself asked for, if that lowers its bounds."""
 
 
 def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
-    """At `now` (UTC ns); `claimed` is the number of containers that it has a claim to while it has no place."""
+    """At `now` (UTC ns); `claimed` is the number of containers that an app without a place has a claim to."""
     low, high, why = app.n_min, app.n_max, []
     keeps_place = app.barred and in_debt(app, now)
     for held in (None if keeps_place else app.held_most, app.held_least):
@@ -134,12 +134,12 @@ def ran_ns(app: App, until: int) -> int:
 
 
 def ran_well(app: App, until: int) -> bool:
-    """Whether it has for so long that its earlier failures are forgotten."""
+    """Whether it has run long enough for its earlier failures to be forgotten."""
     return ran_ns(app, until) >= int(app.spec.retries.reset_s * SECOND)
 
 
 def changes_at(app: App) -> Iterator[int]:
-    """When (UTC ns) its bounds change though nothing happens; may be in the past."""
+    """When (UTC ns) its bounds change although nothing happens; may be in the past."""
     current = app.current
     if app.failed_trials and current is not None and current.started_at and not current.exited:
         yield current.started_at + TRIAL_S * SECOND

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
 
 KEPT_S = 300
-"""As long as some ten restarts at 30 s: in a shorter pause growing and shrinking again costs more than the room gives."""
+"""About ten restarts of 30 s: in a shorter pause, growing and shrinking again costs more than the room gains."""
 HOLD_S = 60
-"""Nodes of one cluster that start together have joined by then."""
+"""By then, nodes of one cluster that start together have joined."""
 FIRST_S = 600
 NO_NODE = ""
-"""Stands for a node that is there and has no room left for what ran there; no node is called so."""
+"""Stands for a present node without room left for the containers that ran there; no node has this name."""
 
 
 class Claim(NamedTuple):
-    """To what an app has a claim."""
+    """The place that an app has a claim to."""
 
     place: dict[str, int]
     """Containers by node; nodes that are gone among them for an app that was interrupted."""
@@ -79,7 +79,8 @@ def last_of(app: App) -> Generation | None:
 
 
 def pausing(app: App, now: int) -> bool:
-    """Whether it can't be placed at `now` (UTC ns): its pause is not over, or what failed of it has not ended."""
+    """Whether it can't be placed at `now` (UTC ns): its pause is not over, or containers of the failed generation have
+    not ended."""
     return app.retry_at > now or (
         app.current is None and any(g.failed and not g.ended for g in app.generations.values())
     )
@@ -89,13 +90,13 @@ def first_until(state: State, app: App, for_s: int) -> int | None:
     """When (UTC ns) a right of an interrupted app that lasts this many seconds ends; None if it has none, or no node
     is available."""
     if not app.interrupted_at or app.current is not None:
-        return None  # Nearly all apps: looking at all nodes for each of them would be most of a decision.
+        return None  # Nearly all apps: looking at all nodes for each would take most of a decision.
     up = min((node.up_at for node in state.nodes.values() if node.usable), default=None)
     return None if up is None else max(app.interrupted_at, up) + for_s * SECOND
 
 
 def held_back_for(state: State, placed: dict[str, dict[str, int]], now: int) -> App | None:
-    """The first interrupted app that has to wait in an answer, and for which those that never ran have to."""
+    """The first interrupted app that has to wait in an answer; apps that never ran wait for it too."""
     for app in state.live_apps():
         may = not app.cancel_requested and not closed(app, now)
         until = first_until(state, app, HOLD_S) if may else None
@@ -105,7 +106,7 @@ def held_back_for(state: State, placed: dict[str, dict[str, int]], now: int) -> 
 
 
 def claims_end_at(state: State, app: App) -> Iterator[int]:
-    """When (UTC ns) what an interrupted app may claim changes though nothing happens; may be in the past."""
+    """When (UTC ns) an interrupted app's claim changes although nothing happens; may be in the past."""
     if app.interrupted_at and app.current is None:
         for seconds in (HOLD_S, FIRST_S):
             if (until := first_until(state, app, seconds)) is not None:

@@ -42,7 +42,7 @@ def held_since(current: Generation) -> int:
 
 
 def usual_adjust_s(state: State) -> float | None:
-    """Return the median cost of a restart over the apps for which it was measured, running or ended; None if there
+    """Return the median cost of a restart over the apps with a measured one, running or ended; None if there
     are none.
 
     A median, because one app's minutes say nothing about the others."""
@@ -59,12 +59,12 @@ def cost_s(record: AdjustmentRecord) -> float | None:
     """Return the cost of one adjustment in seconds; None while it is in progress, and if it is unknown: for an app that
     reported steps and whose pace with the earlier containers was not measured.
 
-    The pause lasts from the decision, or the end of what was prepared ahead, until the app ran again: all its containers had
+    The pause lasts from the decision, or the end of the preparation, until the app ran again: all its containers had
     started, and, if the app reports progress, it worked again: the time of its first report less the time that its steps took.
-    They are taken at the earlier pace, scaled by the containers: an app may report progress seldom, and one that shrank takes
-    longer for each step.  Until it has checkpointed and stopped, the app may still work, so this is an upper bound of its
-    standstill; work done meanwhile can't be distinguished from lost work.  Lost work is the steps done after the checkpoint,
-    at the earlier pace.
+    They are taken at the earlier pace, scaled by the containers: an app may report progress seldom, and takes longer
+    for each step after it shrank.  Until it has checkpointed and stopped, the app may still work, so this is an upper
+    bound of its standstill; work done meanwhile can't be distinguished from lost work.  Lost work is the steps done
+    after the checkpoint, at the earlier pace.
 
     A live adjustment costs the pause that its leader reported: the app works until then and loses nothing.
     """

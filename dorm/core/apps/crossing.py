@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def crossing(state: State, changes: list[Resize]) -> str | None:
-    """Return a live app of these changes that moves into room which others leave only once its own is free: all of them would
-    wait forever, because members leave when their successors train.  A restart of it frees its room first.  None if every
-    change comes to its end."""
+    """Return a live app of these changes that moves into room which others leave only once its own is free: all of them
+    would wait forever, because members leave only once their successors train.  A restart of it frees its room first.
+    None if every change comes to its end."""
     moves = _moves(state, changes)
     decided = {change.app for change in changes if change.adjustment == "live"}
     if len(moves) < 2 or not decided & moves.keys():
@@ -40,7 +40,7 @@ def crossing(state: State, changes: list[Resize]) -> str | None:
 
 
 def _free(state: State, changes: Mapping[str, Resize], moves: Collection[str]) -> dict[str, Counter[str]]:
-    """Return what is free on each node once everything has left that waits for no room."""
+    """Return the free room on each node once all members have left that wait for no room."""
     free = {node.id: Counter(node.capacity) for node in state.nodes.values()}
     for app in state.live_apps():
         generation, change = app.current, changes.get(app.id)

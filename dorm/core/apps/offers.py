@@ -1,4 +1,4 @@
-"""What nodes offer beyond resources, what apps need of it, and how both reach the policies.
+"""Offers of nodes beyond resources, the apps' needs for them, and how both reach the policies.
 
 Policies know only labels and requirements (`events.spec.requirements`). The problem therefore has labels for what a
 node offers (`labels_of`), and each app's requirement includes what its spec needs (`require_of`):
@@ -9,8 +9,8 @@ node offers (`labels_of`), and each app's requirement includes what its spec nee
     environment                       its agent builds apps' environments
     environment/3.12                  and has that Python; `environment/any` if images bring their own
 
-A volume whose folder is missing on a node now has no label, so nothing new goes there.  What runs there already is left alone
-(`waits_for_volume`): it holds the folder open, and the mount may be back in a moment.
+A volume whose folder is missing on a node now has no label, so nothing new goes there.  Containers that already run
+there are left alone (`waits_for_volume`): they hold the folder open, and the mount may be back in a moment.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _builds(node: Node, spec: AppSpec) -> bool:
 
 
 def _check_environment(nodes: list[Node], spec: AppSpec) -> None:
-    """Raises SpecError if no node builds what the spec asks for."""
+    """Raises SpecError if no node builds the environment of the spec."""
     if any(_builds(node, spec) for node in nodes):
         return
     found = {version for node in nodes if isinstance(node.offers, NodeOffers) for version in node.offers.pythons}
@@ -176,7 +176,7 @@ def _serves(node: Node, volume: Volume, owner: str) -> bool:
 
 
 def _check_volume(nodes: list[Node], volume: Volume, owner: str) -> None:
-    """Say why no node at all serves a volume.  Raises SpecError."""
+    """Return why no node serves a volume.  Raises SpecError."""
     where = f"volumes.{volume.name}"
     offers = [offer for node in nodes if (offer := volumes_on(node).get(volume.name)) is not None]
     if not offers:
@@ -240,7 +240,7 @@ def trouble_with_volumes(node: Node) -> str:
 
 
 def shown_volumes(node: Node) -> dict[str, str]:
-    """Return a node's volumes by name, with what apps may do there, in words."""
+    """Return a node's volumes by name, with the permitted access, in words."""
     return {name: _shown(offer) for name, offer in sorted(volumes_on(node).items())}
 
 

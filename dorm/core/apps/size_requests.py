@@ -44,7 +44,7 @@ def requested(app: App, now: int) -> tuple[int, str] | None:
 
 
 def counts_from(app: App) -> Iterator[int]:
-    """Yield when (UTC ns) a request begins to count though nothing happens; may be in the past."""
+    """Yield when (UTC ns) a request begins to count although nothing happens; may be in the past."""
     if app.size_request is not None and app.size_request.before:
         yield counts_at(app.size_request)
 

@@ -42,7 +42,7 @@ def point_of(state: State, generation: Generation) -> MeasuredSpeed | None:
 
 
 def with_point(points: list[MeasuredSpeed], new: MeasuredSpeed) -> list[MeasuredSpeed]:
-    """Return the points, ascending by partition, with a further stretch added to that of the same partition."""
+    """Return the points, ascending by partition, with a further stretch added to the point of the same partition."""
     steps, ns = new.steps, new.ns
     others = []
     for point in points:
@@ -70,9 +70,9 @@ def measured(state: State, app: App) -> tuple[Measured, ...]:
 
 
 class Alike:
-    """What apps with the same image and command have shown, for those that have shown nothing themselves.
+    """Measurements of apps with the same image and command, for apps without measurements of their own.
 
-    Only apps of the same user count: what one user's apps report decides nothing for another's."""
+    Only apps of the same user count: reports of one user's apps decide nothing for another's."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -84,7 +84,7 @@ class Alike:
                 self._apps.setdefault(_likeness(app), []).append(app)
 
     def of(self, app: App) -> tuple[Measured, ...]:
-        """Return the points of the app most like it: the latest submitted other one that has any."""
+        """Return the points of the app most like it: the latest submitted other app that has any."""
         for other in _latest(other for other in self._apps.get(_likeness(app), ()) if other is not app):
             if points := measured(self._state, other):
                 return points

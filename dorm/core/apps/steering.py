@@ -1,4 +1,4 @@
-"""Which edits and restarts may be: the master's answer to what is asked of an app that exists.
+"""Which edits and restarts may be: the master's answer to requests about an existing app.
 
 An edit is checked like a submission, and names the spec on which it is based, so that the second of two editors has
 to repeat the edit. A restart is for an app that runs or pauses, or that has failed or was cancelled and is still
@@ -134,7 +134,7 @@ def _stale(app: App) -> SpecError:
 
 
 def check_agents(state: State) -> None:
-    """Refuse if a node's agent would start what the app had before.  Raises SpecError."""
+    """Refuse if a node's agent would start the app's earlier spec.  Raises SpecError."""
     old = sorted(node.id for node in state.nodes.values() if not node.gone and EDITS not in node.able)
     if old:
         named = ", ".join(old[:3]) + (f" and {len(old) - 3} more" if len(old) > 3 else "")

@@ -1,7 +1,7 @@
-"""What a policy is asked, and what is made of its answer: from a state to an allocation.
+"""The question to a policy, and the use of its answer: from a state to an allocation.
 
-Policies know nothing of failures, retries and outages.  What follows from those is in the problem that they are given
-(claims, bounds, who is pinned) and in who is in it:
+Policies know nothing of failures, retries and outages.  Their consequences are in the problem (claims, bounds, pinned
+apps), and in the choice of its apps:
 
     alone       apps for which nobody is resized (`dorm.core.apps.bounds`) are left out if they would make anybody
                 change, and then given what is free beside everybody else, unless it is being cleared for another
@@ -43,15 +43,15 @@ _ITS_OWN = ("no_nodes", "drained", "ports", "constraint")
 
 
 class Question(NamedTuple):
-    """What a policy is asked at one moment."""
+    """The question to a policy at one moment."""
 
     problem: Problem
     settling: tuple[str, ...]
     """Apps that are pinned because they have not worked since their last resize."""
     kept: tuple[str, ...]
-    """Apps that pause and hold room: nothing can be decided about them now."""
+    """Apps that pause and hold room: no decision about them is possible now."""
     give_way: tuple[str, ...]
-    """Those of them in whose room an app that waits may start."""
+    """Those of them whose room a waiting app may use."""
 
     @property
     def decided(self) -> Problem:
@@ -87,8 +87,9 @@ def ask(
 
 
 def _cleared_for(state: State, problem: Problem, answer: Allocation, looping: Collection[str]) -> str:
-    """Which app waits for room that is cleared over several rounds, by the answer or by decisions before it; "" if none does.
-    What others are resized for, one of the `looping` must not take: it would have to be cleared again."""
+    """Which app waits for room that is cleared over several rounds, by the answer or by earlier decisions; "" if none
+    does.  An app of `looping` must not take the room that others are resized to free: it would have to be cleared
+    again."""
     for app in problem.apps:
         if app.current or app.id in looping or answer.counts.get(app.id):
             continue
@@ -105,7 +106,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     closed gate.
 
     An app is pinned while an adjustment of it is under way, while a part of it has ended, and while one of its nodes is
-    lost: unreachable is not failed, so nothing of it is moved before the node's lease has ended.
+    lost: unreachable is not failed, so none of its containers is moved before the node's lease has ended.
     """
     apps = []
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
@@ -136,7 +137,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
     pinned = current is not None and not _may_change(state, app, current, now)
     return AppDemand(
         id=app.id,
-        # What stays as it is goes on to take what it takes, whatever an edit has it take next.
+        # An unchanged app keeps its present demand, whatever an edit demands for the next generation.
         demand=app.needs(current) if pinned and current is not None else app.next_demand,
         weight=app.weight,
         n_min=may_have.n_min,
@@ -290,8 +291,8 @@ def _with_starts(
     give_way: Collection[str],
     may_start: Collection[str],
 ) -> Allocation:
-    """The answer, and beside all that it gives to others what the apps that `may_start` can have of the rest, if those that
-    `give_way` stand if need be."""
+    """The answer, completed by the remaining room that the apps of `may_start` can have, for which those of `give_way`
+    wait if necessary."""
     beside = []
     for app in problem.apps:
         given = answer.counts.get(app.id)
@@ -324,8 +325,8 @@ def _with_starts(
 
 
 def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[str, Waiting]:
-    """By app.  One in the middle of an adjustment keeps the reason it had, so that its going through the phases is no news
-    and the log gets a decision only if there is some."""
+    """By app.  An app in the middle of an adjustment keeps its reason, so that a change of phase alone puts no decision
+    on the log."""
     reasons: dict[str, Waiting] = {}
     for app_id, reason in sorted(answer.reasons.items()):
         if app_id in asked.kept:
@@ -340,7 +341,8 @@ def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[
 
 
 def _in_words(app_id: str, reason: Reason, asked: Question, answer: Allocation) -> Waiting:
-    """With what the policy can't know of: who is left alone for a while, and which room only looks free."""
+    """With two things that the policy can't know: which apps are left alone for a while, and which room only looks
+    free."""
     if reason.code not in ("resources", "overhead", "floor") or app_id in asked.settling:
         return Waiting(code=reason.code, text=reason.text)
     text = reason.text

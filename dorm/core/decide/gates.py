@@ -1,4 +1,4 @@
-"""What follows from gates.
+"""Consequences of gates.
 
 stops   an app with a closed gate gives its containers back: a decision stops it as it would by a policy's answer
 over    an app whose gate will never open ends, and so does one that has run for as long as it may

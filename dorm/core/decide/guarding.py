@@ -54,7 +54,7 @@ class Guarded:
 
 
 def announced(name: str) -> tuple[PolicyPlugin, ...]:
-    """Return what a master says of this policy at its election: nothing of one of Dorm's own.  Raises UnknownPolicy,
+    """Return what a master says of this policy at its election: nothing for Dorm's own policies.  Raises UnknownPolicy,
     PolicyFailure."""
     if built_in(name):
         return ()

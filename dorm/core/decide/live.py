@@ -1,4 +1,5 @@
-"""What follows for an app that is resized while it runs: its members' releases, their ends, and what became of each change.
+"""Consequences for an app that is resized while it runs: its members' releases, their ends, and what became of each
+change.
 
 Pure, like all decisions.  `dorm.core.fold.membership` folds these facts.
 """
@@ -111,8 +112,8 @@ def _training(generation: Generation, keep: list[Container]) -> int:
 
 
 def _cost(app: App, follows: GenerationFailed | AppFailed, now: int, *, joining: bool) -> dict[str, Any]:
-    """Return what the failure costs.  Newcomers that never joined cost no retry, and never end an app whose members train: the
-    app stays at the size that works (`dorm.core.apps.bounds`)."""
+    """Return the cost of the failure.  Newcomers that never joined cost no retry, and never end an app whose members
+    train: the app stays at the size that works (`dorm.core.apps.bounds`)."""
     if isinstance(follows, AppFailed) or joining:
         return {"counted": False, "resize_at": now + int(app.spec.retries.longest_s * SECOND)}
     return {
@@ -154,7 +155,7 @@ def _whole_gangs(app: App, members: list[Container]) -> list[Container]:
 
 
 def fault(state: State, app: App, generation: Generation, now: int) -> Fault | None:
-    """Return the fault for which the whole generation fails."""
+    """Return the fault that fails the whole generation."""
     dead = _dead(generation) if app.spec.elastic == "live" else []
     return _fault(state, generation, dead) if dead else failures.fault(state, app, generation, now)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 LEASE_MARGIN_S = 10.0
-"""Added to the lease: an agent that fences itself still needs time to kill what it runs."""
+"""Added to the lease: an agent that fences itself still needs time to kill its containers."""
 
 
 def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[str] | None = None) -> list[Event]:

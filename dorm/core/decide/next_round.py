@@ -57,7 +57,7 @@ _ENDS = (
     | AppRevised
     | AppRestarted
 )
-"""Facts about an app after which nothing of it is released in the same round."""
+"""Facts about an app after which none of its containers is released in the same round."""
 MOST_ANSWERS = 1000
 LARGEST_ANSWERS = LARGEST_FACTS // 2
 """Bytes of answers that one round carries: a flood of submissions must not delay ends and releases."""
@@ -159,7 +159,7 @@ def _first(most: int, sizes: Iterable[int]) -> int:
 
 def _ends_and_failures(state: State, now: int) -> list[Event]:
     facts: list[Event] = []
-    # Runs after every record, and most apps have no news: a cheap check filters them.
+    # Runs after every record, and most apps have not changed: a cheap check filters them.
     for app in sorted(filter(_may_have_news, state.apps.values()), key=lambda app: (app.seq, app.id)):
         if app.cancel_requested and not app.ended:
             facts.append(AppCancelled(app=app.id, generation=app.generation, reason=app.cancel_reason))

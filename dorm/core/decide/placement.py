@@ -8,8 +8,8 @@ Unused ports are assigned first.
 A policy sees one number for each node (`PortRoom.most`): it can't know which node will hold the first slot of an app, and so
 needs the port for the rendezvous.  So one port is reserved for each app, up to half of the range, since an app has no more
 rendezvous on a node than containers.  Only if a node already serves more than that can an answer need more ports than
-exist: then `arrange` shrinks apps that change anyway, down to their n_min, and finally leaves out those for which no port is
-left.  An app that is left out holds nothing and blocks no other app.
+exist: then `arrange` shrinks apps that change anyway, down to their n_min, and finally leaves out those without a port.
+An app that is left out holds nothing and blocks no other app.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_QUESTIONS = 8
 
 
 class Arranged(NamedTuple):
-    """A policy's answer for which there are enough ports."""
+    """A policy's answer that has enough ports."""
 
     answer: Allocation
     changes: list[Resize]
@@ -52,9 +52,9 @@ class Arranged(NamedTuple):
 def with_ports(state: State, problem: Problem) -> Problem:
     """Return the problem with the ports of each node.
 
-    Never fewer than are in use now: the arrival of an app must not stop one that runs.  Otherwise the number follows from the
-    range and the number of apps, not from their places: a policy that is free to move all of them would oscillate if its
-    answer changed the problem."""
+    Never fewer than are in use now: the arrival of an app must not stop a running one.  Otherwise the number follows
+    from the range and the number of apps, not from their places: a policy that is free to move all of them would
+    oscillate if its answer changed the problem."""
     ranges = _shares_of_ranges(state)
     held: dict[str, int] = {}
     for app in problem.apps:
@@ -150,7 +150,7 @@ def _shares_of_ranges(state: State) -> dict[str, int]:
 
 
 class _Draft:
-    """The changes of one answer, as far as there are ports for them."""
+    """The changes of one answer that have ports."""
 
     def __init__(
         self, state: State, problem: Problem, answer: Allocation, kept: Collection[str], stopped: Collection[str]
@@ -254,8 +254,8 @@ class _Draft:
 
     @staticmethod
     def _back_to_now(app: AppDemand, counts: dict[str, int], node: str) -> bool:
-        """Return whether one container less is what it has now: its containers would count as staying, and so would its
-        ports."""
+        """Return whether one container less equals what it has now: its containers would count as staying, and so would
+        its ports."""
         return {**counts, node: counts[node] - app.gang} == app.holds
 
     def _answer_is(self, counts: dict[str, dict[str, int]]) -> None:

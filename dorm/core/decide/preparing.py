@@ -1,9 +1,9 @@
 """How long a generation works on while the next one is prepared: images pulled, containers created and not started.
 
 Stopping first would leave the app idle for as long as a pull takes, so a restart that nothing forces waits until all its nodes
-report `ContainersPrepared`.  It waits for no node for longer than `PREPARE_S`, and not at all if waiting costs more than it
-gains: if one of the app's own nodes is drained, lost, or without the folder of checkpoints, if a container of it has ended, or
-if an agent is too old to report.
+report `ContainersPrepared`.  It waits for no node longer than `PREPARE_S`, and does not wait if that costs more than it
+gains: if one of the app's own nodes is drained, lost, or without the folder of checkpoints, if a container of it has
+ended, or if an agent is too old to report.
 """
 
 from __future__ import annotations

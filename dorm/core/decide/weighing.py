@@ -1,4 +1,4 @@
-"""What an app's weight counts for: against all apps, or within its tenant.
+"""The scope of an app's weight: against all apps, or within its tenant.
 
 A user chooses the weights of her own apps.  If `weights=apps`, she thereby takes from everybody: an app of weight 9 has
 nine times the share of its neighbor.  If `weights=tenants`, all tenants weigh the same, and the weights of a tenant's

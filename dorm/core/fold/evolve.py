@@ -4,8 +4,9 @@ It is total (no record makes it raise), idempotent by natural keys (app, generat
 randomness: the same records give the same state, byte for byte.  Facts of clients, operators and agents are folded here, the
 master's rounds in `dorm.core.fold.rounds`.
 
-A replay folds millions of records, so what runs for each record does without generators, `min`, `max` and properties: each
-costs as much as several plain statements.  `dorm bench codec` measures the fold beside `msgpack.unpackb`.
+A replay folds millions of records, so the code that runs for each record avoids generators, `min`, `max` and
+properties: each costs as much as several plain statements.  `dorm bench codec` measures the fold beside
+`msgpack.unpackb`.
 """
 
 from __future__ import annotations

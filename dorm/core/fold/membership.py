@@ -6,8 +6,8 @@
     MembersLost         members ended unasked, and enough still run: these are the membership from here on
     LiveResizeFailed    it did not train in time: the next generation has the target placement
 
-Before its release a live adjustment holds nothing, so one whose newcomers lost their place is dropped.  Others may count on
-the room that its leavers were to give up, so what is planned there is void as well (`drop_change`).
+Before its release a live adjustment holds nothing, so one whose newcomers lost their place is dropped.  Others may
+count on the room that its leavers were to give up, so plans for that room are void as well (`drop_change`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def plan(state: State, app: App, generation: Generation, change: k.Resize) -> bo
 
 
 def may_be_resized_live(app: App, generation: Generation | None) -> bool:
-    """Whether a live adjustment can begin: what the decision assumed still holds."""
+    """Whether a live adjustment can begin: the decision's assumptions still hold."""
     return (
         generation is not None
         and generation.number == app.generation
@@ -92,7 +92,7 @@ def _in_force(
 
 
 def members_released(state: State, event: k.MembersReleased) -> None:
-    """Agents follow what the master wrote, so a release stands though a node changed after its basis."""
+    """Agents follow the master's records, so a release stands even if a node changed after its basis."""
     app, generation, stay = _announced(state, event)
     if app is None or generation is None or stay is None:
         return
@@ -222,7 +222,8 @@ def _dismiss(generation: Generation, slot: int) -> None:
 
 
 def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
-    """Return what the app is held at, if its newcomers failed by themselves before they joined; None if others did."""
+    """Return the size at which the app is held, if its newcomers failed by themselves before they joined; None if
+    others did."""
     current = app.current
     if current is None or current.change is None or event.failure in ("lost", "stopped", ""):
         return None

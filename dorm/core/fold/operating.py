@@ -40,7 +40,7 @@ def drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -
     if node is None or stale or node.draining == wanted:
         return ignored(state)
     if (wanted == "shutdown" and node.draining) or (wanted == "operator" and node.draining == "maintenance"):
-        return ignored(state)  # It is drained already, and what is there lasts longer or says more.
+        return ignored(state)  # It is drained already, by a request that lasts longer or says more.
     node.draining = wanted
     node.changed_seq = state.seq
     if node.usable:
@@ -52,7 +52,7 @@ def drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -
 
 
 def may_be_forgotten(state: State, name: str) -> bool:
-    """Return whether a node is known and nothing of it can run any more: it has left, or its lease has ended."""
+    """Return whether a node is known and no container on it can run any more: it has left, or its lease has ended."""
     node = state.nodes.get(name)
     return node is not None and node.gone
 

@@ -1,6 +1,6 @@
-"""The fold of plans: what a policy that plans ahead has promised (`AppPlanned`).
+"""The fold of plans: promises of a policy that plans ahead (`AppPlanned`).
 
-A plan is kept until the policy makes another, withdraws it, or another policy is set, which knows nothing of it.
+A plan is kept until the policy makes another or withdraws it, or until another policy is set.
 """
 
 from __future__ import annotations

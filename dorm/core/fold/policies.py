@@ -1,4 +1,4 @@
-"""What a state keeps about policies: whether the one in force works, when it was asked, and the plug-ins of the master."""
+"""A state's data about policies: whether the one in force works, when it was asked, and the plug-ins of the master."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def idle_ticked(state: State, basis: int) -> None:
 
 
 def choose_policy(state: State, policy: str, params: dict[str, Any]) -> None:
-    """These are in force from here on.  What failed before says nothing of them."""
+    """These are in force from here on.  Earlier failures do not concern them."""
     settings = state.settings
     if (policy, params) != (settings.policy, settings.params):
         policy_works(state)

@@ -1,4 +1,4 @@
-"""The fold of what nodes prepare for a generation while the one before works on (`Resize.prepare_s`)."""
+"""The fold of the nodes' preparations for a generation while the previous one works on (`Resize.prepare_s`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def begin_preparing(generation: Generation, change: k.Resize, now: int) -> None:
-    """Note for which nodes, and until when, the generation before works on; `now` is log time (UTC ns)."""
+    """Note which nodes the previous generation waits for while it works on, and until when; `now` is log time (UTC
+    ns)."""
     if change.prepare_s:
         generation.prepare_until = now + int(change.prepare_s * SECOND)
         generation.preparing = sorted({placed.node for placed in change.placement})

@@ -1,8 +1,8 @@
-"""The fold of what apps report in their progress files: progress, checkpoints, requests for a size
+"""The fold of the apps' reports in their progress files: progress, checkpoints, requests for a size
 (`dorm.core.apps.size_requests`), and lines that could not be used.
 
-The log has a part of an app's reports (`AppProgressed`).  What is learned from them here follows from the first and the last
-report of a stretch, so it does not depend on how many there are between.
+The log has a part of an app's reports (`AppProgressed`).  The result depends only on the first and the last report of a
+stretch, and not on how many are between them.
 """
 
 from __future__ import annotations

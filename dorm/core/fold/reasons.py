@@ -18,12 +18,12 @@ _ABOUT_GROUPS = (k.AppAccepted, k.AppCancelled, k.AppCompleted, k.AppFailed, k.A
 
 
 def note_reasons(state: State, event: k.Resized, basis: int) -> None:
-    """Note what each live app waits for."""
+    """Note the reason why each live app waits."""
     reasons = event.reasons
     for app_id in state.names.values():
         app = state.apps[app_id]
         if app_id in reasons:
-            # It was considered, so its pause is over and this is what it waits for now.
+            # The decision considered it, so its pause is over and this is why it waits now.
             app.waiting, app.retry_at = reasons[app_id], 0
         elif event.unsaid and app.seq <= basis and not app.retry_at and _below_n_max(app):
             app.waiting = UNSAID

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 def fold_round(state: State, event: k.Round, fence: int) -> Folded:
     """`fence` is the sequence of the round before.  A round of an earlier epoch, or one that was decided without
-    knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that.  So is one that leaves
-    epochs out, as no election does."""
+    knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that.  So is a round
+    that skips epochs, which no election does."""
     if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:
         state.counters.void_rounds += 1
         return "void"
@@ -167,7 +167,8 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
 
 
 def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
-    """What its failures allow it at the cost of others.  Retries, progress and updates by its owner change nothing here."""
+    """How much its failures allow it to take from others.  Retries, progress and updates by its owner change nothing
+    here."""
     if is_interruption(event):
         interrupt(state, app)
         return
@@ -222,7 +223,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     generation.resume = event.resume
     if app.spec.elastic == "live":
         generation.founders = sorted(generation.containers)
-    # Agents follow what the master wrote, so a release stands though a node changed after its basis.
+    # Agents follow the master's records, so a release stands even if a node changed after its basis.
     generation.void = False
     app.waiting_since = app.interrupted_at = 0
     previous = app.generations.get(event.previous)

@@ -22,8 +22,8 @@ from events.quantities import SECOND
 from events.times import SettingRefused
 
 LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s. If the folder itself is gone, or is back, all of them have said so by then. Nothing
-is moved from one node without it to another, or to the first node that has it back."""
+"""Agents look at their folders every 5 s.  If the folder itself is gone, or is back, all of them have reported that by
+then.  Nothing is moved from one node without it to another, or to the first node that has it back."""
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def settle_folder(state: State) -> None:
-    """After anything that it follows from has changed."""
-    # The node that has just joined does not count: it is what may be the first one to have the folder again.
+    """Called after a change of anything that determines it."""
+    # The node that has just joined does not count: it may be the first one that has the folder again.
     had = any(_has_folder(node) and node.up_at < state.time for node in state.nodes.values())
     state.checkpoints = state.settings.checkpoints or _in_use(state) or _of_most(state)
     for node in state.nodes.values():
@@ -129,7 +129,7 @@ def counts_in(state: State, app: App, generation: Generation, folder: str) -> bo
 
 
 def settle_again(state: State) -> None:
-    """Something ended, which may have kept the folder in force."""
+    """An app or a generation ended that may have kept the folder in force."""
     for node in state.nodes.values():
         if node.foreign:
             settle_folder(state)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def queue(state: State, submission: Submission, record: Record) -> Folded:
-    """Queue a submission for an answer.  Senders choose ids, so one that is taken must not displace the first."""
+    """Queue a submission for an answer.  Senders choose ids, so a repeated id must not displace the first
+    submission."""
     if submission.id in state.submissions:
         return ignored(state)
     if not can_be_kept(submission.spec):

@@ -1,7 +1,8 @@
 """Which nodes' parts a record may have changed.
 
-It is found from what the record says, never by comparing all nodes, so a decision costs as much as it changes.  A node's own
-reports of starts and exits concern no part: the node knows them, and they are in the next part that the master writes.
+They follow from the record's content, never from a comparison of all nodes, so the cost of a decision depends only on
+its changes.  A node's own reports of starts and exits concern no part: the node knows them, and they are in the next
+part that the master writes.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Concerned:
         self.nodes[fact.node] = None
         if not isinstance(fact, k.NodeLost):
             return
-        for name, nodes in list(self._of_app.items()):  # What it was to prepare is waited for no longer.
+        for name, nodes in list(self._of_app.items()):  # Nothing waits for its preparation any longer.
             app = state.apps.get(name)
             latest = app.generations.get(app.generation) if app is not None else None
             if latest is not None and fact.node in latest.preparing:

@@ -1,6 +1,6 @@
 """A node's part, derived from the state.
 
-A part holds what the master has said and the node has to act on, never what is merely planned: a live adjustment appears with
+A part holds the master's facts that the node has to act on, never mere plans: a live adjustment appears with
 its release, a membership as committed with its `MembershipCommitted`.
 """
 

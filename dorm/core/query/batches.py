@@ -24,7 +24,7 @@ class BatchNow(msgspec.Struct, frozen=True):
     noise: float | None
     """The gradient noise scale as it was reported last; None while it has reported none."""
     efficiency: float | None
-    """What a sample teaches, against one in the initial batch: (noise + initial) / (noise + now)."""
+    """The progress per sample, relative to a sample of the initial batch: (noise + initial) / (noise + now)."""
     steps: float | None
     """How many steps of the initial size one step is worth: the app's progress."""
     why: str

@@ -1,4 +1,4 @@
-"""What an event is about: the filter of tails and exports by kind, app, user and node.
+"""The apps and nodes that an event is about: the filter of tails and exports by kind, app, user and node.
 
     kind    the event's class
     app     events that name it by id, requests that name it by name, and decisions that change or mention it.  A name stands

@@ -1,4 +1,4 @@
-"""Why an app does not run though there may be room: its gates, in words."""
+"""Why an app does not run although there may be room: its gates, in words."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The newest that apps have reported: what the log has, or, if that is newer, the stream of progress beside it.
 
-Pure.  A state follows from the log alone; what is on the stream is laid over it for people, and decides nothing.
+Pure.  A state follows from the log alone; newer reports from the stream are only shown to people, and decide nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def newest_of(records: Iterable[Record]) -> Newest:
 
 
 def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
-    """Return how far an app is.  A report counts if it is of the present generation, from a node that has a part of it, and
-    newer than what the log has."""
+    """Return how far an app is.  A report counts if it is of the present generation, from a node that has a part of it,
+    and newer than the log's."""
     generation = app.generations.get(app.generation)
     at = 0
     if generation is not None:

@@ -1,4 +1,4 @@
-"""Synthetic agent events: what-if and simulations publish what an agent would."""
+"""Synthetic agent events: what-if and simulations publish an agent's facts."""
 
 from __future__ import annotations
 

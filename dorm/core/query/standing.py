@@ -1,4 +1,4 @@
-"""Each app's dominant share against the one that it would have in a perfectly fair cluster.
+"""Each app's dominant share, compared with its share in a perfectly fair cluster.
 
 The same numbers as the optimizer's (`dorm.policies.shares`, `dorm.policies.integer`), computed from a state instead of an
 answer, so a view can show them for any moment and any policy.
@@ -39,7 +39,7 @@ class Standings(msgspec.Struct, frozen=True):
     fairness_loss: float
     """F = Σ |s_i - ŝ_i| over the apps that an empty cluster could run."""
     kinds: int
-    """Number of kinds of resources: the upper bound of utilization, and half that of the fairness loss."""
+    """Number of kinds of resources: the upper bound of utilization, and half the upper bound of the fairness loss."""
 
 
 def standings(problem: Problem) -> Standings:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
 
 METRICS = {"loss": 1, "step": -1, "samples_per_s": -1, "container_s": 1}
-"""What apps of a sweep are compared by, with 1 where less is better."""
+"""Metrics by which apps of a sweep are compared, with 1 if less is better."""
 
 
 class SweepRow(msgspec.Struct, frozen=True):

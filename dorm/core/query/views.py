@@ -73,7 +73,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     checkpoints: str = ""
     """Id of its folder of checkpoints."""
     trouble: str = ""
-    """Why it gets no containers though it is up, or not those of all apps, and what to do."""
+    """Why it gets no containers, or not those of all apps, although it is up, and what to do."""
     volumes: dict[str, str] = {}
     """What apps may do in the folders that it offers, by name."""
 
@@ -218,7 +218,7 @@ class Leaving(msgspec.Struct, frozen=True):
     id: str
     containers: int
     next: str
-    """What happens to them next, in words."""
+    """Their next step, in words."""
 
 
 def leaving(state: State, node: str) -> list[Leaving]:

@@ -2,8 +2,8 @@
 
 This is how Mesos shares a cluster among frameworks (Hindman et al., NSDI 2011, §3: resource offers), with the order of offers
 by DRF (Ghodsi et al., NSDI 2011, §4.2, Algorithm 1; §4.3 for weights): the app with the lowest weighted dominant share is
-offered room for its next container.  An app takes what it can use, up to n_max, when it launches, and holds that until it
-ends: later apps get what is left.
+offered room for its next container.  An app takes all that it can use, up to n_max, when it launches, and holds it
+until it ends: later apps get the rest.
 
 Choices that the sources leave to the framework: an app launches with at least n_min containers, or takes nothing.  Of the
 offered nodes it picks the one that suits it best, as with the other policies, so that policies differ in sharing instead of
@@ -57,7 +57,7 @@ class AppLevelPolicy:
 
 
 class _Offers:
-    """Free room, and what each app has taken of it."""
+    """Free room, and the part that each app has taken."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -70,7 +70,8 @@ class _Offers:
         """Demand, requirement and n_min of apps that found no room: room only shrinks, so equal apps need not try."""
 
     def launch(self, app: int) -> bool:
-        """Take n_min containers or none; an app that was hit keeps what it can in place.  Return whether it runs now."""
+        """Take n_min containers or none; an app that was hit keeps as many containers as possible in place.  Return
+        whether it runs now."""
         instance = self.instance
         n_min = int(instance.n_min[app])
         key = (instance.demand[app].tobytes(), int(instance.requirement[app]), n_min)

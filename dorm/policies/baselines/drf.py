@@ -10,7 +10,7 @@ If the paper leaves a choice, or is about other jobs:
   anything of theirs fits (progressive filling as in §4.2 and §6): otherwise, one large container would leave the rest idle.
 * Tasks end all the time, and the share of a user shrinks by waiting.  Containers do not end by themselves, so the filling
   starts from an empty cluster at each decision, and apps shrink and grow to their new counts.  No app is stopped.
-* An app needs n_min containers to run: those that run get theirs first, then others by arrival as far as they fit.
+* An app needs n_min containers to run: running apps get theirs first, then those of the others that fit, by arrival.
 * Equal shares: the app that came first.
 * The filling treats the cluster as one machine, as the paper does; `elastic` places the counts on nodes.
 

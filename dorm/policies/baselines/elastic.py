@@ -1,9 +1,9 @@
 """From counts to partitions, for policies that choose a count for each app at every decision: `drf`, `themis` and `market`.
 
 An app keeps the containers that it may keep where they are: of those that get fewer, the nodes with the fewest are cleared;
-those that get more grow beside what they have; an app whose count stays is not moved.  Counts are chosen with the cluster
-treated as one machine, so whole containers may not fit its nodes: then an app gets what fits, at least n_min or nothing,
-and the remaining room goes to apps in the policy's own order.
+those that get more grow next to their present containers; an app whose count stays is not moved.  Counts are chosen
+with the cluster treated as one machine, so whole containers may not fit its nodes: then an app gets what fits, at least
+n_min or nothing, and the remaining room goes to apps in the policy's own order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The policy `fifo`: first come, first served, in whole partitions, without preemption.
 
 The app that came first starts as soon as all of its containers fit, and keeps them until it ends.  Without `backfill`, no
-later app starts while an earlier one waits; with it, a later app may start wherever it fits, though it may delay the first.
-(EASY backfilling, which starts a later job only if it does not delay the first, needs reliable run times: Mu'alem and
-Feitelson, IEEE TPDS 12(6), 2001.)
+later app starts while an earlier one waits; with it, a later app may start wherever it fits, even if that delays the
+first. (EASY backfilling, which starts a later job only if it does not delay the first, needs reliable run times:
+Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.)
 
 `static` differs in its purpose and its default: it gives each app a number that an operator has fixed; this policy gives the
 maximum that the app's owner asks for.
@@ -51,8 +51,8 @@ class FifoPolicy:
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Packing, dict[int, int]]:
-    """Return the partitions, and for each app that was not tried, the earlier one that blocks it.  Apps whose nodes went away
-    come before those that never ran."""
+    """Return the partitions, and for each app that was not tried, the earlier app that blocks it.  Apps whose nodes
+    went away come before those that never ran."""
     packing = Packing(instance, instance.pinned | instance.kept)
     blocked: dict[int, int] = {}
     first: int | None = None

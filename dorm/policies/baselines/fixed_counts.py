@@ -45,7 +45,7 @@ def _check_count(policy: str, name: str, value: object) -> None:
 
 
 def wanted(instance: Instance, settings: dict[str, Any]) -> Ints:
-    """Return each app's target in gangs, clipped to n_min..n_max and to what an empty cluster would hold of it."""
+    """Return each app's target in gangs, clipped to n_min..n_max and to the number that an empty cluster would hold."""
     default, counts = settings["count"], settings["counts"]
     return np.array([_wanted(instance, row, default, counts) for row in range(len(instance.apps))], np.int64)
 

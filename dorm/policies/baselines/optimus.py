@@ -126,8 +126,8 @@ class _Counting:
 
 
 def _place(instance: Instance, wanted: Ints) -> Packing:
-    """Keep apps whose count stays.  Nodes may hold less than the cluster as a whole: then an app gets what fits, at least what
-    it has or what it needs."""
+    """Keep apps whose count stays.  Nodes may hold less than the cluster as a whole: then an app gets as many
+    containers as fit, and at least its present count or n_min."""
     packing = Packing(instance, instance.pinned | (instance.kept & (instance.count == wanted)))
     movable, kept = instance.free_to_move, instance.kept
     to_place = [app for app in instance.arrival if movable[app] and wanted[app] and not packing.rows[app]]

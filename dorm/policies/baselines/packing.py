@@ -17,7 +17,7 @@ class Packing:
     """Rows of the answer, and the free room of each node."""
 
     def __init__(self, instance: Instance, stays: Flags) -> None:
-        """Apps that stay keep what they had, the others start with nothing."""
+        """Apps that stay keep their containers, the others start with none."""
         self._instance = instance
         self.rows = [dict(row) if keeps else {} for row, keeps in zip(instance.rows, stays.tolist(), strict=True)]
         self.free = integer.free_room(instance, self.rows)
@@ -60,7 +60,7 @@ class Packing:
                 del row[node]
 
     def put_back(self, app: int, row: dict[int, int]) -> bool:
-        """Place the app exactly there, or not at all; return whether it was placed."""
+        """Place the app exactly there, or nowhere; return whether it was placed."""
         demand = self._instance.demand[app]
         if any((self.free[node] < count * demand).any() for node, count in row.items()):
             return False

@@ -69,8 +69,8 @@ def _chosen(instance: Instance, wanted: Ints, order: Sequence[Choice], groups: I
 def _make_room(
     instance: Instance, packing: Packing, choice: Choice, count: int, behind: Sequence[int], groups: Ints
 ) -> None:
-    """Stop as few of the apps behind it as possible, last first, so that it fits; no app is stopped needlessly, and those for
-    which there is still room continue where they were."""
+    """Stop as few of the apps behind it as possible, last first, so that it fits; no app is stopped needlessly, and
+    apps that still have room continue where they were."""
     app, group = choice
     mask = groups == group
     others = [other for other in reversed(behind) if packing.rows[other]]

@@ -28,7 +28,7 @@ class StaticPolicy:
     `counts` ({})      containers by app id; a key that ends in `*` matches all ids with that prefix; the longest match wins
     `backfill` (false) whether a later app may start while an earlier one waits for room
 
-    A count is clipped to n_min..n_max, and to what an empty cluster would hold of the app.
+    A count is clipped to n_min..n_max, and to the number that an empty cluster would hold.
     """
 
     name = "static"
@@ -51,7 +51,7 @@ class StaticPolicy:
 
 
 def _serve(instance: Instance, wanted: Ints, *, backfill: bool) -> tuple[Ints, dict[int, int]]:
-    """Return the counts, and for each app that was not tried, the earlier one that blocks it."""
+    """Return the counts, and for each app that was not tried, the earlier app that blocks it."""
     x = np.where((instance.kept | instance.pinned)[:, None], instance.current, 0)
     free = integer.free_room(instance, integer.rows_of(x))
     blocked: dict[int, int] = {}

@@ -59,7 +59,8 @@ class TaskLevelPolicy:
 
 
 class _Slots:
-    """Free room by node, and what each app has taken of it.  Plain lists: each slot is a few numbers on two nodes."""
+    """Free room by node, and the part that each app has taken.  Plain lists: each slot is a few numbers on two
+    nodes."""
 
     def __init__(self, instance: Instance, probes: int) -> None:
         self.instance = instance
@@ -154,7 +155,7 @@ class _Slots:
 
     def _probe(self, app: int) -> int | None:
         """Probe the next `probes` nodes in its order, and return the one with the most room for it.  A full node is not probed
-        again: within one decision no app gives up what it took."""
+        again: within one decision, no app gives up its slots."""
         left = self._left.get(app)
         if left is None:
             left = self._left[app] = deque(self._order(app))

@@ -17,7 +17,7 @@ its V(G) = 1 / ρ(G) for every count G.
    lying about V useless.
 3. Leftovers go to the apps that took no part.
 
-An app holds what it wins for a lease.  Apps that win nothing are stopped when their lease has ended.
+An app holds the containers that it wins for a lease.  Apps that win nothing are stopped when their lease has ended.
 
 If the paper leaves a choice, or needs unknown data:
 
@@ -85,7 +85,7 @@ class ThemisPolicy:
 
 
 class Auction:
-    """One auction, and what each app bids."""
+    """One auction, and the bid of each app."""
 
     def __init__(self, instance: Instance, settings: dict[str, Any]) -> None:
         self.instance, self._settings = instance, settings
@@ -164,7 +164,7 @@ class Auction:
                 heapq.heappush(heap, (-self.gain(app, int(self.n[app])), place, app))
 
     def _give(self, app: int, count: int) -> bool:
-        """Give so many units, or take them if negative; return whether there was room."""
+        """Give this many units, or take them if negative; return whether there was room."""
         if count > 0 and not within(self.instance.demand[app], count, self.room):
             return False
         self.n[app] += count

@@ -49,7 +49,7 @@ class Outlook(NamedTuple):
     """The solution of the program when apps may change in part."""
 
     bound: float
-    """Upper bound on any placement's utilization, less the prices of changes, of excess and of what is missing below
+    """Upper bound on any placement's utilization, less the prices of changes, of excess and of shares missing below
     floors."""
     changing: tuple[int, ...]
     """The apps that move most, at most R."""

@@ -11,8 +11,9 @@ programming; Balas 1979): with r_i the part that changes and z_iκ what it then 
 (Dorm paper, arXiv 1704.06738, eqs. 1-4).  The hull has three pieces: the two sides of the absolute value, and the chord
 between the two integers around ŝ_i/δ_i.
 
-Most apps stay.  The program holds only candidates, and the duals show what any other app would gain by a change (column
-generation, Dantzig and Wolfe 1960): apps that would gain join, and when none would, the bound is that of the whole program.
+Most apps stay.  The program holds only candidates, and the duals show the gain of any other app by a change (column
+generation, Dantzig and Wolfe 1960): apps that would gain join, and when none would, the bound is that of the whole
+program.
 """
 
 from __future__ import annotations
@@ -181,9 +182,9 @@ class Relaxed:
     """A solved program."""
 
     value: float
-    """Utilization less the prices of changes, of excess and of what is missing below floors."""
+    """Utilization less the prices of changes, of excess and of shares missing below floors."""
     n: dict[int, float]
-    """What each app in the program gets when it changes, times the fraction of it that changes."""
+    """The containers that each app in the program gets when it changes, times the fraction of it that changes."""
     by_class: dict[int, list[tuple[int, float]]]
     """The same by class of nodes, nonzero only."""
     part: dict[int, float]
@@ -221,8 +222,8 @@ class _Rows:
 
 
 class _Build:
-    """Columns: z_iκ wherever allowed, then for each app φ_i and what is missing below its floor, then r_i for those that may
-    also stay, then ξ, and what is missing beyond the limit of a settled program."""
+    """Columns: z_iκ wherever allowed, then for each app φ_i and the share missing below its floor, then r_i for those
+    that may also stay, then ξ, and the part missing beyond the limit of a settled program."""
 
     def __init__(self, program: Program, fixed: Sequence[int], candidates: Sequence[int]) -> None:
         self.program = program

@@ -2,9 +2,10 @@
 
 The count program sees no fragmentation, and placement takes nothing back, so over many rounds, nodes are left with one or two
 devices that no app can use, because another app has the last cores beside them.  Here, a few containers of one app leave such
-a node for another with room, and as many containers of another app as fit take their place, as far as θ1 and θ2 allow, and as
-long as that is worth more than the changes cost.  It is a local search by exchanges, as for knapsacks with several
-constraints: all exchanges on some dozens of nodes are rated at once in arrays, and the best on each node is carried out.
+a node for another with room, and as many containers of another app as fit take their place, within θ1 and θ2, and as
+long as the gain exceeds the cost of the changes.  It is a local search by exchanges, as for knapsacks with several
+constraints: all exchanges on some dozens of nodes are rated at once in arrays, and the best on each node is carried
+out.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Exchange:
         order = promising[np.argsort(-np.round(value[promising], 12), kind="stable")]
         tries = dict.fromkeys(options.node[order].tolist(), TRIES)
         full: set[int] = set()
-        """Groups of apps for which earlier exchanges have just taken the room elsewhere."""
+        """Groups of apps whose room elsewhere was just taken by earlier exchanges."""
         done = False
         for at, comer in zip(order.tolist(), best[order].tolist(), strict=True):
             app, node, off = int(options.app[at]), int(options.node[at]), int(options.off[at])
@@ -137,7 +138,7 @@ class Exchange:
         return np.asarray(np.maximum(floors - n - count, 0) - np.maximum(floors - n, 0))
 
     def _comers(self, loss_price: float) -> Ints:
-        """Return a few apps of each demand: those for which one more container would be worth most."""
+        """Return a few apps of each demand: those that gain most by one more container."""
         draft, instance = self.draft, self.instance
         may = self.may_move & (draft.n >= instance.n_min) & (draft.n < instance.n_max)
         among = np.flatnonzero(may if self.left > 0 else may & self.free)

@@ -1,4 +1,4 @@
-"""Makes room for a waiting app by shrinking or moving a few running ones, as far as θ2 allows.
+"""Makes room for a waiting app by shrinking or moving a few running ones, within θ2.
 
 As few others as possible change for it.  Among those that help equally, the one furthest above its share shrinks.
 """
@@ -201,7 +201,7 @@ def _takes(free: Ints, demand: Ints) -> Ints:
 
 
 def _most_helpful(draft: Draft, app: int, may: Flags, missing: int, over: Floats) -> int | None:
-    """Return the app whose shrinking frees the most of what is missing; None if none frees any."""
+    """Return the app whose shrinking frees the most of the missing room; None if none frees any."""
     instance = draft.instance
     who, node, count = entries(draft.rows, np.flatnonzero(may).tolist())
     if not len(who):

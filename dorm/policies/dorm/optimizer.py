@@ -43,7 +43,7 @@ WAYS = ((False, False), (False, True), (True, True))
 """Ways of placing: by the program's classes of nodes or anywhere, and from scratch or in place."""
 
 PASSES = 6
-"""Passes of counting and placing: what could not be placed is not requested again."""
+"""Passes of counting and placing: containers that could not be placed are not requested again."""
 
 FINE_STEPS = 1_000
 """Apps grow by single containers unless they can have many more than this."""
@@ -139,8 +139,8 @@ class _Round:
     # Counts and places
 
     def _improve(self, draft: Draft, free: Flags, may_change: Flags, passes: int) -> bool:
-        """Compute counts, place them, and repeat without what could not be placed.  Return whether the best answer
-        improved."""
+        """Compute counts, place them, and repeat without the containers that could not be placed.  Return whether the
+        best answer improved."""
         instance, before = self.instance, self.best
         left = self.budget - int((integer.changed(instance, draft.rows) & self.kept).sum())
         program = Program(instance, self.nodes, self.terms, draft.rows, free, may_change, left)
@@ -269,7 +269,7 @@ class _Round:
             left -= 1
 
     def _fair_growth(self, app: int, n: int, loss: float) -> int:
-        """Return how many more containers θ1 allows the app: up to its share, and beyond as far as the loss budget goes."""
+        """Return how many more containers θ1 allows the app: up to its share, and beyond it within the loss budget."""
         unit, share = float(self.instance.unit[app]), float(self.terms.shares[app])
         if unit <= 0:
             return 0

@@ -238,7 +238,8 @@ class Draft:
         return int(at[int(np.argmax(np.round(cosine * DIRECTIONS) + np.minimum(length, 9.0) / 10))])
 
     def keep_in_place(self, app: int) -> None:
-        """A partition that was hit keeps what it can where it is (it holds nothing in the draft yet)."""
+        """A partition that was hit keeps as many containers as possible in place (it holds nothing in the draft
+        yet)."""
         for node, count in self.instance.rows[app].items():
             if self._usable(app, node):
                 most = min(count, self._fits(app, node), int(self.instance.n_max[app] - self.n[app]))

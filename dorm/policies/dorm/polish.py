@@ -53,8 +53,8 @@ CLOSER, CLOSER_MOST, CLOSER_FRUITLESS = 1_000, 10, 5
 few of them may change, and the choice of them decides the quality."""
 
 USUAL, HARD, EFFORT = 45, 3, 12
-"""There, the work of a program grows with the square of its cells; one of the usual number counts as 1, one that is not solved
-to the end as `HARD`, and all of them together are limited to `EFFORT`."""
+"""There, the work of a program grows with the square of its cells; a program of the usual size counts as 1, an
+unfinished one as `HARD`, and all of them together are limited to `EFFORT`."""
 
 BESIDE, WIDEST = 2, 6
 """There, each program has this many apps beside those that change, so that one can take another's place, as long as it has at
@@ -148,7 +148,7 @@ def polish(
 
 
 class Part(NamedTuple):
-    """What one program may change."""
+    """The part that one program may change."""
 
     apps: list[int]
     nodes: Flags | None

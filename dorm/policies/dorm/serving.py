@@ -1,7 +1,7 @@
 """Which apps get their n_min, and where: the first step of the optimizers.
 
-Apps whose partition was hit and apps that wait are served in place, next to the others, or by shrinking a few of them as far
-as θ2 allows (goals 1 and 2 of `dorm.policies.goals`).  Nothing else changes here.
+Apps whose partition was hit and apps that wait are served in place, next to the others, or by shrinking a few of them
+within θ2 (goals 1 and 2 of `dorm.policies.goals`).  Nothing else changes here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_TRIES = 16
 """Waiting apps for which running ones may make room in one round; a quarter of that on large clusters."""
 
 LARGE = 200_000
-"""Apps times nodes beyond which fewer ways are tried: what they would gain is a smaller part of a large cluster."""
+"""Apps times nodes beyond which fewer ways are tried: their gain is a smaller part of a large cluster."""
 
 
 class Serving:
@@ -62,7 +62,7 @@ class Serving:
         return unserved
 
     def make_room(self, draft: Draft, unserved: Sequence[int], budget: int) -> list[int]:
-        """Shrink running apps for waiting ones, as far as `budget` goes; return the apps that still wait."""
+        """Shrink running apps for waiting ones, within `budget`; return the apps that still wait."""
         instance = self.instance
         unit = np.where(np.isfinite(instance.unit), instance.unit, 0.0)
         left = list(unserved)
@@ -92,8 +92,8 @@ class Serving:
     def target(self, beside: Draft, draft: Draft, unserved: Sequence[int]) -> Rows | None:
         """Return the placement that would result if θ2 did not hold back some waiting apps; None if it holds none back.
 
-        The draft moves there as far as θ2 allows at once: the apps that stand most in the way shrink in it.  If nothing can be
-        cleared in this round, nothing is held up for it.
+        The draft moves there as far as θ2 allows in one round: the apps that stand most in the way shrink in it.  If
+        nothing can be cleared in this round, nothing is held up for it.
         """
         instance = self.instance
         if self.budget >= int(self.kept.sum()):

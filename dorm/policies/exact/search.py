@@ -41,7 +41,7 @@ SLACK = 1e-6
 
 
 class Improved(NamedTuple):
-    """An answer that is no worse than the one it started from."""
+    """An answer that is at least as good as its start."""
 
     x: Ints
     """Counts, apps by nodes."""
@@ -69,9 +69,9 @@ def improve(
     target are those of `terms`, and which of the other apps run is chosen again.
 
     `budget` is how many of the others that may stay may change; `node_limit` bounds each of up to a dozen searches (by default
-    by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain` (in units of
-    U), answers that gain less by goal 5 are not searched for, nor ties among equals, which is much faster.  If `nodes` are
-    given, everything on the others stays as in `start`."""
+    by the size of the instance).  Work grows with apps times nodes, which the caller keeps small.  With a `gain` (in
+    units of U), answers that gain less by goal 5 and ties among equals are not searched for, which is much faster.  If
+    `nodes` are given, everything on the others stays as in `start`."""
     search = Search(instance, terms, start, budget=budget, reserved=reserved, node_limit=node_limit, gain=gain)
     cells = 0
     if search.has_choices():
@@ -90,7 +90,8 @@ class Outlook(NamedTuple):
     order: list[int]
     """Apps that may stay, first those that change there, then those closest to it."""
     bound: float
-    """Upper bound on U, less the price of changes, of excess and of what is missing below floors, for the same served apps."""
+    """Upper bound on U, less the price of changes, of excess and of shares missing below floors, for the same served
+    apps."""
 
 
 def outlook(
@@ -160,11 +161,11 @@ class Search:
         self._offer(greedy.fill(self.instance, self.best, self.terms, self._closed()))
 
     def placed(self) -> Flags:
-        """Return apps that have what they need to run."""
+        """Return apps that have the containers that they need to run."""
         return goals.placed(self.instance, self.best.sum(axis=1))
 
     def reach_goals(self) -> None:
-        """Reach goals 3 to 6, once it is fixed which apps run and what is in the way."""
+        """Reach goals 3 to 6, once the running apps and the obstacles are fixed."""
         self._be_fair()
         self._reach_floors()
         if self.gain is not None:

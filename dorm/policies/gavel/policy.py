@@ -11,13 +11,14 @@ continue from their checkpoints.
 
 If the paper leaves a choice, or its public code differs:
 
-* The part that an app has received is that of its time since submission (`served_on`, `age_s`).  The public code forgets it
-  whenever X changes.  An app that never ran there has the priority 1e9 X_mj, as in that code.
+* The part that an app has received is measured over its time since submission (`served_on`, `age_s`).  The public code
+  forgets it whenever X changes.  An app that never ran there has the priority 1e9 X_mj, as in that code.
 * Pairs with X_mj = 0 come last, so no node is left idle.  Ties go to the larger X_mj, then by arrival.
 * Priorities of all types are compared together; the public code takes one type after the other.
-* An app has one count (`count`, `counts`), at most what one type holds of it.  An app whose n_min is more than any type holds
-  alone waits: it never spans types. * If the speed on some type is unknown, all are equally fast for the app (the paper's
-  heterogeneity-agnostic LAS).  Space sharing (§3.1) is left out.
+* An app has one count (`count`, `counts`), at most as many containers as one type holds.  An app whose n_min is more
+  than any type holds alone waits: it never spans types.
+* If the speed on some type is unknown, all are equally fast for the app (the paper's heterogeneity-agnostic LAS).
+  Space sharing (§3.1) is left out.
 
 A round is a decision: a master makes one after events, the simulator every 360 s as in the paper.
 """

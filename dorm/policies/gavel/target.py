@@ -37,8 +37,8 @@ DIGITS = 9
 def target(speed: Floats, count: Ints, weight: Floats, demand: Ints, capacity: Ints, holds: Ints) -> Floats | None:
     """Return X; None if the solver failed.
 
-    `speed` has apps as rows and types as columns, 0 if the app cannot run; `demand` is that of one container, `capacity`
-    that of each type, and `holds` how many containers of an app each type holds when it is empty."""
+    `speed` has apps as rows and types as columns, 0 if the app cannot run; `demand` is the demand of one container,
+    `capacity` the capacity of each type, and `holds` how many containers of an app each type holds when it is empty."""
     apps, types = speed.shape
     runs = speed > 0
     if not runs.any():

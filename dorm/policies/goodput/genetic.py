@@ -3,7 +3,7 @@
 A population of matrices goes through generations of
 
     crossover   two parents, each the better of two drawn at random, exchange the rows of all apps behind a random one
-    mutation    a row returns to what the app has now, or loses some elements; elements with free room grow at random
+    mutation    a row returns to the app's present one, or loses some elements; elements with free room grow at random
     repair      containers that an app may not have or a node cannot hold are removed
     selection   the fittest of parents and children survive
 
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Floats, Ints
 
 RESET, THIN, ZERO = 0.1, 0.1, 0.1
-"""The probability that a row returns to what the app has, that it loses elements, and that one of these is lost."""
+"""The probability that a row returns to the app's present one, that it loses elements, and that one of these is
+lost."""
 PATIENCE = 20
 """Generations without anything better after which a search stops."""
 
 
 class Space(NamedTuple):
-    """What may be allocated: apps in order of precedence as rows, nodes as columns."""
+    """The possible allocations: apps in order of precedence as rows, nodes as columns."""
 
     base: Ints
-    """What the apps have now."""
+    """The present allocation."""
     holds: Ints
     """How many units of an app a node takes while it is empty; 0 if the app may not run."""
     demand: Ints
@@ -158,7 +159,7 @@ class Search:
         state, app, node = _entries(states)
         spread = distributed[state, app]
         state, app, node = state[spread], app[spread], node[spread]
-        second = np.ones(len(state), np.bool_)  # Of each node, the first entry is that of the first app.
+        second = np.ones(len(state), np.bool_)  # The first entry of each node belongs to the first app.
         second[np.unique(state * states.shape[2] + node, return_index=True)[1]] = False
         second |= self._space.shared[node]
         states[state[second], app[second], node[second]] = 0

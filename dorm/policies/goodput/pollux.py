@@ -10,7 +10,7 @@ containers, on as few nodes as hold it.  The speed-up of an app that would have 
 
     (T - R δ) / (T + δ)        T its age, R how often it was restarted, δ the seconds that a restart costs
 
-so a young app, or one that was restarted often, is left alone.  An app without containers is started, not restarted, and pays
+so a young app, or an often restarted one, is left alone.  An app without containers is started, not restarted, and pays
 nothing; the public code multiplies it as well.  At most one app on each node lies on several nodes, since such apps slow each
 other down (§4.2, interference avoidance).  If a node is given too much, the apps that were served least come first, as in that
 code.
@@ -20,7 +20,7 @@ Fitness, fair part, restart factor, mutation and repair were compared with the p
 dominant share of one container times the number of nodes, which is a constant where all apps have the same demand, and which
 the paper does not have; it takes the fair part to lie on ⌈nodes · dominant share⌉ nodes; and no app gets more than 16 nodes.
 
-What the paper leaves to the app is decided here: the batch size of each app, by the same model (§4.1 tunes it in the app).
+The paper leaves these choices to the app: the batch size of each app, by the same model (§4.1 tunes it in the app).
 An app that has been tried with n containers at most gets 2n at most (§4.1, prior-driven exploration).  Pollux does not know
 types of nodes, nor does this policy: each node is as fast as `AppDemand.speed` says.
 

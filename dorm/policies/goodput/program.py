@@ -1,9 +1,9 @@
 """The integer program of `sia`: at most one configuration for each app, within the room of each type of nodes.
 
-A multiple-choice knapsack problem with few knapsacks.  Its linear relaxation splits few apps between two configurations, no
-more than there are knapsacks.  Rounding these down gives a first answer, and reduced costs show which configurations cannot be
-part of a better one (Sinha and Zoltners, Operations Research 27, 1979).  What is left is a small program for HiGHS, where a
-program of all configurations takes a minute for 500 apps.
+A multiple-choice knapsack problem with few knapsacks.  Its linear relaxation splits few apps between two
+configurations, at most as many as there are knapsacks.  Rounding these down gives a first answer, and reduced costs
+show which configurations cannot be part of a better one (Sinha and Zoltners, Operations Research 27, 1979).  The rest
+is a small program for HiGHS, while a program of all configurations takes a minute for 500 apps.
 """
 
 from __future__ import annotations

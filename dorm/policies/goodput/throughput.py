@@ -1,6 +1,6 @@
 """How fast an app learns: Pollux's model of throughput and efficiency (OSDI 2021, §3), fitted to the data of a problem.
 
-The time of one step of m samples on n containers, each of which takes m / n of them in s passes, is
+The time of one step of m samples on n containers, each with m / n of them in s passes, is
 
     T(n, m) = s · α + β · m / n + sync        sync = 0 for n = 1, else α' + β' · (n - 2)
 

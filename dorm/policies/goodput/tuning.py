@@ -74,8 +74,8 @@ class Tuning:
         )
 
     def batches(self, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-        """Return the best batch size of each of these apps that has containers, by their counts by node: that of the next
-        count of its curve."""
+        """Return the best batch size of each of these apps that has containers, by their counts by node: the batch size
+        of the next count of its curve."""
         found = {}
         for name, tuned in sorted(self._found.items()):
             row = counts.get(name, {})

@@ -2,15 +2,16 @@
 
 The measures are those of the paper (`game.Measures`), for apps as they are here:
 
-* The utility of an app is what its containers are, as a part of what the whole cluster is worth to it (`values`).
-* Efficiency is against the largest sum of utilities that containers as divisible as wanted would reach, with each node's
-  resources and each app's n_max as limits: a linear program.
+* The utility of an app is the worth of its containers, as a part of the worth of the whole cluster to it (`values`).
+* Efficiency is relative to the largest sum of utilities with arbitrarily divisible containers, within each node's
+  resources and each app's n_max: a linear program.
 * An app envies another if the other's resources, on their nodes, would be worth more to it: 0 below its n_min, and nothing
-  beyond its n_max.  So one at its n_max envies nobody, and one that waits envies everyone in whose place it could run.
-* Uniformity is the least utility of an app below its n_max against the largest of all.  Weights are budgets: what others
-  have is compared for each unit of them.
+  beyond its n_max.  So an app at its n_max envies no other, and a waiting app envies every app in whose place it could
+  run.
+* Uniformity is the least utility of an app below its n_max, relative to the largest of all.  Weights are budgets:
+  others' resources are compared per unit of budget.
 
-The paper's fairness is that of the worst app, which is 0 wherever one has to wait.  So the part of the apps that envy
+The paper's fairness is that of the worst app, which is 0 if any app has to wait.  So the part of the apps that envy
 nobody by more than the paper's equilibria allow is measured as well.
 """
 

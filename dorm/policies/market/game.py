@@ -49,15 +49,16 @@ class Market(NamedTuple):
 class Measures(NamedTuple):
     """Measures of a division, each between 0 and 1, 1 at best (EC 2005, §2).
 
-    The paper's fairness is about equal budgets.  With others, users compare what they have for each unit of their budgets."""
+    The paper's fairness is about equal budgets.  With unequal budgets, users compare their resources per unit of
+    budget."""
 
     efficiency: float
     """Σ U_i over the most that any division reaches, in which each machine goes to the user to whom it is worth most."""
     uniformity: float
     """min U_i / max U_i."""
     envy_freeness: float
-    """The least, over pairs of users, of the worth of a user's own part divided by that of the other's part to the same user;
-    at most 1."""
+    """The least ratio, over pairs of users, of the worth of a user's own part to the worth of the other's part for the
+    same user; at most 1."""
 
 
 def best_response(worth: Floats, others: Floats, budget: float) -> Floats:
@@ -100,7 +101,7 @@ def equilibrium(worth: Floats, budgets: Floats, close: float = CLOSE, turns: int
             gain = max(gain, better)
             move = _step(turn) * (answer - bids[user])
             bids[user], price = bids[user] + move, price + move
-        if gain <= close:  # Nobody gained when its turn came; others have moved since.
+        if gain <= close:  # No user gained in its turn; others have moved since.
             price = bids.sum(axis=0) + reserve
             gains = [_answer(worth[one], price, bids[one], float(budgets[one]), reserve)[1] for one in users]
             gain = max(gains, default=0.0)
@@ -109,7 +110,7 @@ def equilibrium(worth: Floats, budgets: Floats, close: float = CLOSE, turns: int
 
 
 def _answer(worth: Floats, price: Floats, bids: Floats, budget: float, reserve: float) -> tuple[Floats, float]:
-    """Return a user's best response, and which part of its utility it gains by it."""
+    """Return a user's best response, and the part of its utility that it gains."""
     others = np.maximum(price - bids, reserve)
     answer = best_response(worth, others, budget)
     now, then = (float((worth * one / (one + others)).sum()) for one in (bids, answer))

@@ -3,15 +3,16 @@
 `game` is the market of Feldman, Lai and Zhang (EC 2005), and finds its equilibrium; `values` computes the worth of nodes to
 apps.  An app's budget is its weight, all of which it spends at each decision.
 
-The paper divides machines as finely as wanted, and users want as much as possible.  What this policy adds:
+The paper divides machines as finely as wanted, and users want as much as possible.  This policy adds:
 
 * Containers are whole, and an app has n_min to n_max of them or none.  Its part at the equilibrium, in containers, is a
   target t: everyone gets n_min, those that run first, then by arrival; then one container after the other goes to the app
-  with the lowest n / t.  So what an app with a small n_max does not use goes to the others in proportion to their targets.
+  with the lowest n / t.  So containers that an app with a small n_max does not use go to the others in proportion to
+  their targets.
 * A part of a node in each of its resources is worth as many containers as the scarcest of them holds.  The other resources
   of that part would be idle; the filling gives them to those that can use them.
-* Containers go to the classes of nodes on which the app won, as many as it won there; where they do not fit, anywhere.  An
-  app whose count stays is not moved, though its parts may have changed.
+* Containers go to the classes of nodes on which the app won, as many as it won there; those that do not fit go
+  anywhere.  An app whose count stays is not moved, even if its parts have changed.
 
 No app is stopped.  `answers.measured` returns the efficiency, the utility uniformity and the envy-freeness of an answer of
 any policy; `dorm bench optimizer` shows them.

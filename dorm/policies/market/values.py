@@ -1,9 +1,10 @@
 """The worth of each class of nodes to each app of a problem.
 
 Nodes of one class are alike (capacity, type, and which apps may use them), so each app bids the same for all of them, and a
-class can be treated as one large machine: the equilibrium is the same.  Worth is counted in containers that the class would
-hold of the app, times their speed there against its fastest type of node, as a part of what the whole cluster is worth to it:
-so a utility of 1 is the whole cluster, and with equal weights the game is the paper's balanced one.
+class can be treated as one large machine: the equilibrium is the same.  Worth is the number of the app's containers
+that the class would hold, times their speed there relative to its fastest type of node, as a part of the worth of the
+whole cluster to it: so a utility of 1 is the whole cluster, and with equal weights the game is the paper's balanced
+one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Values(NamedTuple):
     holds: Floats
     """Units of the app that the whole class holds next to pinned apps."""
     worth: Floats
-    """w_ij; rows of apps that cannot move, or for which the cluster has no use, are 0."""
+    """w_ij; rows of apps that cannot move, or cannot use the cluster, are 0."""
 
 
 def values(instance: Instance) -> Values:

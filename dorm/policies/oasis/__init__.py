@@ -13,5 +13,5 @@ Bao, Peng, Wu, Li, "Online Job Scheduling in Distributed Machine Learning Cluste
 Start with `online`.  The first five modules are the paper's algorithm on whole instances; `planning` and `policy` run it in a
 live cluster.  Like all of `dorm.policies`, they import only `events`, and know nothing about logs and clocks.
 
-The modules' docstrings and docs/policies.md state what the paper leaves open, and the choices made here.
+The modules' docstrings and docs/policies.md state the paper's open questions, and the choices made here.
 """

@@ -98,7 +98,7 @@ class Schedule(msgspec.Struct, frozen=True):
     uses: tuple[SlotUse, ...]
     worth: float
     cost: float = 0.0
-    """At the prices by which it was chosen."""
+    """At the prices that it was chosen by."""
 
     @property
     def payoff(self) -> float:

@@ -27,7 +27,7 @@ LARGEST_COUNT = 2**31
 
 
 class Machines:
-    """One group of machines over all slots: what is used, and what it costs."""
+    """One group of machines over all slots: the used resources, and their prices."""
 
     def __init__(self, capacity: Floats, slots: int, limits: Bounds, units: Floats | None = None) -> None:
         """`capacity` by machine and kind.  Prices are for amounts divided by `units`; 1 if none are given."""
@@ -162,7 +162,7 @@ def run(cluster: Cluster, jobs: Iterable[Job], limits: Both | None = None) -> Ou
 
 
 def _uses(job: Job, workers: list[int], machines: Offer, servers: Offer) -> tuple[SlotUse, ...]:
-    """Place the workers of each slot, and their parameter servers; the first slot is that of the arrival."""
+    """Place the workers of each slot, and their parameter servers; the first slot is the slot of the arrival."""
     found = []
     here: dict[int, int] = {}
     there: dict[int, int] = {}

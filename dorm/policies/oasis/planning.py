@@ -137,7 +137,7 @@ class Planner:
         self._column = {node: place for place, node in enumerate(instance.nodes)}
         self._machines = self._market()
         self.rows: list[Row] = [{} for _ in instance.apps]
-        """What each app has now."""
+        """The present containers of each app."""
         self.plans: dict[int, Plan] = {}
         """By app; a plan without slots is withdrawn."""
         self.refused: dict[int, Refusal] = {}
@@ -264,8 +264,8 @@ class Planner:
         return True
 
     def _planned(self, app: int) -> list[tuple[slice, Row | None]]:
-        """Return what its plan gives it from the present slot on, as runs of equal slots; None if a node is gone or a gang
-        not whole."""
+        """Return the containers of its plan from the present slot on, as runs of equal slots; None if a node is gone or
+        a gang not whole."""
         plan = self.instance.apps[app].plan
         found: list[tuple[slice, Row | None]] = []
         for here, after in pairwise(plan.slots) if plan is not None else ():
@@ -388,7 +388,7 @@ class Planner:
 
     def _at_once(self, rows: list[Row], seen: _Seen, most: float) -> float:
         """Let an app that would begin with the next slot begin now, with the rest of this one, if that costs less than `most`;
-        return what it costs."""
+        return its cost."""
         if len(rows) < 2 or rows[0] or not rows[1]:
             return 0.0
         price, room, _ = seen.slot(0)

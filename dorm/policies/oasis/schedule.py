@@ -50,8 +50,8 @@ class Table(NamedTuple):
 
 
 def fill(costs: Floats, done: Ints, work: int) -> Table:
-    """`costs[t, n]` is what n containers cost in slot t: 0 for none, infinite if they do not fit; `done[t, n]`, which
-    does not fall with n, is what they do."""
+    """`costs[t, n]` is the cost of n containers in slot t: 0 for none, infinite if they do not fit; `done[t, n]`, which
+    does not fall with n, is their work."""
     slots = costs.shape[0]
     useful = np.isfinite(costs) & (done > 0)
     most = np.minimum(np.where(useful, done, 0).max(axis=1, initial=0), work)
@@ -113,8 +113,8 @@ def best_end(
     """Return the end with the largest payoff, as `fill` of all slots finds it; None if the work can't be done.
 
     Slots are looked at one by one, until no later end can be better: `worth` falls with the slot, unless it `rises`, and all
-    work costs at least as much as on the cheapest slots that may be used.  `costs(t)` are those of slot t, and `unit[t]` is
-    at most what a unit of work costs there."""
+    work costs at least as much as on the cheapest slots that may be used.  `costs(t)` are the costs of slot t, and
+    `unit[t]` is at most the cost of a unit of work there."""
     slots, most = len(done), done[:, -1]
     if int(np.minimum(most, work).sum()) < work:
         return None

@@ -6,11 +6,11 @@ In the published code (`scheduler/shockwave.py` of uw-mad-dash/shockwave), `nash
 
     max  1/(N T) Σ_j B_j log U_j  -  λ max_j R_j          (eq. 11)
     U_j = (f_j + min(n_j D, l_j)) / (f_j + l_j)           (eq. 7) the part of its work that is done when the window ends
-    R_j = max(0, l_j - n_j D)                             (eq. 10) what is left then: its maximum bounds the makespan
+    R_j = max(0, l_j - n_j D)                             (eq. 10) the rest: its maximum bounds the makespan
 
-for N apps, of which app j has run for f_j seconds, has l_j seconds left, and gets n_j of the T rounds of D seconds.  log is
-linear between `BASES`, and log 0 is log `ORIGIN`.  It is concave, so the program needs no binary variables for it, which the
-published code has.
+for N apps, where app j has run for f_j seconds, has l_j seconds left, and gets n_j of the T rounds of D seconds.  log
+is linear between `BASES`, and log 0 is log `ORIGIN`.  It is concave, so the program needs no binary variables for it,
+which the published code has.
 """
 
 from __future__ import annotations

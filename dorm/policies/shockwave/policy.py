@@ -21,8 +21,8 @@ and by its replication (JitongZ/shockwave-replication), which names them.  If th
 * Its fair share is one accelerator of G for each of N jobs, whatever they need; here 1/N of the cluster's scarcest resource,
   by weight, as the paper states egalitarian sharing.  N is the number of apps now; the paper averages it over an app's time.
 * How speeds change by dynamic adaptation follows there from a Dirichlet posterior over the batch sizes that a job is known to
-  go through (§5).  Apps here do not declare these, so l_j follows from `dorm.policies.speed.learning`: what was declared is
-  the prior, what was measured the evidence, and measurements count half after an hour.
+  go through (§5).  Apps here do not declare these, so l_j follows from `dorm.policies.speed.learning`: the declaration
+  is the prior, measurements are the evidence, and they count half after an hour.
 * It solves when a job comes or ends, and follows the plan in between.  A policy keeps nothing between calls, so here each
   decision solves again.
 * Its cluster is GPUs alone; here each kind of resource has to have room for a round.

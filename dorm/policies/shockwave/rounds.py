@@ -1,8 +1,8 @@
 """Chooses the rounds of the window for each app, given their number.
 
-Round after round, apps that need every round that is left go first; then those that get the largest part of the rounds that
-they can use, of equals the ones that run, then the largest budgets.  So a short app that gets all that it needs does not wait
-for long ones that get a part.  The remaining room goes to the apps that need longest, as in the published code
+Round after round, apps that need every round that is left go first; then apps with the largest part of the rounds that
+they can use; among equals, running apps, then the largest budgets.  So a short app that gets all its rounds does not
+wait for long apps that get a part.  The remaining room goes to the apps that need longest, as in the published code
 (`construct_schedules`), but first to those that run, since stopping them costs a restart here.
 
 The published code (`rank_in_schedule_jobs`) puts the rounds of late apps first by a second program, and follows that plan
@@ -58,7 +58,7 @@ def _filling(market: Market, running: Flags, place: Sequence[int]) -> list[int]:
 
 
 def _filled(market: Market, first: Sequence[int], filling: Sequence[int]) -> list[int]:
-    """Return the apps of one round: of `first`, then of the others, those for which there is room."""
+    """Return the apps of one round: those of `first`, then of the others, that fit."""
     free, here = np.ones(market.use.shape[1]), dict[int, None]()
     for app in (*first, *filling):
         if app not in here and (market.use[app] <= free + _ROOM).all():

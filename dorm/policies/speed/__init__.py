@@ -4,6 +4,7 @@
     by_type    the same on each type of nodes
     curves     the same relative to one container, and the remaining work
     worth      what a count of an app is worth, with the price of changing to it
+    queueing   which waiting app gets its n_min first
     lateness   how many containers keep an app from being late
     types      the types of one problem: for which apps they matter, and where these are as fast
     choosing   one count for each app, by a linear program over those that it may have

@@ -38,7 +38,7 @@ class ExactSpeedPolicy(SpeedPolicy):
     """Parameters: those of `dorm-speed`."""
 
     name = "dorm-speed-exact"
-    version = 3
+    version = 4
 
     def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
         return ExactRound(instance, settings)

@@ -24,7 +24,7 @@ from dorm.policies.dorm.serving import Serving
 from dorm.policies.goodput.tuning import Tuning
 from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
-from dorm.policies.speed import curves, lateness
+from dorm.policies.speed import curves, lateness, queueing
 from dorm.policies.speed.choosing import Chosen, choices, choose, pools
 from dorm.policies.speed.moving import Moving
 from dorm.policies.speed.resizing import Resizing
@@ -44,7 +44,7 @@ class SpeedPolicy:
     """Parameters: see `dorm.policies.parameters.SPEED`."""
 
     name = "dorm-speed"
-    version = 3
+    version = 4
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, SPEED))
@@ -102,10 +102,12 @@ class Round:
         self.status = "near"
 
     def allocation(self) -> Allocation:
+        beside, unserved = self._served()
+        if unserved:  # So it matters who comes first.
+            self.instance = queueing.in_order(self.instance, self.types, self.settings["patience_s"])
+            self.serving = Serving(self.instance, self.settings)
+            beside, unserved = self._served()
         serving, instance = self.serving, self.instance
-        one_class = np.zeros(len(instance.nodes), np.int64)
-        beside = Draft(instance, serving.staying(), one_class)
-        unserved = serving.serve(beside)
         draft = beside.copy() if unserved else beside
         left = serving.make_room(draft, unserved, serving.budget)
         target = serving.target(beside, draft, unserved) if left else None
@@ -115,6 +117,11 @@ class Round:
         if target is None and instance.nodes and instance.kinds:
             rows = self._resized(draft.rows, terms, worth)
         return self._answer(rows, self._terms(rows, target, worth), worth)
+
+    def _served(self) -> tuple[Draft, list[int]]:
+        """Return the draft in which apps that fit beside the others have their n_min, and those that do not fit."""
+        draft = Draft(self.instance, self.serving.staying(), np.zeros(len(self.instance.nodes), np.int64))
+        return draft, self.serving.serve(draft)
 
     def _terms(self, rows: Rows, target: Rows | None, worth: Worth) -> scoring.Terms:
         entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.serving.held_back

@@ -27,7 +27,7 @@ def check_place(place: str) -> str:
         return place.rstrip("/")
     if "://" in place or not place.strip():
         raise StoreError(
-            f"{place[:100]!r} is no place for archives; name a folder, or s3://BUCKET/PREFIX",
+            f"{place[:100]!r} is not a place for archives; name a folder, or s3://BUCKET/PREFIX",
             code="archive.place.malformed",
         )
     return str(Path(place).expanduser().absolute())

@@ -38,8 +38,8 @@ def connection_of(url: str, credentials: Credentials | None) -> tuple[internals.
 
 
 class Permissions:
-    """The latest requests of one connection, by their subjects: a denial names the subject alone.  And what was forbidden of
-    late that no request of nats-py waits for: subscriptions by their subjects, other questions by their reply subjects."""
+    """The latest requests of one connection, by their subjects: a denial names the subject alone.  Also, recent denials
+    that no request of nats-py waits for: subscriptions by their subjects, other questions by their reply subjects."""
 
     def __init__(self, client: Client, url: str, credentials: Credentials | None) -> None:
         """`url` is printed in messages."""
@@ -64,7 +64,7 @@ class Permissions:
         found = _DENIED.search(str(error))
         if found is None:
             return
-        subject = found[2].lower()  # As nats-py passes on all of it.
+        subject = found[2].lower()  # As nats-py passes on the whole text.
         if found[1].lower() == "subscription":
             self._forbid(subject)
             return

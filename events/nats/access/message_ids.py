@@ -1,9 +1,9 @@
-"""Ids of messages, by which a server drops duplicates, such that nobody else can know them in advance.
+"""Ids of messages, by which a server drops duplicates, and which nobody else can know in advance.
 
-A stream compares the ids of all its messages.  An id that follows from what is published could be used up by a stranger before
-its owner needs it: the server would then acknowledge the owner's message as a repeat, and store nothing.  `events.appending`
-notices that and takes another id; a keyed id cannot be taken in the first place.  It still follows from the event alone, so
-that a publisher that sends again after a crash sends the same id.
+A stream compares the ids of all its messages.  A stranger could use up an id that follows from the published content
+before its owner needs it: the server would then acknowledge the owner's message as a repeat, and store nothing.
+`events.appending` notices that and takes another id; a keyed id cannot be taken in the first place.  It still follows
+from the event alone, so that a publisher that sends again after a crash sends the same id.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def api_prefix(role: str) -> str:
 
 
 def is_person(role: str) -> bool:
-    """Return whether the role is one of people who are no admins."""
+    """Return whether the role is one of people who are not admins."""
     return role in _PEOPLE
 
 

@@ -3,8 +3,8 @@
     dorm.<cluster>.part.<node>.0    the first piece, written last: with it the part is there as a whole
     dorm.<cluster>.part.<node>.<n>  further pieces, of parts that one message can't hold
 
-Each piece names the whole that it belongs to by its hash.  Each is written on the condition that its writer knows the one
-that it replaces.  A server lets a node read the subjects of its own part alone (`dorm.security.roles`).
+Each piece names the whole that it belongs to by its hash.  A write succeeds only if its writer knows the part that it
+replaces.  A server lets a node read the subjects of its own part alone (`dorm.security.roles`).
 
 A stream supports a limited number of consumers. Nodes need theirs, so outside the log's account only nodes have
 consumers here: people who read all parts use direct requests.

@@ -1,4 +1,4 @@
-"""The comparison streams of shadows on NATS: a stream and subjects of their own, which nothing of a cluster reads.
+"""The comparison streams of shadows on NATS: a stream and subjects of their own, which no part of a cluster reads.
 
     dorm.<cluster>.shadow.<policy>.<who>   five tokens, of which the log's stream takes none
 
@@ -66,7 +66,7 @@ class Comparisons:
             except nats.js.errors.APIError as error:
                 if error.err_code not in NO_ROOM:
                     raise
-                # A server sets a stream's bytes aside, and small ones do not have so many.
+                # A server reserves a stream's bytes, and a small server does not have this many.
                 await manager.add_stream(config.evolve(max_bytes=-1))
 
     async def publish(self, body: bytes, timeout: float = 5.0) -> None:

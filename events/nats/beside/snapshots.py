@@ -75,7 +75,7 @@ class JetStreamSnapshots(Snapshots):
         for _ in range(_TRIES):
             with contextlib.suppress(Overtaken):
                 return await self._put(info, body)
-        raise LogUnavailable("snapshots: others write there all the time", code="log.contended")
+        raise LogUnavailable("snapshots: other writers keep changing them; try again", code="log.contended")
 
     async def _put(self, info: SnapshotInfo, body: bytes) -> None:
         """Store the pieces, then the index.  Raises Overtaken if another writer was first."""
@@ -107,7 +107,7 @@ class JetStreamSnapshots(Snapshots):
             with contextlib.suppress(Overtaken):
                 infos, fence = await self._read()
                 return await self._replace([one for one in infos if one != info], infos, fence)
-        raise LogUnavailable("snapshots: others write there all the time", code="log.contended")
+        raise LogUnavailable("snapshots: other writers keep changing them; try again", code="log.contended")
 
     # --- the index ------------------------------------------------------------------------------------------------------
 

@@ -86,8 +86,7 @@ class ViewedLog(EventLog):
             if error.code != "agent.no_answer":
                 raise
             raise LogUnavailable(
-                "nobody answers for the views of users: they are served beside a master (`dorm masters`); requests are "
-                "stored all the same",
+                "no master serves the views of users (`dorm masters` lists the masters); requests are still stored",
                 code="log.view.no_answer",
             ) from None
 
@@ -168,7 +167,7 @@ class ViewedLog(EventLog):
         return True
 
     async def report(self, node: str) -> Record | None:
-        """Return a node's last heartbeat, as far as it is about the own containers."""
+        """Return the part of a node's last heartbeat that concerns the tenant's own containers."""
         return await self.value(ViewQuestion(what="report", node=node), Record | None)  # type: ignore[arg-type]
 
     # --- the rest is the log's ------------------------------------------------------------------------------------------

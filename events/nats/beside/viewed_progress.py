@@ -1,4 +1,4 @@
-"""The progress beside the log as a plain user has it: that of the own apps."""
+"""The progress beside the log as a plain user has it: that of the tenant's own apps."""
 
 from __future__ import annotations
 

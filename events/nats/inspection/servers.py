@@ -28,7 +28,7 @@ class ServerState(msgspec.Struct, frozen=True):
 
     address: str
     error: str = ""
-    """Why it is not known how it is."""
+    """Why its condition is unknown."""
     name: str = ""
     version: str = ""
     answers_in_s: float = 0.0
@@ -44,7 +44,7 @@ class ClockState(msgspec.Struct, frozen=True):
 
 
 async def server_states(link: Link) -> list[ServerState]:
-    """Ask each server that was configured, or that another one announces."""
+    """Ask each configured server, and each that another one announces."""
     return list(await asyncio.gather(*(_server(address, link.credentials) for address in link.known_servers)))
 
 
@@ -84,7 +84,7 @@ async def server_clock(link: Link, cluster: str) -> ClockState | None:
 
 
 def compared(told: float, before: float, after: float) -> ClockState:
-    """Compare the time that another clock told with this one's, by which it was asked at `before` and had answered at
+    """Compare another clock's time with this one's; by this clock, the question was sent at `before` and answered at
     `after` (seconds, UTC)."""
     return ClockState(ahead_s=told - (before + after) / 2, within_s=(after - before) / 2)
 

@@ -26,7 +26,7 @@ class Copy(msgspec.Struct, frozen=True):
     server: str
     leads: bool
     current: bool
-    """Whether it has all that the leading copy has."""
+    """Whether it has all records of the leading copy."""
     offline: bool
     active_s: float
     """Seconds since the leading copy last heard from it."""
@@ -58,7 +58,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 HEARD_S = 4.0
-"""Copies hear each other once a second."""
+"""Copies exchange messages once a second."""
 
 
 async def stream_states(link: Link, cluster: str) -> list[StreamState]:
@@ -86,7 +86,7 @@ async def _state(link: Link, stream: str) -> StreamState:
 
 
 def _copies(link: Link, info: dict[str, Any]) -> list[Copy]:
-    """Return the copies, that of the leader first.  A single server does not name itself."""
+    """Return the copies, the leader's first.  A single server does not name itself."""
     cluster = info.get("cluster") or {}
     leader = cluster.get("leader") or link.server_name
     copies = [Copy(leader, True, True, False, 0.0, 0)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_READERS = 25_000
 """Readers of the log, and of the nodes' parts, at one time.  Each agent is one, and a cluster takes 20,000 connections of
-nodes.  Servers since 2.15 allow a thousand unless the stream sets a limit.  It bounds what one hostile reader can cost: a
+nodes.  Servers since 2.15 allow a thousand unless the stream sets a limit.  It bounds the cost of one hostile reader: a
 consumer takes 40 KB of the server's memory, and time of each append."""
 LARGEST_RECORD = LEAST_MAX_PAYLOAD
 """Bytes of a record with its headers.  Masters write no larger one, so the server refuses it before it takes any room, even if
@@ -39,7 +39,7 @@ On a server that has less room than that the stream has no limit of its own."""
 LARGEST_PROGRESS = 8 * 1024
 """Bytes of one report of progress with its headers."""
 PROGRESS_AGE_S = 7 * 86_400.0
-"""Seconds for which reports between two marks are kept; the marks stay on the log."""
+"""How long reports between two marks are kept, in seconds; the marks stay on the log."""
 PROGRESS_BYTES = 1024 * 1024 * 1024
 """What all of them may take; the oldest give way.  200 apps that report each second fill it in five hours."""
 PROGRESS_OF_APP = 50_000

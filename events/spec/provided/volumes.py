@@ -73,8 +73,8 @@ def volumes_of(given: Volumes) -> tuple[Volume, ...]:
 
 
 def check_volumes_form(document: dict[Any, Any]) -> None:
-    """Refuse what is neither a map of paths nor a list of maps.  Raises SpecError; the general messages know no field that has
-    two forms."""
+    """Refuse anything but a map of paths or a list of maps.  Raises SpecError; the general messages know no field that
+    has two forms."""
     given = document.get("volumes")
     if isinstance(given, dict):
         for name, at in given.items():

@@ -1,7 +1,7 @@
 """Parameters in commands and variables: `--lr {lr}` becomes `--lr 0.1`.
 
-A name in braces is a placeholder.  `${NAME}` is left to the shell, and so is everything in braces that is no name; `{{name}}`
-stands for the text `{name}`.
+A name in braces is a placeholder.  `${NAME}` is left to the shell, and so is everything in braces that is not a name;
+`{{name}}` stands for the text `{name}`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAPS = ("env", "labels")
 
 
 def check_placeholders(document: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse placeholders of names that are no parameters.  Raises SpecError."""
+    """Refuse placeholders of names that are not parameters.  Raises SpecError."""
     for path, text in _texts(document):
         for found in _PLACEHOLDER.finditer(text):
             if found[2] and found[2] not in known:

@@ -1,4 +1,4 @@
-"""What a spec has beyond an app's own fields to be several apps, as JSON Schema."""
+"""Fields that turn a spec into several apps, as JSON Schema."""
 
 from __future__ import annotations
 

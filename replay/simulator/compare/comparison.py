@@ -64,7 +64,7 @@ class Row(msgspec.Struct, frozen=True):
     unfair_share: Spread | None
     """Completed apps with ρ > 1.1: more than a tenth slower than with a fair part of the cluster."""
     late_share: Spread | None
-    """Completed apps with ρ > 1.01: the first hundredth is what a decision and a start take for any app."""
+    """Completed apps with ρ > 1.01: the first hundredth is the time of a decision and a start for any app."""
     speed_up: Spread | None
     """Mean over apps, against the comparison's base."""
     decision_s: Spread | None

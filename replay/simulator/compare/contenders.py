@@ -6,7 +6,7 @@
     static,counts=paper                 the counts of the paper's baseline on its workload
     fair:dorm,theta1=0                  with its own label
     dorm,timings=live                   its apps are resized while they run
-    task-level,task_s=2,overhead_s=0.1  how long tasks take, and what each costs
+    task-level,task_s=2,overhead_s=0.1  how long tasks take, and the cost of each
 
 A contender that shares by tasks has nothing to adjust and pays with every task; the others pay for adjustments (`timings`).
 """
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 BY_TASKS = ("task-level",)
 """Policies that assign slots to short tasks: adjusting is free, and every task pays."""
 BY_TIME = ("gavel", "optimus", "pollux", "shockwave", "sia", "srtf", "themis", "tiresias")
-"""Policies whose answer may change though nothing has happened, since they use apps' service, age or remaining work: they
-decide periodically."""
+"""Policies whose answer may change although nothing has happened, since they use apps' service, age or remaining work:
+they decide periodically."""
 ROUND_S = 60.0
 """Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
 LONG_ROUNDS_S = {"gavel": 360.0, "shockwave": 120.0}

@@ -1,10 +1,10 @@
 """Finish-time fairness: how much longer an app takes than it would with a fair part of the cluster to itself.
 
-ρ = T_shared / T_isolated (Mahajan et al., "Themis", NSDI 2020, §3): T_shared is from submission to completion, T_isolated what
-the app would have taken with 1/N of the cluster, where N is the mean number of apps that lived in its time, itself included
-(as in Sia, SOSP 2023, §5).  1/N of the cluster is n = 1 / (N δ_i) containers (δ_i is the dominant share of one), at most
-n_max, packed onto as few nodes as they need.  Between whole numbers of containers its speed is interpolated linearly; below
-one it is a fraction of one container's.
+ρ = T_shared / T_isolated (Mahajan et al., "Themis", NSDI 2020, §3): T_shared is the time from submission to completion,
+T_isolated the time that the app would have taken with 1/N of the cluster, where N is the mean number of living apps in
+its time, itself included (as in Sia, SOSP 2023, §5).  1/N of the cluster is n = 1 / (N δ_i) containers (δ_i is the
+dominant share of one), at most n_max, packed onto as few nodes as they need.  Between whole numbers of containers its
+speed is interpolated linearly; below one it is a fraction of one container's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def contention(born: Sequence[int], gone: Sequence[int]) -> NDArray[np.float64]:
 
 
 def fair_containers(unit: float, n_max: int, apps: float) -> float:
-    """Return n: 1/N of the cluster in containers, one of which has this dominant share; 0 if none fits anywhere."""
+    """Return n: 1/N of the cluster in containers of this dominant share; 0 if none fits anywhere."""
     if not math.isfinite(unit):
         return 0.0
     return min(float(n_max), 1 / (apps * unit)) if unit > 0 else float(n_max)

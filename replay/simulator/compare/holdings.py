@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Holdings:
-    """The live apps, one row each.  The last row replaces that of an ended app, so no figure pays for the past."""
+    """The live apps, one row each.  The last row replaces the row of an ended app, so the cost of figures does not grow
+    with the past."""
 
     def __init__(self, nodes: Mapping[str, Node], *, whole: bool = False) -> None:
         """`nodes` may change; call `nodes_changed` then.  `whole`: include nodes that are down or drained for now."""

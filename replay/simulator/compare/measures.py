@@ -65,7 +65,7 @@ class _Book:
         """Containers that no other app can have: before a release also those of the old generation."""
         self.held_ns = self.lost_ns = 0
         self.works_at = _NEVER
-        """When it works with its containers, as far as that is known."""
+        """When it works with its containers, if that is known."""
         self.adjusting = False
         """Whether an adjustment keeps it from working."""
         self.worked = False
@@ -130,7 +130,7 @@ class Measures:
 
     def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        del state  # The state is the one that was passed to the constructor.
+        del state  # The state is the one passed to the constructor.
         if not self._begin:
             self._begin = self._next = self._now = record.time
         if record.time > self._now:
@@ -141,7 +141,7 @@ class Measures:
             watch(self, event)
 
     def result(self, end: int | None = None) -> Run:
-        """Return what was measured until `end` (UTC ns), by default until the last record."""
+        """Return the measurements until `end` (UTC ns), by default until the last record."""
         end = max(self._now, end or 0)
         self._sample_before(end + 1)
         for book in self._live.values():
@@ -285,7 +285,7 @@ class Measures:
         book.started = book.started or self._now
 
     def _exited(self, event: k.ContainerExited) -> None:
-        """Reduce what a stopped app holds as its containers exit."""
+        """Reduce a stopped app's holding as its containers exit."""
         book = self._live.get(event.app)
         if book is not None and not book.count and book.held:
             book.run_to(self._now)

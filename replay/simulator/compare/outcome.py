@@ -21,7 +21,7 @@ LONG_S = 600.0
 
 
 class AppRun(msgspec.Struct, frozen=True, gc=False):
-    """One accepted app.  Times are log times (UTC ns), 0 for what did not happen in this run."""
+    """One accepted app.  Times are log times (UTC ns), 0 for events that did not happen in this run."""
 
     app: str
     """Its id."""

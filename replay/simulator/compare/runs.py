@@ -72,8 +72,8 @@ def run(
     timed: bool = False,
 ) -> Run:
     """Run one scenario in this thread, which it keeps busy.  Utilization and fairness are sampled every `every_s` virtual
-    seconds.  `log` is written as an archive, whole or not at all; `force` replaces an existing file.  If `timed`, the result
-    has the CPU time of each decision, the only figure that differs from run to run.
+    seconds.  `log` is written as an archive, which appears only once it is complete; `force` replaces an existing file.
+    If `timed`, the result has the CPU time of each decision, the only figure that differs from run to run.
 
     Raises SimulationError, ExportError, LogRefused, and what `tell` raises, which ends the run."""
     simulation = Simulation(scenario)
@@ -146,10 +146,11 @@ def run_all(
 ) -> list[Run]:
     """Run all scenarios, at most `workers` at once (default: one for each core); return results in the order of the scenarios.
 
-    `done` is called in this thread with the place and the result of each run as it ends; what it raises ends the others.
+    `done` is called in this thread with the place and the result of each run as it ends; its exceptions end the others.
 
-    `tell` is called several times a second with the number of ended apps and the total; what it raises (a Ctrl-C, say) ends
-    all runs and propagates.  A process needs memory only for its one run.  Raises as `run` does, for the first failure."""
+    `tell` is called several times a second with the number of ended apps and the total; an exception in it (a Ctrl-C,
+    say) ends all runs and propagates.  A process needs memory only for its one run.  Raises as `run` does, for the
+    first failure."""
     files = list(logs) if logs is not None else [None] * len(scenarios)
     total = sum(len(scenario.apps) for scenario in scenarios)
     count = min(workers or os.cpu_count() or 1, len(scenarios))

@@ -42,10 +42,10 @@ _BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel", "shockwave"), "rigid"),
     **dict.fromkeys(("optimus", "pollux", "sia"), "wide"),
 }
-"""Policies for which the workload gets the bounds that Pollux's simulator gives it; the others get it unchanged."""
+"""Policies whose workload gets the bounds of Pollux's simulator; the others get it unchanged."""
 
 _ALWAYS = ("dorm-speed", *BY_TIME)
-"""Policies whose answer may change though nothing has happened."""
+"""Policies whose answer may change although nothing has happened."""
 
 
 def scenario(workload: Workload, contender: Contender) -> Scenario:

@@ -1,6 +1,6 @@
 """Continues a real log in the simulator.
 
-history    what a log shows of its apps' work;  fitting, fitting_timings, fitting_types: models of it
+history    the apps' work, as a log shows it;  fitting, fitting_timings, fitting_types: models of it
 fork       a log continued from a moment;  fork_log: kept as an archive
 whatif     compares the log's own course, unchanged and changed;  backtest: the error of that
 starting   when a waiting app will start

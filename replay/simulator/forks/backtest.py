@@ -1,10 +1,10 @@
 """Measures how far a simulation of what happened is from what happened: the error reported beside every what-if.
 
 A backtest continues the log from the same moment, unchanged, and compares that with the rest of the log: when apps ended and
-first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  There are two kinds, by what the
-models know.  With `hindsight`, the fork has a future on the log, and the models know how much work the apps of that time
-turned out to have, so the error is the simulator's alone.  Without it (a fork at the log's end, tested at an earlier moment)
-they know what was known then, so the error is that of a forecast.
+first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  There are two kinds, by the
+knowledge of the models.  With `hindsight`, the fork has a future on the log, and the models know how much work the apps
+of that time turned out to have, so the error is the simulator's alone.  Without it (a fork at the log's end, tested at
+an earlier moment) they have the knowledge of that moment, so the error is a forecast's.
 """
 
 from __future__ import annotations

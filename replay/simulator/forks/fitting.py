@@ -1,17 +1,17 @@
 """Models of a real log's apps: how fast they work, how much work they have, how long adjusting them takes.
 
-Each part records its `Basis`, and a result names the apps for which something is a guess:
+Each part records its `Basis`, and a result names the apps with guessed parts:
 
     speed     measured paces, by number of containers; beyond them Amdahl's law, fitted to the app's own paces, else its
               owner's table, else the paces of alike apps, else in proportion
-    work      for an app that has ended, what it did (worked out from its speed if its last pace was never reported, which is
-              less than known); else the steps that its owner declared; else what alike apps needed; else as much again as
-              it has done; never less than the log has seen it do
+    work      for an ended app, its work (computed from its speed if its last pace was never reported, which counts as
+              less than known); else the steps that its owner declared; else what alike apps needed; else as much again
+              as it has done; never less than the log has seen it do
     timings   its own phases, else those of all apps, else the defaults
     types     how much faster it is on some types of nodes, measured or declared (`fitting_types`); paces are of one type
 
-Apps that report no steps are measured in container-seconds, with all containers equal: the most favorable assumption, and the
-only one that needs no measurement.
+Apps that report no steps are measured in container-seconds, with all containers equal: the most favorable assumption,
+and the only one without a measurement.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 UNKNOWN_S = 600.0
 """Assumed run time in seconds with n_min containers, if nothing is known of an app or of apps like it."""
 NEVER_DONE = 1e6
-"""For a cancelled app, all that is known is that its work was not done: assume this many times what it had done."""
+"""For a cancelled app, all that is known is that its work was not done: assume this many times the work that it had
+done."""
 
 ENOUGH_ALIKE = 5
 """With this many similar apps, their range is also used for the next one."""
@@ -128,7 +129,7 @@ class _Did(NamedTuple):
     by_end: float
     """By the history's end, which may know more."""
     basis: Basis
-    """Basis of `by_end`: `known`, or that of its speed if its last pace was never reported."""
+    """Basis of `by_end`: `known`, or the basis of its speed if its last pace was never reported."""
 
 
 def _surely(work: float, basis: Basis) -> _Work:
@@ -137,7 +138,7 @@ def _surely(work: float, basis: Basis) -> _Work:
 
 @dataclass
 class _Pace:
-    """An app's measured speed, or that of apps like it."""
+    """An app's measured speed, or the speed of apps like it."""
 
     points: tuple[tuple[int, float], ...]
     parallel: float | None
@@ -146,7 +147,7 @@ class _Pace:
 
 
 class Fitting:
-    """What a history shows of all apps; `fit` returns the model of one of them at a moment."""
+    """The fits of all apps of a history; `fit` returns the model of one of them at a moment."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -220,7 +221,7 @@ class Fitting:
         return self._types.faster(course, lambda: self._on_several(course))
 
     def _on_several(self, course: Course) -> tuple[Measured, ...]:
-        """Return what apps like it have shown of types."""
+        """Return measurements on types by apps like it."""
         for key in _likeness(course.spec, course.user):
             if any(one is not course for one in self._alike.get(key, ())[:2]):
                 if key not in self._several:
@@ -229,7 +230,7 @@ class Fitting:
         return ()
 
     def _speed(self, course: Course, faster: Mapping[str, float]) -> tuple[bool, Speed, Basis]:
-        """Return whether its work is counted in steps, its speed on the type for which paces are stated, and the basis."""
+        """Return whether its work is counted in steps, its speed on the type of the stated paces, and the basis."""
         own, spec = self._paces.get(course.app), course.spec
         declared = self._types.declared(course, faster)
         like = self._like_pace(course)
@@ -259,7 +260,7 @@ class Fitting:
     # --- work -----------------------------------------------------------------------------------------------------------
 
     def _work(self, course: Course, did: _Did, speed: Speed, failures: Sequence[Failure], *, in_steps: bool) -> _Work:
-        """Return its total work and the basis of that; at least what it has done by the history's end."""
+        """Return its total work and the basis of that; at least the work that it has done by the history's end."""
         total, done = did.by_end, max(did.done, did.by_end)
         if course.ended == "failed" and failures:
             return _surely(max(total, *(one.work for one in failures)) + 1.0, "known")
@@ -334,7 +335,8 @@ def _steps_of(
 
 
 def _likeness(spec: AppSpec, user: str) -> list[tuple[object, ...]]:
-    """Return the keys of alike apps, closest first: the same command of one user, then the same name but for its numbers."""
+    """Return the keys of alike apps, closest first: the same command of one user, then the same name except for its
+    numbers."""
     stem = re.sub(r"[0-9]+", "#", spec.name)
     return [("command", user, *spec.command), ("name", user, stem)]
 

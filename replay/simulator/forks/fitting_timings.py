@@ -1,7 +1,7 @@
 """Durations of phases on a log, real or simulated, and the timings with which to simulate them.
 
     PhaseWatch    follows a fold and records the phases of every release: of first starts and of adjustments
-    fit           the means of what was seen, as `Timings`
+    fit           the observed means, as `Timings`
 
 The first work of a generation is not on the log: an app's first report is of steps that it has already done.  So these are
 counted back at the generation's own pace, to where it started to work; the time from its containers' start to there is
@@ -60,7 +60,7 @@ class Phases(msgspec.Struct, frozen=True):
 
 
 class _Release(msgspec.Struct):
-    """What is known of a release so far: log times, 0 for not yet."""
+    """The known course of a release so far: log times, 0 for not yet."""
 
     phases: Phases
     released_at: int
@@ -93,7 +93,7 @@ class PhaseWatch:
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        del state, record, folded  # The state is the one that this was made for.
+        del state, record, folded  # The state is the one passed to the constructor.
         if isinstance(event, k.Round):
             for fact in event.events:
                 if isinstance(fact, k.GenerationReleased):

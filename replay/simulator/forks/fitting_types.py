@@ -22,7 +22,7 @@ LIKE = 8
 
 
 class SpeedOnTypes(NamedTuple):
-    """An app's speed on the type for which paces are stated, and how many times as fast it is on others."""
+    """An app's speed on the type of the stated paces, and how many times as fast it is on others."""
 
     speed: Speed
     faster: Mapping[str, float]
@@ -37,7 +37,7 @@ def pace_on(faster: Mapping[str, float], types: Iterable[str]) -> float:
 
 
 class TypesSeen:
-    """What a history shows of the types of nodes."""
+    """A history's measurements of the types of nodes."""
 
     def __init__(self, history: History) -> None:
         self.names = tuple(sorted(set(history.type_of.values())))
@@ -47,11 +47,11 @@ class TypesSeen:
                 if point.type in seconds:
                     seconds[point.type] += point.seconds
         self.stated = min(seconds, key=lambda name: (-seconds[name], name), default="")
-        """The type for which paces are stated."""
+        """The type of the stated paces."""
 
     def faster(self, course: Course, alike: Callable[[], tuple[Measured, ...]]) -> dict[str, float]:
-        """Return how many times as fast an app is on each type, if that differs; `alike` returns what apps like it have
-        shown (`on_several`)."""
+        """Return how many times as fast an app is on each type, if that differs; `alike` returns measurements of apps
+        like it (`on_several`)."""
         if len(self.names) < 2:
             return {}
         spec, own = course.spec, _measured(course)
@@ -75,7 +75,7 @@ class TypesSeen:
         return {name: ratio / stated for name, ratio in found.ratios.items() if ratio != stated}
 
     def declared(self, course: Course, faster: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
-        """Return the declared speed, as it is on the type for which paces are stated."""
+        """Return the declared speed on the type of the stated paces."""
         spec = course.spec
         if points := _points(spec.speed_on.get(self.stated, spec.speed)):
             return points

@@ -87,8 +87,8 @@ def make(
     told: int = TOLD,
 ) -> Fork:
     """Make a fork at `state`, of a history that reaches at least that far; `now` (UTC ns) is the fork's time if that is later
-    than the state's last record.  If `known` is given, models of live apps use only what it shows.  `work` chooses the work of
-    apps for which that is not known, and `told` bounds the progress reports of a run."""
+    than the state's last record.  If `known` is given, models of live apps use only its data.  `work` chooses the
+    unknown work of apps, and `told` bounds the progress reports of a run."""
     at = max(state.time or history.begin, now)
     making = _Making(history, state, at, fitting or Fitting(history), known, work)
     return making.fork(until_s, changes or Assumed(), told)
@@ -345,7 +345,7 @@ class _Making:
         return max(self._history.reported_every_s or LEAST_TOLD_S, total_s / told)
 
     def _plugins(self, chosen: str) -> Iterable[PolicyPlugin]:
-        """Return what the log's master announced, and the policy of the change."""
+        """Return the announcement of the log's master, and the policy of the change."""
         known = self.state.policy_plugins
         yield from known.values()
         if chosen not in known:

@@ -1,4 +1,4 @@
-"""What a log shows of its apps' work, and what others published meanwhile: everything that a fork is made from.
+"""A log's apps and their work, and the events of others meanwhile: everything that a fork is made from.
 
 A `History` observes a fold (`history.see(state, record, event)`, like a witness of `replay.story.explain`) and keeps a
 `Course` for each app: its submission, its stretches of work with their containers, placement and pace, and its end.  It also
@@ -124,7 +124,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 @dataclass
 class Course:
-    """One app, as far as the log shows it."""
+    """One app, as the log shows it."""
 
     app: str
     spec: AppSpec
@@ -156,7 +156,7 @@ class Course:
         return self.before_s + sum(one.served_s(until) for one in stretches if one.kept or one.end > until)
 
     def work_s(self, failed: Failed) -> float:
-        """Container-seconds that it had done when it failed: what it had kept, and what was lost then."""
+        """Container-seconds that it had done when it failed: the work that it had kept, and the work lost then."""
         lost = [
             one.served_s(failed.at) for one in self.stretches if one.generation == failed.generation and not one.kept
         ]
@@ -233,7 +233,7 @@ class History:
     # --- apps -----------------------------------------------------------------------------------------------------------
 
     def _begin_with(self, app: App) -> None:
-        """Take over what a state holds of an app that existed before."""
+        """Take over a state's data of an app that existed before."""
         course = self.courses[app.id] = Course(app.id, app.spec, app.user, app.submission, app.submitted_at)
         course.ended, course.ended_at, course.step, course.saved = (
             app.ended,

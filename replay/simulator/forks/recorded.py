@@ -1,17 +1,17 @@
 """Simulates a log again under its own timings, to verify that the simulator decides as the log's master did.
 
-Only what a simulation cannot know is taken from the log: events of clients, operators and joining nodes, at their log times;
-reports of containers (started, exited with which code, steps), each at its delay after the master's fact that led to it; and
-when the master looked, on which basis, and how long its round took to be stored.  Everything else is simulated as usual: the
-agenda, the virtual master with its quiet time and deadlines, the core.  If a decision differs, its consequences would too, so
-the run ends there and reports the difference.
+Only facts that a simulation cannot know are taken from the log: events of clients, operators and joining nodes, at
+their log times; reports of containers (started, exited with which code, steps), each at its delay after the master's
+fact that led to it; and when the master looked, on which basis, and how long its round took to be stored.  Everything
+else is simulated as usual: the agenda, the virtual master with its quiet time and deadlines, the core.  If a decision
+differs, its consequences would too, so the run ends there and reports the difference.
 
     recording     takes these from a log
     decide_alike  simulates it, and compares round by round, field by field
 
-Conclusions from silence of nodes, elections and seals depend on what only the live master knew: what it had heard is taken
-from its facts, as in an audit.  Rounds that this build cannot decide again (another core, policy or solver) are copied and
-counted.
+Conclusions from silence of nodes, elections and seals depend on what only the live master knew: the heartbeats that it
+had heard come from its facts, as in an audit.  Rounds that this build cannot decide again (another core, policy or
+solver) are copied and counted.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What a log holds of the outside and of time.  Log times are as the fold takes them: they never go back."""
+    """A log's data about the outside and about time.  Log times are as the fold takes them: they never go back."""
 
     cluster: str
     records: list[Record]
@@ -263,7 +263,7 @@ class RecordedRun(Simulation):
         self._look()
 
     def _react(self, fact: Any) -> None:
-        """Let containers do after the simulated facts what they did after the log's."""
+        """Let containers act after the simulated facts as they did after the log's."""
         for cause in causes_in(fact):
             for answer in self._open.pop(cause, ()):
                 self._append_at(self.agenda.now + answer.after, answer.record)

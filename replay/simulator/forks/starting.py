@@ -1,8 +1,8 @@
 """Forecasts when a waiting app will start: a few short simulations from the present, and their assumptions.
 
-The start depends on the remaining work of other apps, much of which is unknown.  So the present is continued with the likely
-amount of it, and with the least and the most that seem possible (`fitting`): a range instead of a number.  The forecast
-assumes that no app is submitted meanwhile and no node fails.
+The start depends on the remaining work of other apps, which is mostly unknown.  So the present is continued with the
+likely amount of it, and with the least and the most that seem possible (`fitting`): a range instead of a number.  The
+forecast assumes that no app is submitted meanwhile and no node fails.
 
 The answer is part of `dorm explain`, so computing is bounded: by the number of the policy's decisions, which take most of the
 time and more on larger clusters.  The bound is a count and not a clock, so the same state gets the same answer.  If it does
@@ -74,7 +74,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook:
-    """Follows a fold, as `replay.story.story.follow` requires, for what a forecast has to know."""
+    """Follows a fold, as `replay.story.story.follow` requires, for the inputs of a forecast."""
 
     def __init__(self) -> None:
         self.history: History | None = None
@@ -90,7 +90,7 @@ class Outlook:
 
 
 class _Enough(Exception):
-    """The run has shown what it was made for."""
+    """The run has shown its result."""
 
 
 def forecast(outlook: Outlook, state: State, app: str, now: int) -> Start | None:

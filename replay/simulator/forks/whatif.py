@@ -4,8 +4,8 @@
     found = await whatif(log, moment, changes, watching=lambda fork, changed: observer)   # sees each record of a run
 
 The log is read once to learn how its apps work (`history`, `fitting`); if the fork has a future on it, the same pass measures
-what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with what was known
-of live apps then.
+what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with that
+moment's knowledge of live apps.
 
     WhatIfError   a moment from which the log cannot be continued
 """
@@ -68,7 +68,7 @@ class WhatIfError(SimulationError):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of one app.  Seconds; None for what did not happen by the end."""
+    """The outcome of one app.  Seconds; None for events that did not happen by the end."""
 
     how: str
     """`completed`, `failed` or `cancelled`; '' if it has not ended."""
@@ -142,7 +142,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     changed: Figures | None
     """None if nothing is changed."""
     completion_difference_s: float | None
-    """Mean completion of the changed run less that of the unchanged one; None if either has none."""
+    """Mean completion of the changed run less the mean of the unchanged one; None if either has none."""
     within_error: bool | None
     """Whether that is at most the backtest's mean error of an app's completion, so neither run is shown to be better; None if
     either is unknown."""
@@ -229,7 +229,7 @@ def _every_s(played_s: float) -> float:
 
 
 async def _read(log: ReadableLog, end: int, fork: State, ends_at: int, progress: Progress | None) -> _Read:
-    """Read the log up to `end`; from the fork on, measure what happens."""
+    """Read the log up to `end`; measure from the fork on."""
     start = await log.start()
     state = await state_at(log, AtSequence(start)) if start else State()
     read = _Read(History(state), fork)
@@ -254,7 +254,7 @@ async def _read(log: ReadableLog, end: int, fork: State, ends_at: int, progress:
 async def _backtest(
     log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None, told: int
 ) -> Backtest | None:
-    """Test from an earlier moment, with what was known then of the apps that lived then."""
+    """Test from an earlier moment, with that moment's knowledge of the apps alive then."""
     courses = sorted(history.courses.values(), key=lambda course: course.submitted_at)
     ends = [course.ended_at for course in courses if course.ended in ("completed", "failed")]
     if not ends:

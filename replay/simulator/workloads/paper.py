@@ -1,8 +1,9 @@
 """The workload of the Dorm paper's evaluation (Sun, Wen, Ta, Yan, arXiv 1704.06738, §V), and its static baseline.
 
 50 apps of seven types arrive at a mean of one in 20 minutes on 20 nodes, which have 240 CPU cores, 5 GPUs and 2.5 TB of memory
-together, and are observed for 24 hours.  What is written here was fixed before any policy was run on it; `ASSUMPTIONS` lists
-what the paper leaves open, and every choice that could favor a policy is an argument of `workload`, for sensitivity tables.
+together, and are observed for 24 hours.  These values were fixed before any policy was run on them; `ASSUMPTIONS` lists
+the paper's open questions, and every choice that could favor a policy is an argument of `workload`, for sensitivity
+tables.
 
 **How long apps run** is the choice that matters most, since it sets the load.  One distribution for all types: lognormal, a
 mean of 3 h, and a standard deviation of 0.5 of the logarithm (95 of 100 between 1 h and 7 h), with the static baseline's
@@ -92,8 +93,9 @@ def workload(
 ) -> Workload:
     """Return the paper's apps, with order, times and durations drawn from `seed`.
 
-    `hours` is the mean duration with the static count, `speed` that of one app by containers (default: linear).  With any
-    speed, an app alone takes its duration with its static count, so the baseline is the same under all of them.
+    `hours` is the mean duration with the static count, `speed` the speed of one app by containers (default: linear).
+    With any speed, an app alone takes its duration with its static count, so the baseline is the same under all of
+    them.
     """
     speed = speed or Linear()
     times, durations = Draws(seed, "arrivals"), Draws(seed, "durations")

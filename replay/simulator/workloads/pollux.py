@@ -129,7 +129,8 @@ def _on(nodes: int, gpus: int) -> tuple[int, ...]:
 
 
 def curve(speed: Profiled | StepTime, most: int) -> list[tuple[int, float]]:
-    """Return what an owner can declare: GPUs and steps per second on as few nodes as possible, from 1 to `most`."""
+    """Return the speeds that an owner can declare: GPUs and steps per second on as few nodes as possible, from 1 to
+    `most`."""
     return [(gpus, round(speed.rate(packed(gpus)), 9)) for gpus in range(1, most + 1)]
 
 

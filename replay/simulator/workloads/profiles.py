@@ -93,7 +93,7 @@ class Tables(msgspec.Struct, frozen=True):
 
 
 class Profile:
-    """One model's tables, and what is interpolated between them."""
+    """One model's tables, and the values interpolated between them."""
 
     def __init__(self, source: Path | Tables) -> None:
         """`source` is a folder with the tables, or the tables.  Raises SimulationError, as `Tables.read` does."""

@@ -5,7 +5,7 @@ Work is progress in steps of the model's first batch size.  In one epoch a job m
     gain(batch, epoch) / step time(placement, batch)
 
 of it per second: larger batches are processed faster, but each sample teaches less, and less so early in the training than
-late.  So the speed changes from epoch to epoch though nothing is decided; a `Course` has its stretches.
+late.  So the speed changes from epoch to epoch without a decision; a `Course` has its stretches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
 
     tables: Tables
     batch: int
-    """The batch size that it has until another one is decided."""
+    """Its batch size until another one is decided."""
 
     @cached_property
     def profile(self) -> Profile:

@@ -88,6 +88,6 @@ class Workload(msgspec.Struct, frozen=True):
     cut: int = 0
     """Valid rows that were not requested (another week, beyond a limit)."""
     unsorted: tuple[int, ...] = ()
-    """Lines whose submission is before that of the line above; they were put in order."""
+    """Lines whose submission is before the previous line's; they were put in order."""
     assumptions: tuple[str, ...] = ()
     """Choices made here that its source leaves open, each a sentence for a report."""

@@ -165,11 +165,12 @@ def test_a_server_that_fails_ends_all_with_its_exit_code(job: Job) -> None:
     assert job.exit_codes() == [98, 98, 98]
 
 
-def test_servers_are_there_until_the_head_has_saved(job: Job) -> None:
-    job.start(1, 2, own="trap 'touch asked; exit 0' TERM; while :; do sleep 0.05; done")
+def test_servers_run_until_the_head_has_saved(job: Job) -> None:
+    job.start(1, 2, own="trap 'touch asked; exit 0' TERM; touch serves; while :; do sleep 0.05; done")
     save = "trap 'sleep 0.5; ls ../1 > seen; exit 143' TERM; touch runs; while :; do sleep 0.05; done"
     job.start(0, 2, f'exec $L rank sh -c "{save}"')
     job.until((job.path(0) / "runs").exists, "the head runs")
+    job.until((job.path(1) / "serves").exists, "the server runs")
     for process in job.processes.values():
         os.killpg(process.pid, signal.SIGTERM)
     assert job.exit_codes() == [143, 143]
@@ -177,7 +178,7 @@ def test_servers_are_there_until_the_head_has_saved(job: Job) -> None:
     assert (job.path(1) / "asked").exists(), "it is asked once the head has ended"
 
 
-def test_asked_to_stop_before_all_are_there_it_stops_at_once(job: Job) -> None:
+def test_a_job_that_is_stopped_before_all_have_joined_stops_at_once(job: Job) -> None:
     job.start(0, 3, "touch started")
     job.start(1, 3)
     listening = f"0100007F:{job.port:04X} 00000000:0000 0A"
@@ -189,7 +190,7 @@ def test_asked_to_stop_before_all_are_there_it_stops_at_once(job: Job) -> None:
     assert not (job.path(0) / "started").exists()
 
 
-def test_a_taken_port_is_reported_as_such(job: Job) -> None:
+def test_a_taken_port_ends_with_its_own_exit_code(job: Job) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", job.port))
         other.listen()

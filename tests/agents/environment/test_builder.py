@@ -104,7 +104,7 @@ def test_a_python_that_is_not_there(tmp_path: Path, python: str, why: str) -> No
     assert why in done.stderr
 
 
-def test_owners_and_bases_have_environments_of_their_own(tmp_path: Path) -> None:
+def test_each_owner_and_base_has_its_own_environment(tmp_path: Path) -> None:
     spec = check_spec(document(requirements=["numpy"]))
     keys = {plan.key_of(spec, owner, base) for owner in ("me", "you") for base in ("a", "b")}
     assert len(keys) == 4
@@ -119,7 +119,7 @@ def test_owners_and_bases_have_environments_of_their_own(tmp_path: Path) -> None
     assert json.loads(files[builder.PLAN])["requirements"] == ["numpy"]
 
 
-def test_the_app_may_write_anything_where_it_reports(tmp_path: Path) -> None:
+def test_any_text_in_the_file_of_a_build_is_read_safely(tmp_path: Path) -> None:
     file = tmp_path / builder.READY
     for text, seconds in (("1.5", 1.5), ("nan", 0.0), ("-1", 0.0), ("words", 0.0), ("1e300", 0.0)):
         file.write_text(text)

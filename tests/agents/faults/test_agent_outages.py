@@ -31,7 +31,7 @@ class Engine(ProcessRuntime):
 
     silent = False
     removed = False
-    """Somebody has removed what ran."""
+    """Another program has removed the containers."""
     hangs = False
     """Figures never come."""
     held: asyncio.Event | None = None
@@ -168,7 +168,7 @@ async def test_an_engine_without_figures_silences_no_node(node: Node) -> None:
 
 
 async def test_a_node_whose_engine_is_away_for_longer_than_the_lease_falls_silent(node: Node) -> None:
-    """Nobody can vouch for what runs there, so its apps are given to others; it joins again when its engine is back."""
+    """It is unknown what runs there, so other nodes get its apps; it joins again when its engine is back."""
     await leased(node)
     async with node.working() as agent:
         engine_of(agent).silent = True

@@ -71,7 +71,7 @@ async def test_running_containers_continue_and_their_ends_are_recorded(disk: Dis
     await harness.clean()
 
 
-async def test_a_log_that_no_room_is_left_to_move_aside_ends_no_watch(disk: Disk, tmp_path: Path) -> None:
+async def test_a_log_without_room_to_move_aside_does_not_end_the_watch(disk: Disk, tmp_path: Path) -> None:
     harness = Harness(lambda: ProcessRuntime("node", disk.path / "node", log_cap=150_000), "", tmp_path, "")
     async with harness.opened() as runtime:
         spec = harness.shell(f"head -c 200000 /dev/zero; {POLITE}")

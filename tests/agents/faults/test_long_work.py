@@ -59,7 +59,7 @@ async def test_one_party_delays_neither_another_nor_the_node(never: threading.Ev
     assert await more == 3
 
 
-async def test_errors_are_the_callers() -> None:
+async def test_errors_are_raised_to_the_caller() -> None:
     def failing() -> None:
         raise OSError("no")
 
@@ -132,7 +132,7 @@ def test_leftovers_are_removed_one_at_a_time(tmp_path: Path) -> None:
     assert removed == ["a", "b", "c", "d"]
 
 
-async def test_a_machine_without_threads_takes_no_turn_and_leaves_nothing_forever(
+async def test_work_that_cannot_start_a_thread_releases_its_turn_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(thread: threading.Thread) -> None:

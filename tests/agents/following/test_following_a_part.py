@@ -104,7 +104,7 @@ async def test_after_a_restart_nothing_changes_until_a_later_part_is_there(node:
             await node.until(k.ContainerExited)
 
 
-async def test_it_follows_the_rounds_where_no_master_writes_parts_and_changes_over(node: Node) -> None:
+async def test_an_agent_follows_rounds_until_a_master_writes_parts(node: Node) -> None:
     async with node.working() as agent:
         assert not agent.desired.by_part
         async with writing(node):

@@ -170,7 +170,7 @@ async def test_a_folder_is_copied_unchanged_and_a_second_copy_transfers_nothing(
     assert (await side.get("run")).files == 1
 
 
-async def test_where_a_copy_goes(side: Side) -> None:
+async def test_the_target_of_a_copy_follows_from_the_command(side: Side) -> None:
     (side.outputs / "model").write_text("m")
     await side.get("model", side.here / "renamed")
     await side.get("", side.here / "all")
@@ -342,9 +342,7 @@ async def test_a_folder_of_names_without_end_is_not_read_to_its_end(
     assert len(looked) == 11
 
 
-async def test_uploads_leave_room_for_checkpoints_however_large_they_become(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_uploads_of_any_size_leave_room_for_checkpoints(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [2 * 2**30]
     monkeypatch.setattr("agents.outputs.uploads.shutil.disk_usage", lambda _: type("Use", (), {"free": free[0]}))
     place = Place("app-1", "outputs", "large")
@@ -359,7 +357,7 @@ async def test_uploads_leave_room_for_checkpoints_however_large_they_become(
     assert sorted(path.name for path in side.outputs.parent.glob("incoming/*")) == ["a" * 32]
 
 
-async def test_an_upload_appears_whole_or_not_at_all(side: Side) -> None:
+async def test_an_upload_appears_only_once_it_is_complete(side: Side) -> None:
     weights = side.here / "weights"
     weights.mkdir()
     (weights / "a.bin").write_bytes(os.urandom(9 * BLOCK + 1))
@@ -432,7 +430,7 @@ async def test_only_its_tenant_s_files_are_shown(side: Side) -> None:
         assert await side.refusal(question) == "files.question.malformed"
 
 
-async def test_nothing_is_answered_where_the_mount_is_missing(side: Side) -> None:
+async def test_without_the_mount_no_question_is_answered(side: Side) -> None:
     (side.folder.path / ".dorm-checkpoints").unlink()
     assert await side.refusal(ListFiles(Place("app-1", "outputs"))) == "files.not_mounted"
     with raises(FilesRefused, "files.not_mounted"):

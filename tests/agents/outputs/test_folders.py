@@ -37,13 +37,13 @@ def test_an_app_of_an_earlier_release_gets_outputs_when_it_resumes(shared: Check
     assert folders.folders_of(shared, "app-1", "", resume=True, cluster="").outputs.is_dir()
 
 
-def test_nothing_is_made_where_the_folder_is_not_the_clusters(shared: CheckpointFolder) -> None:
+def test_no_folder_is_made_in_another_clusters_folder(shared: CheckpointFolder) -> None:
     with raises(NotShared, "checkpoints.differs"):
         folders.folders_of(shared, "app-1", "", resume=False, cluster="b" * 32)
     assert not (shared.path / folders.APPS).exists()
 
 
-def test_all_of_an_app_goes_and_nothing_of_others(shared: CheckpointFolder) -> None:
+def test_removing_an_app_removes_all_its_files_and_no_others(shared: CheckpointFolder) -> None:
     for app in ("app-1", "app-2"):
         made = folders.folders_of(shared, app, "alice", resume=False, cluster="")
         (made.outputs / "model").write_text(app)

@@ -33,7 +33,7 @@ FILES = ["config", "step-10.pt", "step-20.pt", "step-030.pt", "logs-10-a", "mode
         ("a@30", FILES),
     ],
 )
-def test_files_that_belong_to_a_step(text: str, kept: list[str]) -> None:
+def test_an_origin_selects_the_files_of_its_step(text: str, kept: list[str]) -> None:
     origin = origin_of(text)
     assert origin is not None
     found = chosen([FileEntry("", "folder"), *(FileEntry(name, "file") for name in FILES)], origin)

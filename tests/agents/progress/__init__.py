@@ -1,1 +1,1 @@
-"""Progress files: how they are read, what their lines mean, and which reports go on the log."""
+"""Progress files: how they are read, what their lines mean, and which reports are on the log."""

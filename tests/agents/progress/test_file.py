@@ -80,7 +80,7 @@ def test_half_a_line_waits_for_its_end(path: Path) -> None:
     assert said(file, 2) == [("Checkpointed", 4)]
 
 
-def test_a_flood_is_taken_in_pieces_and_a_last_read_takes_what_is_left(path: Path) -> None:
+def test_a_flood_is_read_in_pieces_and_the_last_read_takes_the_rest(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 1000.0)
     line = '{"step": 1, "pad": "' + "x" * 1000 + '"}\n'
     write(path, line * (3 * LONGEST_READ // len(line)) + '{"checkpoint": 8}\n')
@@ -98,7 +98,7 @@ def test_a_line_without_end_fills_no_memory(path: Path) -> None:
     assert said(file, 9) == [("Checkpointed", 1)]
 
 
-def test_many_checkpoints_are_few_facts_and_the_last_one_is_among_them(path: Path) -> None:
+def test_many_checkpoints_become_few_facts_including_the_last_one(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 5.0)
     facts = []
     for second in range(20):
@@ -148,7 +148,7 @@ def test_a_look_reads_no_more_than_its_bound(path: Path) -> None:
     assert said(file, 2) == [("Checkpointed", 1)]
 
 
-def test_the_rest_of_a_line_that_is_too_long_is_no_line(path: Path) -> None:
+def test_the_rest_of_an_overlong_line_is_skipped(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, "x" * (LONGEST_LINE + 1))
     assert said(file, 0) == []
@@ -173,7 +173,7 @@ def test_a_shortened_file_is_read_from_its_end(path: Path) -> None:
     assert said(again, 0) == []
 
 
-def test_all_agents_together_report_a_line_once(path: Path) -> None:
+def test_successive_agents_report_a_line_once(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, '{"step": 1}\n{"checkpoint": 1}\n{"step": 2}\n')
     told = Told()
@@ -187,7 +187,7 @@ def test_all_agents_together_report_a_line_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["pipe", "link", "folder", "nothing", "device"])
-def test_a_path_that_is_no_file_gives_nothing_and_blocks_no_reader(path: Path, what: str) -> None:
+def test_a_path_that_is_not_a_file_gives_nothing_and_blocks_no_reader(path: Path, what: str) -> None:
     if what == "pipe":
         os.mkfifo(path)
     elif what == "link":

@@ -50,7 +50,7 @@ def test_other_lines_are_skipped(path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("figure", ['"low"', "1" + "0" * 400, "true", "null", "[]"])
-def test_figures_that_are_no_numbers_are_left_out(path: Path, figure: str) -> None:
+def test_figures_that_are_not_numbers_are_left_out(path: Path, figure: str) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, f'{{"step": 1, "loss": {figure}, "samples_per_s": 3}}\n')
     assert [(fact.step, fact.loss, fact.samples_per_s) for fact in progressed(file)] == [(1, None, 3.0)]
@@ -58,7 +58,7 @@ def test_figures_that_are_no_numbers_are_left_out(path: Path, figure: str) -> No
     assert [(fact.step, fact.loss, fact.samples_per_s) for fact in progressed(file)] == [(2, -0.25, None)]
 
 
-def test_bytes_that_are_no_text_are_skipped(path: Path) -> None:
+def test_bytes_that_are_not_text_are_skipped(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     path.write_bytes(b'\xff\xfe{"step": 1}\n{"checkpoint": 1}\n')
     assert said(file, 0) == [("Checkpointed", 1)]
@@ -115,13 +115,13 @@ def skipped(facts: Sequence[ProgressFact]) -> list[tuple[int, str]]:
     return [(fact.lines, fact.example) for fact in facts if isinstance(fact, ProgressLinesSkipped)]
 
 
-def test_lines_that_can_not_be_used_are_counted_with_the_first_of_them(path: Path) -> None:
+def test_unusable_lines_are_counted_and_the_first_is_kept(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 2), path, 0.0)
     write(path, 'epoch 1\x1b done\n{"step": 1}\n\n{"step": -1}\n')
     (fact,) = [one for one in file.read(0) if isinstance(one, ProgressLinesSkipped)]
     assert (fact.app, fact.generation, fact.slot, fact.lines) == ("app", 1, 2, 2)
     assert fact.example == "epoch 1\ufffd done"
-    assert "no JSON object" in fact.reason
+    assert "not a JSON object" in fact.reason
     write(path, '{"stp": 2}\n{"step": 2, "loss": "low"}\n')
     assert skipped(file.read(1)) == []
     assert skipped(file.read(SKIPPED_S)) == [(4, "epoch 1\ufffd done")]
@@ -167,7 +167,7 @@ def test_a_withdrawal_is_published_even_if_this_container_never_asked(path: Path
 
 
 @pytest.mark.parametrize("size", ["-1", "true", '"2"', "2.5", "1e9", "100001", "[]"])
-def test_other_sizes_are_no_requests(path: Path, size: str) -> None:
+def test_invalid_sizes_are_not_requests(path: Path, size: str) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, f'{{"request_size": {size}}}\n')
     assert requests(file, 0) == []
@@ -297,6 +297,6 @@ def test_a_restarted_agent_reports_each_epoch_exactly_once(path: Path) -> None:
     assert (fact.epoch, [(run.first, run.last) for run in fact.earlier]) == (2, [(1, 1)])
 
 
-def test_lines_of_live_apps_and_requests_are_no_faults(path: Path) -> None:
+def test_lines_of_live_apps_and_requests_are_not_counted_as_faults(path: Path) -> None:
     write(path, '{"membership": 1, "step": 0}\n{"epoch": 1, "step": 1}\n{"request_size": 2}\n{"checkpoint": 4}\n')
     assert skipped(ProgressFile(Key("app", 1, 0), path, 0.0).read(0)) == []

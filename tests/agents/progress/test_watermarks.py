@@ -57,7 +57,7 @@ def test_an_app_that_hangs_leaves_its_last_report_on_the_log() -> None:
     assert on_log(marks, [], 1000) == []
 
 
-def test_a_checkpoint_makes_no_mark_and_what_it_passed_is_left_out() -> None:
+def test_a_checkpoint_makes_no_mark_and_earlier_progress_is_left_out() -> None:
     marks = Watermarks()
     on_log(marks, [done(1)], 0)
     assert on_log(marks, [done(5), saved(5)], 1) == [saved(5)]

@@ -29,7 +29,7 @@ TRACEBACK = (
         (b"\xff\x1b[31mred", "\ufffd\x1b[31mred"),
     ],
 )
-def test_in_one_line(output: bytes, line: str) -> None:
+def test_output_is_condensed_to_one_line(output: bytes, line: str) -> None:
     assert in_one_line(output) == line
 
 

@@ -139,9 +139,7 @@ def test_a_container_is_watched_closely_while_it_starts_and_changes(tmp_path: Pa
     assert not watched.hurries(530.0)
 
 
-async def test_progress_is_looked_at_while_a_container_runs_and_at_no_other_time(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_progress_is_read_only_while_a_container_runs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     seen = asyncio.Event()
 

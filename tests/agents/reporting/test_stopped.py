@@ -32,7 +32,7 @@ async def node(tmp_path: Path, docker_node: Callable[..., DockerRuntime]) -> Asy
     await runtime.close()
 
 
-async def test_an_engines_hint_about_the_agents_own_action_is_no_news(
+async def test_an_engines_hint_about_the_agents_own_action_is_ignored(
     node: Node, docker_image: str, docker_host: str, tmp_path: Path
 ) -> None:
     # Its first generation ends with the code of a signal, as most programs do; the next one ends well when it is stopped.

@@ -72,7 +72,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert (after.state, after.exit_code) == ("exited", 137)
         assert starts(runtime, spec.key) == 1
 
-    async def test_what_is_prepared_does_not_run_until_it_is_started(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_a_prepared_container_does_not_run_yet(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(COUNT_ME + POLITE)
         for _ in range(2):
             await runtime.prepare(spec)
@@ -84,7 +84,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert [one.state for one in await runtime.list()] == ["running"]
         assert starts(runtime, spec.key) <= 1
 
-    async def test_what_is_prepared_can_be_removed_and_made_otherwise(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_a_prepared_container_can_be_replaced(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell("exit 3")
         await runtime.prepare(spec)
         await runtime.remove(spec.key)
@@ -108,7 +108,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         with pytest.raises(KeyError):
             await runtime.put(Key("nobody", 1, 0), "members.json", b"")
 
-    async def test_calls_at_once_make_one(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_concurrent_calls_make_one_container(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(COUNT_ME + POLITE)
         seen = await asyncio.gather(*(runtime.ensure(spec) for _ in range(5)))
         assert len(set(map(repr, seen))) == 1
@@ -209,7 +209,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         async with asyncio.timeout(PATIENCE_S):
             await patient
 
-    async def test_stopping_nothing_is_no_error(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_stopping_an_absent_container_is_not_an_error(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell("exit 5")
         assert not await runtime.stop(spec.key, 1)
         await runtime.ensure(spec)
@@ -220,7 +220,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert seen.exit_code == 5
 
     @pytest.mark.parametrize("end", ["exit 0", STUBBORN], ids=["exits", "killed"])
-    async def test_nothing_of_it_outlives_it(
+    async def test_no_process_outlives_its_container(
         self, harness: Harness, runtime: Runtime, end: str, unused_number: str
     ) -> None:
         spec = harness.shell(f"setsid sleep {unused_number} & (sleep {unused_number} &) ; echo ready; {end}")
@@ -263,7 +263,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
 
     @pytest.mark.slow
     @pytest.mark.parametrize("after_ms", [0, 5, 10, 20, 35, 50, 75, 110, None])
-    async def test_an_agent_killed_in_a_start_is_succeeded(self, harness: Harness, after_ms: float | None) -> None:
+    async def test_another_agent_completes_a_start(self, harness: Harness, after_ms: float | None) -> None:
         spec = harness.shell(COUNT_ME + POLITE)
         await start_and_kill(harness.expression, spec, None if after_ms is None else after_ms / 1000)
         async with harness.opened() as runtime:
@@ -382,7 +382,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
 
     # logs
 
-    async def test_logs_of_a_running_and_of_an_ended_one(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_logs_of_a_running_and_an_ended_container(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(
             'for i in 1 2 3 4; do echo "line $i"; done; trap "exit 0" TERM; echo ready >&2; '
             "while :; do sleep 0.05; done"
@@ -405,7 +405,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert await output(runtime, spec.key, tail=0) == b""
         assert await output(runtime, spec.key, tail=100) == b"1\n2\n3\n4\n5\nunfinished"
 
-    async def test_following_gives_what_comes_as_it_comes(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_following_yields_output_as_it_arrives(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell(
             'cd "$(dirname "$DORM_PROGRESS")"; echo one; while ! [ -e go ]; do sleep 0.02; done; echo two'
         )
@@ -423,7 +423,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         await ended(runtime, spec.key)
         assert await output(runtime, spec.key) == b"\xff\x00\x80ok\n" + b"x" * 300000
 
-    async def test_no_logs_of_a_stranger(self, harness: Harness, runtime: Runtime) -> None:
+    async def test_logs_of_an_unknown_container_raise_a_key_error(self, harness: Harness, runtime: Runtime) -> None:
         with pytest.raises(KeyError):
             await output(runtime, Key("stranger", 1, 0))
 
@@ -477,7 +477,7 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         async with asyncio.timeout(PATIENCE_S):
             await rest  # ends, because the runtime was closed
 
-    async def test_a_closed_runtime_lets_its_containers_be(self, harness: Harness) -> None:
+    async def test_closing_a_runtime_leaves_its_containers_running(self, harness: Harness) -> None:
         spec = harness.shell(POLITE)
         async with harness.opened() as before:
             await before.ensure(spec)

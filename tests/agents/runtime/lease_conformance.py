@@ -58,7 +58,7 @@ class LeaseConformance:
         assert await output(runtime, spec.key) == b"ran\n"
 
     @pytest.mark.slow
-    async def test_what_runs_is_killed_when_the_lease_is_shortened_to_nothing(
+    async def test_running_containers_are_killed_when_the_lease_is_shortened_to_zero(
         self, harness: Harness, runtime: Runtime
     ) -> None:
         spec = harness.shell(POLITE)

@@ -30,7 +30,7 @@ def made(spec: ContainerSpec = SPEC) -> config.Json:
     return config.container_config(HOST, spec, Path("/var/dorm/app-3-1/run"), Path("/ckpt/app"))
 
 
-def test_everything_that_is_asked() -> None:
+def test_the_whole_configuration_that_the_engine_gets() -> None:
     """All of it, so that a change is seen: each line here keeps something in or out."""
     assert made() == {
         "Image": "image",
@@ -130,7 +130,7 @@ def test_tenants_have_users_of_their_own() -> None:
     assert Profile(user=(7, 8)).user_of("alice") == (7, 8)
 
 
-def test_a_freedom_is_for_one_tenant_or_for_all() -> None:
+def test_a_freedom_applies_to_one_tenant_or_to_all() -> None:
     profile = Profile(allow=("alice:writable-root", "alice:shared-user", "core-dumps"))
     host = msgspec.structs.replace(HOST, profile=profile)
 
@@ -187,7 +187,7 @@ def test_two_roots_never_share_a_name_or_a_filter() -> None:
     }
 
 
-def test_the_runtime_has_the_last_word_on_its_own_variables() -> None:
+def test_the_runtime_overrides_its_own_variables() -> None:
     spec = msgspec.structs.replace(SPEC, env={"DORM_PROGRESS": "/etc/passwd", "HOME": "/work"})
     variables = made(spec)["Env"]
     assert "DORM_PROGRESS=/dorm/run/progress.jsonl" in variables
@@ -277,12 +277,12 @@ def test_times(text: str, expected: int) -> None:
         ("fork/exec /usr/bin/containerd-shim: resource temporarily unavailable", None),
     ],
 )
-def test_why_a_start_failed(message: str, cause: str | None) -> None:
+def test_the_cause_of_a_failed_start_is_recognized(message: str, cause: str | None) -> None:
     refused = config.refusal(message)
     assert (refused.cause if refused else None) == cause
 
 
-def test_where_a_command_is_looked_for() -> None:
+def test_a_command_is_searched_in_the_containers_path() -> None:
     assert config.candidates("sh", ["A=b", "PATH=/bin::/usr/bin"], "/srv") == ("/bin/sh", "/srv/sh", "/usr/bin/sh")
     assert config.candidates("./run", [], "/srv") == ("/srv/run",)
     assert config.candidates("../up", [], "") == ("/up",)

@@ -116,7 +116,7 @@ async def test_it_ends_when_no_agent_is_there_and_nothing_runs(
 
 
 async def test_an_engine_that_dies_while_it_answers_ends_no_guard(tmp_path: Path) -> None:
-    """With the agent dead nobody would start another one, and what runs would outlive the lease."""
+    """With a dead agent, nothing would start another one, and the containers would outlive the lease."""
     asked = asyncio.Queue[None]()
 
     async def cut_short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -123,7 +123,7 @@ async def test_a_stop_does_not_wait_for_a_pull(docker_harness: Harness, runtime:
 
 
 @pytest.mark.docker
-async def test_no_name_at_all(docker_harness: Harness, runtime: DockerRuntime) -> None:
+async def test_a_missing_image_name_is_refused(docker_harness: Harness, runtime: DockerRuntime) -> None:
     with raises(Refused, "container.image.missing") as raised:
         await runtime.ensure(docker_harness.shell(POLITE, image=""))
     assert raised.value.cause == "image"
@@ -139,7 +139,7 @@ async def test_no_name_at_all(docker_harness: Harness, runtime: DockerRuntime) -
         ("write /var/lib/docker/tmp/x: no space left on device", "cannot pull it: write"),
     ],
 )
-def test_why_it_cannot_be_pulled(message: str, why: str) -> None:
+def test_a_refusal_names_why_the_image_cannot_be_pulled(message: str, why: str) -> None:
     refusal = refused("x", message + "\nmore")
     assert refusal.cause == "image"
     assert why in str(refusal)

@@ -94,7 +94,7 @@ async def test_an_engine_that_was_killed_and_restarted(
     await says(runtime, Key("app", 1, 0), b"ready")
     await engine.kill()
     if live_restore:
-        go.touch()  # only the container itself ends it while there is no engine
+        go.touch()  # without an engine, only the container itself ends it
         await asyncio.sleep(0.5)
     await engine.start()
     if live_restore:

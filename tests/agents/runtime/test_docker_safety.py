@@ -58,7 +58,9 @@ async def test_limits_and_confinement_are_in_force_in_the_engine(
     assert info["Config"]["User"] not in ("", "0", "0:0")
 
 
-async def test_it_has_no_user_and_no_rights(docker_harness: Harness, runtime: DockerRuntime) -> None:
+async def test_a_container_runs_without_root_and_without_capabilities(
+    docker_harness: Harness, runtime: DockerRuntime
+) -> None:
     spec = docker_harness.shell("grep -E '^(Uid|Gid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status")
     await runtime.ensure(spec)
     await ended(runtime, spec.key)
@@ -101,7 +103,7 @@ def test_a_user_is_a_number(docker_node: Callable[..., DockerRuntime], user: str
         docker_node(user=user)
 
 
-async def test_more_cpus_than_there_are_limit_nothing(
+async def test_a_limit_above_the_number_of_cpus_has_no_effect(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(POLITE, resources={"cpu": 4_000_000})
@@ -142,7 +144,7 @@ async def test_impossible_containers_are_refused_and_leave_nothing(
         assert not runtime.run_dir(spec.key).exists()
 
 
-async def test_no_way_out_of_the_checkpoint_root(
+async def test_no_path_leads_out_of_the_checkpoint_root(
     docker_harness: Harness, runtime: DockerRuntime, tmp_path: Path
 ) -> None:
     root = docker_harness.checkpoint_root
@@ -179,7 +181,7 @@ async def test_a_link_inside_the_run_directory_leads_nowhere_on_the_host(
     assert secret.read_text() == "keep me"
 
 
-async def test_no_checkpoints_where_no_root_is_set(
+async def test_without_a_checkpoint_root_checkpoints_are_refused(
     docker_harness: Harness, docker_node: Callable[..., DockerRuntime], tmp_path: Path
 ) -> None:
     runtime = docker_node(checkpoint_root=None)
@@ -208,7 +210,7 @@ async def test_no_checkpoints_where_no_root_is_set(
     ],
     ids=repr,
 )
-async def test_a_container_made_otherwise_is_never_started(
+async def test_a_container_that_differs_from_its_spec_is_never_started(
     docker_harness: Harness,
     runtime: DockerRuntime,
     engine: Engine,

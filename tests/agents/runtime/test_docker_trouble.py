@@ -51,7 +51,9 @@ async def test_a_container_that_was_created_but_not_started_is_started(
     assert starts(runtime, spec.key) == 1
 
 
-async def test_a_created_one_can_be_removed(docker_harness: Harness, runtime: DockerRuntime, engine: Engine) -> None:
+async def test_a_created_container_can_be_removed(
+    docker_harness: Harness, runtime: DockerRuntime, engine: Engine
+) -> None:
     spec = docker_harness.shell(POLITE)
     await half_made(runtime, engine, spec)
     await runtime.remove(spec.key)
@@ -73,7 +75,7 @@ async def test_a_container_that_another_agent_starts_is_waited_for(
     assert starts(runtime, spec.key) == 1
 
 
-async def test_a_start_that_failed_is_seen_and_cleared(
+async def test_a_failed_start_is_reported_and_cleared(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     """An agent died between the failure and its clearing up."""
@@ -91,7 +93,7 @@ async def test_a_start_that_failed_is_seen_and_cleared(
     assert await runtime.list() == []
 
 
-async def test_a_paused_one_counts_as_running_and_can_be_stopped(
+async def test_a_paused_container_counts_as_running_and_can_be_stopped(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(STUBBORN)
@@ -170,7 +172,9 @@ async def emptied(runtime: DockerRuntime) -> None:
     await runtime.close()
 
 
-async def test_a_spoilt_identity_orphans_nothing(docker_node: Callable[..., DockerRuntime], tmp_path: Path) -> None:
+async def test_a_damaged_identity_orphans_no_container(
+    docker_node: Callable[..., DockerRuntime], tmp_path: Path
+) -> None:
     runtime = docker_node()
     await runtime.open()
     await runtime.close()
@@ -184,7 +188,7 @@ async def test_a_spoilt_identity_orphans_nothing(docker_node: Callable[..., Dock
     await runtime.close()
 
 
-async def test_a_strangers_container_is_left_alone(
+async def test_an_unrelated_container_is_left_alone(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(POLITE)
@@ -209,7 +213,9 @@ async def test_a_strangers_container_is_left_alone(
 # engines in trouble
 
 
-async def test_no_engine(docker_node: Callable[..., DockerRuntime], tmp_path: Path) -> None:
+async def test_without_an_engine_the_runtime_is_unavailable(
+    docker_node: Callable[..., DockerRuntime], tmp_path: Path
+) -> None:
     for url in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:1", "http://x"):
         runtime = docker_node("away", url=url)
         for _ in range(2):
@@ -271,6 +277,7 @@ async def test_a_wire_cut_while_a_stop_waits(
         await runtime.open()
         spec = docker_harness.shell("trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done")
         await runtime.ensure(spec)
+        await says(runtime, spec.key, b"ready")  # Before, a signal would end the shell.
         stopping = asyncio.create_task(runtime.stop(spec.key, PATIENCE_S))
         await says(runtime, spec.key, b"asked")
         await wire.cut()

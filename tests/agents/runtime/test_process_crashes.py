@@ -73,7 +73,9 @@ async def orphan(runtime: ProcessRuntime, spec: ContainerSpec) -> ContainerSpec:
     return spec
 
 
-async def test_it_states_that_it_limits_nothing(runtime: ProcessRuntime, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_process_runtime_states_that_it_limits_nothing(
+    runtime: ProcessRuntime, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert runtime.limits is False
     await runtime.close()
     await runtime.open()
@@ -107,7 +109,7 @@ async def test_a_stubborn_orphan_is_killed_with_its_family(
     assert alive == []
 
 
-async def test_the_end_of_an_orphan_is_hinted_and_swept(
+async def test_the_end_of_an_orphan_gives_a_hint_and_is_cleaned_up(
     process_harness: Harness, runtime: ProcessRuntime, unused_number: str
 ) -> None:
     spec = await orphan(runtime, process_harness.shell(f"sleep {unused_number} & {POLITE}"))
@@ -192,7 +194,7 @@ async def test_a_second_supervisor_leaves_it_alone(process_harness: Harness, run
     assert starts(runtime, spec.key) == 1
 
 
-async def test_another_process_with_the_recorded_pid_is_not_taken_for_it(
+async def test_another_process_with_the_recorded_pid_is_not_mistaken_for_it(
     process_harness: Harness, runtime: ProcessRuntime
 ) -> None:
     """The record names this very test process, which must survive."""

@@ -46,7 +46,7 @@ class TestProcessRuntime(RuntimeConformance):
 
 
 async def test_a_node_of_processes_serves_one_tenant(tmp_path: Path) -> None:
-    """Also after a restart, and when nothing of the first one runs any more."""
+    """Also after a restart, and when no container of the first one runs any more."""
 
     async def run(generation: int, tenant: str, *, trust_apps: bool = False) -> None:
         runtime = ProcessRuntime("node", tmp_path / "node", trust_apps=trust_apps)

@@ -47,7 +47,7 @@ def test_refused_options(text: str, code: str) -> None:
         parse_volume(text)
 
 
-def test_a_name_is_offered_once() -> None:
+def test_a_volume_name_can_be_offered_only_once() -> None:
     with raises(WrongVolume, "config.volume.twice", "data"):
         parse_volumes(["data=/a", "data=/b"])
 

@@ -58,7 +58,7 @@ async def test_the_nodes_own_configuration_decides(tmp_path: Path) -> None:
             await offers.check(wanting(volumes), owner)
 
 
-async def test_containers_that_start_at_once_share_a_look(tmp_path: Path) -> None:
+async def test_containers_that_start_together_share_one_look_at_the_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     offers = Offers({"data": OfferedVolume(tmp_path)}, "node-1")
     await asyncio.gather(*(offers.check(wanting({"data": "/data"}), "me") for _ in range(8)), offers.announce())

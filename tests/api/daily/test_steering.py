@@ -41,7 +41,7 @@ async def test_specs_are_replaced_patched_and_tried(nats_server: NatsServer) -> 
         first, tag = await tagged(api, f"{path}?min_seq={app['position']}")
         assert (first["revision"], first["spec"]["env"]) == (1, {"LR": "0.1", "SEED": "1"})
 
-        # What is tried happens, and nothing of a trial is on the log.
+        # A tried edit has its effect, and a trial leaves nothing on the log.
         before = await connection.log.end()
         tried = await api.send("POST", f"{path}/try", {"patch": {"weight": 2, "env": {"SEED": None}}}, 200)
         assert (tried["tag"], tried["at_once"]) == (first["tag"], {"weight": {"before": 1.0, "after": 2.0}})

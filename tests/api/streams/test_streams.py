@@ -51,7 +51,7 @@ async def read_in_pieces(api: Api, path: str, until: str, chance: Random) -> lis
 
 
 @pytest.mark.parametrize("query", ["", "?kind=Resized&kind=AppCompleted", "?node=gpu-02", "?user=ann&user=bob"])
-async def test_a_reader_that_breaks_off_anywhere_sees_each_event_once(nats_server: NatsServer, query: str) -> None:
+async def test_a_reader_that_disconnects_anywhere_sees_each_event_once(nats_server: NatsServer, query: str) -> None:
     filters = {
         "": Filter(), "?kind": Filter(kinds=("Resized", "AppCompleted")), "?node": Filter(nodes=("gpu-02",)),
         "?user": Filter(users=("ann", "bob")),
@@ -156,7 +156,7 @@ async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio
     return reader, writer
 
 
-async def test_quiet_streams_show_signs_of_life(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quiet_streams_send_keepalives(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dorm.api.streams.events._CHECK_S", 0.05)
     async with connected(nats_server.url) as connection, served(connection, heartbeat_s=0.1) as api:
         reader, writer = await raw_stream(api, "/v1/events/stream")
@@ -241,7 +241,7 @@ async def test_changes_lead_from_any_view_to_the_next(nats_server: NatsServer) -
             assert {app.id for app in view(past).apps} == set(model.apps)
 
 
-async def test_what_a_change_leaves_out_is_counted_for_each_reader(nats_server: NatsServer) -> None:
+async def test_omitted_events_of_a_change_are_counted_for_each_reader(nats_server: NatsServer) -> None:
     """A change lists the latest of many records.  A reader that has seen some of those misses none."""
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS[:100])

@@ -78,7 +78,7 @@ def moves_the_picture(record: Record) -> bool:
 
 @pytest.mark.parametrize("takes_s", [0.0, 0.03, 0.2])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_resize_is_on_its_way_to_the_page_in_less_than_a_second(takes_s: float, seed: int) -> None:
+def test_a_resize_is_sent_to_the_page_within_a_second(takes_s: float, seed: int) -> None:
     loop, chance = Loop(), Random(seed)  # type: ignore[abstract]
     asyncio.set_event_loop(loop)
     log = MemoryLog(lambda: START + int(loop.time() * SECOND), RECORDS[:FIRST])

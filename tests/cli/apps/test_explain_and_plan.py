@@ -203,7 +203,7 @@ def test_plan_with_a_drained_node_used_again(here: Dorm, tmp_path: Path) -> None
 
 
 def test_plan_at_an_earlier_moment(here: Dorm, tmp_path: Path) -> None:
-    """What is planned from before a decision is what that decision then said."""
+    """A plan from before a decision equals that decision."""
     bench = Bench(n1=4)
     bench.add(PolicyChanged(policy="dorm-exact"))
     bench.submit("app", n_max=3)

@@ -80,7 +80,7 @@ async def timed_lines_fail() -> AsyncIterator[LogPiece]:
     yield LogPiece([], "")
 
 
-async def test_a_closed_pipe_ends_it_as_it_ends_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_pipe_ends_output_with_a_broken_pipe_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone:
         def write(self, _: bytes) -> None:
             raise BrokenPipeError

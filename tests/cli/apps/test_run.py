@@ -79,7 +79,7 @@ async def test_without_a_shipped_folder_it_runs_in_the_current_one(cluster: Up, 
     assert (code, out) == (0, f"trains linear with [] in {project}\n"), err
 
 
-async def test_of_several_containers_each_line_is_printed_with_its_rank(cluster: Up, project: Path) -> None:
+async def test_each_line_of_several_containers_is_printed_with_its_rank(cluster: Up, project: Path) -> None:
     (project / "ranks.py").write_text(
         "import os\nprint('one of', os.environ['DORM_WORLD_SIZE'])\nprint('loss', os.environ['DORM_RANK'], end='')\n"
     )

@@ -150,7 +150,7 @@ def test_mistakes_get_one_line(here: Dorm, log_file: Path, words: list[str], cod
 
 
 @pytest.mark.nats
-async def test_of_a_log_on_a_server(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_a_story_is_read_from_a_log_on_a_server(nats_server: NatsServer, tmp_path: Path) -> None:
     """The same chapters as of a file; only log times are the server's."""
     name = f"story-{secrets.token_hex(4)}"
     records = two_apps().records

@@ -54,7 +54,7 @@ def test_names_in_comments_are_correct_too() -> None:
                 check_spec({**yaml.safe_load(text), **yaml.safe_load(field)})
 
 
-def test_written_without_questions_and_submitted_dry(here: Dorm, tmp_path: Path) -> None:
+def test_a_spec_is_written_without_questions_and_passes_a_dry_run(here: Dorm, tmp_path: Path) -> None:
     file = tmp_path / "train.yaml"
     words = (
         "spec",

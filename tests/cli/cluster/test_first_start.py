@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 async def leads(url: str, cluster: str) -> str:
-    """Who has the lease, as soon as somebody has."""
+    """The holder of the lease, once there is one."""
     while True:
         with contextlib.suppress(LogError):
             connection = await Connection.open(url, cluster)
@@ -121,7 +121,7 @@ async def test_a_wrong_configuration_ends_them_at_once_with_one_line_of_json(tmp
             assert words in ends[0]["event"].lower() or words in ends[0]["event"], err
 
 
-async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path: Path, nats_server: NatsServer) -> None:
+async def test_a_hangup_ends_a_master_gracefully_and_nohup_keeps_it(tmp_path: Path, nats_server: NatsServer) -> None:
     cluster = f"hangup-{tmp_path.name[-30:]}"
     command = ["master", "--url", nats_server.url, "--cluster", cluster, "--key", str(tmp_path / "m.nk"), "--name"]
     log = tmp_path / "log"
@@ -153,7 +153,7 @@ async def test_a_hangup_ends_a_master_in_good_order_and_nohup_keeps_it(tmp_path:
 
 
 @pytest.mark.parametrize("what", ["master", "up"])
-async def test_a_terminal_that_is_closed_ends_it_in_good_order(
+async def test_closing_the_terminal_ends_a_command_gracefully(
     tmp_path: Path, nats_server: NatsServer, what: str
 ) -> None:
     """What it still writes to its terminal fails from then on."""

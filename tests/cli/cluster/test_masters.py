@@ -65,7 +65,7 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def lease_of(self, holder: str) -> AsyncIterator[None]:
-        """Somebody has the lease and renews it, and says nothing on the log."""
+        """A holder renews the lease, and publishes nothing on the log."""
         leadership = self.connection.leadership
         held = await leadership.take(holder, LEASE_S, await leadership.look())
 

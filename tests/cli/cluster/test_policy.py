@@ -59,7 +59,7 @@ class TestWords:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )  # fmt: skip
-    def test_what_they_ask_for(self, pairs: list[str], changed: dict[str, Any]) -> None:
+    def test_settings_become_a_policy_change(self, pairs: list[str], changed: dict[str, Any]) -> None:
         assert change_of(pairs, Settings()) == PolicyChanged(**changed)
 
     @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ class TestWords:
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
-    def test_what_is_refused(self, pairs: list[str], code: str, named: str) -> None:
+    def test_invalid_settings_are_refused(self, pairs: list[str], code: str, named: str) -> None:
         with raises(SpecError, code, named):
             change_of(pairs, Settings())
 
-    def test_what_is_no_pair(self) -> None:
+    def test_an_argument_without_a_value_is_refused(self) -> None:
         with raises(WrongUsage, "usage.not_a_pair", "theta1"):
             change_of(["theta1"], Settings())
 
     @pytest.mark.parametrize("name", names())
-    def test_everything_has_a_meaning(self, name: str) -> None:
+    def test_every_setting_has_a_description(self, name: str) -> None:
         assert gist_of(name)
         assert all(meaning_of(parameter) for parameter in policy(name).check_params({}))
         parameters, times = in_force(Settings(policy=name))
@@ -105,7 +105,7 @@ class TestWords:
         )
         assert len(words(Settings(policy=name))) == len(parameters) + len(times) + 2
 
-    def test_what_is_shown_can_be_set_again(self) -> None:
+    def test_shown_settings_can_be_set_again(self) -> None:
         for settings in (
             Settings(),
             Settings(quiet_ms=1500, quiet_limit_ms=2000, idle_s=90, node_lease_s=3600, retention_s=0),
@@ -183,9 +183,7 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
 async def test_a_shorter_lease_states_when_it_takes_effect(lab: Lab) -> None:
     first, second = (await lab.policy("set", "node_lease=30s")).splitlines()
     assert first == "node_lease: 5m -> 30s"
-    assert second.startswith(
-        "the shorter lease applies on a node as soon as its agent has read of it, and for the master"
-    )
+    assert second.startswith("the shorter lease applies on a node as soon as its agent has read it, and for the master")
     assert await lab.policy("set", "node_lease=40s") == "node_lease: 30s -> 40s\n"
 
 

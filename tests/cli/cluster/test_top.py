@@ -58,7 +58,7 @@ def test_the_picture_has_nodes_apps_and_events(story: Any) -> None:
     assert not any("AppProgressed" in line for line in lines)
 
 
-def test_one_of_each_is_named_in_the_singular() -> None:
+def test_single_items_are_named_in_the_singular() -> None:
     story = Story(nodes=1)
     story.submit("only")
     story.settle()

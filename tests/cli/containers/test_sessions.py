@@ -46,7 +46,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
         yield running_cluster
 
 
-async def test_a_commands_streams_and_status_are_this_programs(cluster: Up) -> None:
+async def test_exec_passes_on_streams_and_exit_code(cluster: Up) -> None:
     home, data = cluster.home, bytes(range(256)) * 1000
     script = "cat; echo $DORM_RANK $DORM_WORLD_SIZE >&2; exit 7"
     code, out, err = await dorm(home, "exec", "train/1", "--", "sh", "-c", script, stdin="given")
@@ -86,7 +86,7 @@ async def test_signals_reach_the_command(cluster: Up, tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "ready\ngot it\n"
 
 
-async def test_a_shell_has_a_terminal_which_is_as_before_in_the_end(cluster: Up) -> None:
+async def test_a_shell_has_a_terminal_that_is_restored_afterwards(cluster: Up) -> None:
     terminal = Terminal(*DORM, "shell", "train/1", "--shell", "sh", home=cluster.home, columns="")
     try:
         await asyncio.to_thread(terminal.until, "Ctrl-D leaves it")

@@ -174,7 +174,7 @@ async def test_gates_and_the_shipped_folder_change_by_an_edit(users: Users, tmp_
     assert await users.done("logs", "shipped") == "second\n"
 
 
-async def test_words_of_other_tools(users: Users) -> None:
+async def test_words_of_other_tools_lead_to_dorms_commands(users: Users) -> None:
     for word, meant in (
         ("stop", "dorm cancel"),
         ("squeue", "dorm ps"),

@@ -78,7 +78,7 @@ def test_each_format_has_every_event_of_a_file(events: Dorm) -> None:
     assert "\x1b" not in out, "a pipe gets no colours"
 
 
-def test_the_format_of_all_commands_holds_here_too(events: Dorm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_common_output_format_applies_to_events(events: Dorm, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = events("-o", "json")
     monkeypatch.setenv("DORM_OUTPUT", "json")
     assert events() == whole

@@ -156,7 +156,7 @@ def test_arguments_are_resolved() -> None:
         named("app:/etc/passwd")
 
 
-def test_which_step_a_file_is_of() -> None:
+def test_files_are_attributed_to_their_checkpoint() -> None:
     reports = [CheckpointReport(10, 1, 100 * SECOND), CheckpointReport(20, 2, 200 * SECOND)]
     files = [
         FileEntry("", "folder", modified=1),

@@ -104,7 +104,7 @@ async def screen(
         yield driver
 
 
-async def test_walking_to_and_fro(records: list[Record]) -> None:
+async def test_stepping_forward_and_back(records: list[Record]) -> None:
     async with screen(records) as driver:
         end = driver.place
         assert f"{end} of {len(records)}" in driver.shown("heading")
@@ -147,7 +147,7 @@ async def test_changes_by_an_event_are_highlighted(records: list[Record]) -> Non
         assert marked == ["starting", "3/3", "1", "3", "3/3"]
 
 
-async def test_decisions_failures_and_back_again(records: list[Record]) -> None:
+async def test_keys_jump_to_decisions_and_failures_both_ways(records: list[Record]) -> None:
     async with screen(records, "1") as driver:
         found = []
         for _ in range(9):
@@ -190,7 +190,7 @@ async def test_a_filter(records: list[Record]) -> None:
         assert "only" not in driver.shown("heading")
 
 
-async def test_going_somewhere(records: list[Record]) -> None:
+async def test_the_go_key_takes_sequences_positions_and_times(records: list[Record]) -> None:
     async with screen(records) as driver:
         for text, place in (("7", "7.0"), ("5.0", "5.0"), ("-10m", "1.0"), ("2023-11-14T22:13:20.350", "4")):
             await driver.write("g", text)
@@ -247,7 +247,7 @@ async def test_lines_fit(records: list[Record], size: tuple[int, int]) -> None:
                 await driver._pilot.pause()
 
 
-async def test_the_end_grows(records: list[Record]) -> None:
+async def test_the_view_follows_a_growing_log(records: list[Record]) -> None:
     log = log_of(records[:4])
     stepper = await Stepper.open(log)
     await stepper.go()

@@ -193,7 +193,7 @@ async def test_it_writes_to_no_stream_of_the_cluster(lab: Lab) -> None:
 @pytest.mark.nats
 @pytest.mark.slow
 @pytest.mark.soak
-async def test_the_last_hour_is_simulated_now_and_then(lab: Lab) -> None:
+async def test_the_last_hour_is_simulated_periodically(lab: Lab) -> None:
     async with lab.master():
         await lab.client.change_policy(PolicyChanged(quiet_ms=0))
         await lab.client.submit(document("first", n_max=4))

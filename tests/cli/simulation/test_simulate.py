@@ -50,7 +50,7 @@ def test_the_same_document_every_time_and_a_spread_over_seeds(here: Dorm) -> Non
     assert "±" in here(*words[:-1], "table")[1]
 
 
-def test_a_file_by_its_ending(here: Dorm, tmp_path: Path) -> None:
+def test_the_file_ending_determines_the_format(here: Dorm, tmp_path: Path) -> None:
     signs = {"html": b"<!DOCTYPE html>", "json": b"{"}
     for ending, sign in signs.items():
         path = tmp_path / f"compared.{ending}"
@@ -153,7 +153,10 @@ def test_fixed_counts_of_a_trace_are_those_of_its_jobs(here: Dorm) -> None:
         (["csv:/dev/null"], "write submit=COLUMN"),
         (["paper", "-p", "lottery"], "unknown policy 'lottery'"),
         (["paper", "-p", "dorm,theta1=7"], "theta1 has to be between"),
-        (["paper", "--base", "static", "-p", "dorm"], "--base 'static' is none of those that are compared: dorm"),
+        (
+            ["paper", "--base", "static", "-p", "dorm"],
+            "--base 'static' is not among the policies that are compared: dorm",
+        ),
         ([SMALL], "parametric names no cluster; say --nodes"),
         ([SMALL, "--nodes", "3 cpu"], "nodes "),
         ([SMALL, "--load", "0.8"], "--load needs the shape of a node"),
@@ -163,7 +166,7 @@ def test_fixed_counts_of_a_trace_are_those_of_its_jobs(here: Dorm) -> None:
         (["paper", "--rounds", "900"], "--rounds"),
         (["paper", "--mtbf", "often"], "'often' is not a duration"),
         (["paper", "--mtbf", "0s"], "[simulation.outage.out_of_range]"),
-        (["paper", "-o", "comparison.pdf"], "'comparison.pdf' is none of table, wide"),
+        (["paper", "-o", "comparison.pdf"], "'comparison.pdf' is neither one of table, wide"),
         (["paper", "--log", "-"], "-: name a file that ends in .dorm"),
         (["paper,hours=-1"], "hours"),
     ],

@@ -24,7 +24,7 @@ def mine(tmp_path: Path) -> str:
     return str(file)
 
 
-async def test_flags_precede_environment_precedes_contexts(tmp_path: Path, mine: str) -> None:
+async def test_flags_override_the_environment_which_overrides_contexts(tmp_path: Path, mine: str) -> None:
     home = tmp_path / "home"
 
     async def goes_to(*arguments: str, **env: str) -> str:

@@ -102,7 +102,7 @@ async def test_a_stranger_joins_nothing_and_cancels_nothing() -> None:
         assert len(theirs) == 4
         with raises(Refused, "app.not_owner"):
             await bob.ask(k.AppCancelRequested, app=theirs[0].id, reason="mine")
-        # Past the client's checks, in another's name: a tenant is what the subject says.
+        # Past the client's checks, in another's name: the subject names the tenant.
         spec = document("lr-0009", group={"name": "lr", "index": 9, "count": 10, "parallel": 1}, user="ann")
         said = k.AppSubmitted(id="ann//mine", by="ann", spec=spec)
         await log.append(subjects.fact(CLUSTER, "AppSubmitted", "bob"), encode(said))

@@ -186,7 +186,7 @@ def test_a_live_apps_name_is_taken() -> None:
     assert said.app != first.app
 
 
-def test_two_of_one_name_in_one_round() -> None:
+def test_two_apps_of_one_name_in_one_round() -> None:
     bench = Bench(a=4)
     bench.submit()
     bench.submit()

@@ -91,7 +91,7 @@ class TestTrial:
         crash(bench)
         assert size(bench) == 2
 
-    def test_a_lost_node_is_no_fault_of_its_own(self) -> None:
+    def test_a_lost_node_does_not_count_against_the_app(self) -> None:
         bench = Bench(a=8)
         app = bench.running(n_min=2, n_max=6)
         bench.exited(slot=0, code=None, reason="lost")
@@ -101,7 +101,7 @@ class TestTrial:
         bench.settle()
         assert (app.failed_trials, size(bench)) == (0, 6)
 
-    def test_its_owner_may_know_better(self) -> None:
+    def test_an_update_by_the_owner_lifts_the_limit(self) -> None:
         bench = Bench(a=8)
         bench.running(n_min=2, n_max=6)
         crash(bench)
@@ -133,7 +133,7 @@ class TestFallback:
         assert app.waiting.code == "held"
         assert app.waiting.text == "held at most 4: generation 2 with 6 containers did not start to work"
 
-    def test_it_is_tried_again_after_good_running(self) -> None:
+    def test_a_larger_size_is_tried_again_after_stable_running(self) -> None:
         bench = self.grown(retries={"reset": "30m"})
         crash(bench)
         bench.wait(20 * 60)
@@ -147,14 +147,14 @@ class TestFallback:
         stop(bench)
         assert bench.app().held_most is None
 
-    def test_its_owner_may_know_better(self) -> None:
+    def test_an_update_by_the_owner_lifts_the_limit(self) -> None:
         bench = self.grown()
         crash(bench)
         bench.add(k.AppUpdated(app="app", weight=2.0))
         bench.settle()
         assert size(bench) == 6
 
-    def test_a_size_that_worked_is_no_failed_adjustment(self) -> None:
+    def test_a_size_that_worked_is_not_a_failed_adjustment(self) -> None:
         bench = self.grown()
         works(bench)
         crash(bench)
@@ -195,7 +195,7 @@ class TestFallback:
         bench.settle()
         assert size(bench) == 4
 
-    def test_only_for_a_limited_time(self) -> None:
+    def test_the_wait_for_former_containers_is_limited(self) -> None:
         bench = self.shrunk(retries={"reset": "10m"})
         due = next_deadline(bench.state, bench.now)
         assert due is not None
@@ -235,7 +235,7 @@ class TestCrashLoop:
     def loop(self) -> Bench:
         """An app that has failed twice and waits, next to one that has the whole cluster."""
         bench = Bench(a=4)
-        # Its pauses are so long that its room is given to others meanwhile.
+        # Its pauses are long enough for others to get its room meanwhile.
         bench.running("loop", n_min=1, n_max=4, retries={"backoff": "10m", "longest": "10m"})
         crash(bench, "loop")
         bench.exited("loop", 0, 1)
@@ -256,7 +256,7 @@ class TestCrashLoop:
         bench.settle()
         assert (size(bench, "good"), size(bench, "loop")) == (3, 1)
 
-    def test_free_room_it_may_have_at_once(self) -> None:
+    def test_an_app_in_a_crash_loop_gets_free_room_at_once(self) -> None:
         bench = self.loop()
         bench.add(joined("b", 1))
         bench.settle()

@@ -35,7 +35,7 @@ def test_apps_that_were_never_interrupted_cost_no_look_at_the_nodes() -> None:
     assert nodes.looks == 0
 
 
-def test_an_interrupted_app_is_first_from_when_a_node_is_back() -> None:
+def test_an_interrupted_app_comes_first_once_a_node_is_back() -> None:
     bench = Bench(a=2)
     app = bench.running(n_max=2)
     bench.add(k.NodeLeft(node="a"), "a")

@@ -215,7 +215,7 @@ def test_progress_of_an_earlier_generation_resumes_nothing() -> None:
     assert app.history[-1].resumed_at == 0
 
 
-def test_the_pause_that_is_shown_ends_at_the_first_step_and_is_the_one_that_counts() -> None:
+def test_the_shown_pause_ends_at_the_first_step_and_counts() -> None:
     """Importing and loading take ten seconds after the containers have started, and the first report comes two steps later."""
     bench = Bench(a=4)
     app = bench.running(n_max=1)

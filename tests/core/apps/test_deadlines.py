@@ -84,7 +84,7 @@ def test_work_is_progress_and_checkpoints() -> None:
     assert (said.failure, said.reason) == ("stalled", f"no sign of work (progress or a checkpoint) for 2m{MORE}")
 
 
-def test_the_retries_for_it_are_its_own() -> None:
+def test_late_starts_have_retries_of_their_own() -> None:
     bench = released(deadlines={"start": "1m"}, retries={"limit": 9, "start": 0})
     bench.wait(60 + GRACE_S)
     (said,) = bench.decide()
@@ -93,7 +93,7 @@ def test_the_retries_for_it_are_its_own() -> None:
 
 
 @pytest.mark.parametrize(("late", "more"), [(3, ""), (4, " and 1 more"), (9, " and 6 more")])
-def test_of_many_that_are_late_some_are_named(late: int, more: str) -> None:
+def test_some_of_many_late_containers_are_named(late: int, more: str) -> None:
     bench = Bench(a=late)
     bench.submit(n_min=late, n_max=late, deadlines={"start": 60})
     bench.settle()
@@ -104,7 +104,7 @@ def test_of_many_that_are_late_some_are_named(late: int, more: str) -> None:
     assert said.reason == f"{named}{more} have not started within 60 s{MORE}"
 
 
-def test_unknown_is_not_failed() -> None:
+def test_a_start_on_a_lost_node_is_unknown_and_not_late() -> None:
     """A node that is lost may have started it long ago: once it is back there is time to say so."""
     bench = released(deadlines={"start": "1m"})
     bench.wait(30)

@@ -29,7 +29,7 @@ def fails(bench: Bench, code: int | None = 1, **how: Any) -> k.GenerationFailed 
 OUT_OF_MEMORY: dict[str, Any] = {"code": None, "reason": "out_of_memory"}
 
 
-def test_a_cause_with_a_limit_of_its_own_leaves_the_others_theirs() -> None:
+def test_a_cause_with_its_own_limit_does_not_use_up_other_retries() -> None:
     bench = Bench(a=4)
     bench.running(n_max=1, retries={"limit": 1, "out_of_memory": 2})
     said = [fails(bench, **OUT_OF_MEMORY), fails(bench, 3), fails(bench, **OUT_OF_MEMORY)]
@@ -153,7 +153,7 @@ def test_a_week_of_hiccups_is_survived_and_a_crash_loop_is_not() -> None:
     assert isinstance(fails(bench), k.AppFailed)
 
 
-def test_good_running_adds_up_over_adjustments_and_lost_nodes() -> None:
+def test_stable_running_adds_up_over_adjustments_and_lost_nodes() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=1, retries={"limit": 1, "reset": "1h"})
     fails(bench)
@@ -167,7 +167,7 @@ def test_good_running_adds_up_over_adjustments_and_lost_nodes() -> None:
     assert isinstance(fails(bench), k.GenerationFailed)
 
 
-def test_waiting_is_no_good_running() -> None:
+def test_waiting_does_not_count_as_stable_running() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=1, retries={"limit": 1, "reset": "1h"})
     fails(bench)

@@ -57,7 +57,7 @@ def test_the_others_wait_without_a_share_until_one_ends() -> None:
     assert bench.decide(allocate=True) == []
 
 
-def test_patience_counts_from_ones_turn() -> None:
+def test_patience_counts_from_an_apps_turn_in_its_group() -> None:
     bench = Bench(a=1)
     submit(bench, 2, 1)
     bench.submit("other", n_max=1)

@@ -145,7 +145,7 @@ def test_its_owner_ends_it() -> None:
 
 
 def test_it_raises_no_share() -> None:
-    """An app that asks for more than it has gets no more than before."""
+    """An app that asks for more than it has gets the same as before."""
     bench = Bench(a=4)
     bench.running(n_max=4)
     work(bench)

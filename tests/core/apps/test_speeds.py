@@ -48,7 +48,7 @@ def test_one_report_and_a_step_back_give_no_pace() -> None:
     assert asked(bench).measured == (Measured(4, 2.0, 10.0),)
 
 
-def test_members_that_change_live_are_measured_apart() -> None:
+def test_live_memberships_are_measured_separately() -> None:
     """Four members make 4 steps a second, then three of them make 3; both are one generation."""
     bench = Bench(a=4)
     app = live_app(bench)
@@ -100,7 +100,7 @@ def test_declared_speeds_by_type_reach_the_policy() -> None:
     assert asked(bench, "first").speed_on == {"fast": ((1, 3.0), (2, 5.0))}
 
 
-def test_on_nodes_of_one_type_there_is_no_such_question() -> None:
+def test_on_nodes_of_one_type_types_do_not_matter() -> None:
     bench = Bench()
     bench.add(joined("a", 4, labels={"type": "fast"}))
     works(bench, bench.running("first", n_max=2), steps=60, seconds=60)

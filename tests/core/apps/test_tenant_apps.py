@@ -46,7 +46,7 @@ def test_one_more_than_allowed_is_refused_and_others_are_not() -> None:
     assert answers(bench) == {"ann//g": "", "ann//h": "tenant.apps.too_many"}
 
 
-def test_what_is_refused_says_what_to_do() -> None:
+def test_refusals_name_the_remedy() -> None:
     bench = Bench(a=4)
     bench.add(k.PolicyChanged(tenant_apps=1))
     submit(bench, "ann//a", "ann//b")

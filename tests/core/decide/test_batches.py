@@ -58,7 +58,7 @@ def test_an_invalid_noise_changes_nothing(noise: float | None) -> None:
     assert made.app().noise == 7.0
 
 
-def test_nor_does_the_noise_of_an_app_without_a_range() -> None:
+def test_the_noise_of_an_app_without_a_range_is_ignored() -> None:
     made = Bench(a=4)
     made.running(n_max=1)
     report(made, 7.0)
@@ -157,7 +157,7 @@ class TestAgents:
             desired.fold(record)
         assert files_of(desired.apps[made.app().id]) == {"batch": b"%d\n" % size}
 
-    def test_the_environment_names_the_file_where_there_is_a_range(self) -> None:
+    def test_the_environment_names_the_file_if_there_is_a_range(self) -> None:
         made = bench()
         desired = Desired("a")
         for record in made.records:

@@ -68,7 +68,7 @@ def decided(bench: Bench, told: type[Told], counts: dict[str, dict[str, int]]) -
     return said, {change.app[0]: change.adjustment for change in only(said, k.Resized).changes}
 
 
-def test_of_two_apps_that_move_into_each_others_room_one_is_restarted(told: type[Told]) -> None:
+def test_one_of_two_apps_that_swap_rooms_is_restarted(told: type[Told]) -> None:
     bench = cluster(told, {"x": {"a": 2, "b": 1}, "y": {"a": 1, "b": 2}})
     _, adjustments = decided(bench, told, {"x": {"a": 3}, "y": {"b": 3}})
     assert adjustments == {"x": "restart", "y": "live"}
@@ -88,7 +88,7 @@ def test_of_two_apps_that_move_into_each_others_room_one_is_restarted(told: type
     assert {bench.app(name).phase for name in "xy"} == {"running"}
 
 
-def test_of_three_apps_in_a_ring_one_is_restarted(told: type[Told]) -> None:
+def test_one_of_three_apps_that_move_in_a_ring_is_restarted(told: type[Told]) -> None:
     rows = {"x": {"a": 2, "b": 1}, "y": {"b": 2, "c": 1}, "z": {"c": 2, "a": 1}}
     bench = cluster(told, rows)
     _, adjustments = decided(bench, told, {"x": {"a": 3}, "y": {"b": 3}, "z": {"c": 3}})

@@ -13,7 +13,7 @@ from tests.core.records import Bench, joined
 
 
 class TestCompletion:
-    def test_all_slots_unasked_with_0(self) -> None:
+    def test_an_app_completes_when_all_slots_exit_unasked_with_0(self) -> None:
         bench = Bench(a=4)
         bench.running(n_min=2, n_max=2)
         bench.exited(slot=0)
@@ -23,7 +23,7 @@ class TestCompletion:
         assert isinstance(said, k.AppCompleted)
         assert bench.app().ended == "completed"
 
-    def test_asked_exits_complete_nothing(self) -> None:
+    def test_exits_on_request_do_not_complete_the_app(self) -> None:
         bench = Bench(a=4)
         bench.running(n_max=1)
         bench.all_exited(asked=True)
@@ -236,7 +236,7 @@ class TestOvertaken:
         ],
         ids=["drained", "left", "joined again with less"],
     )
-    def test_by_its_node(self, event: k.Event) -> None:
+    def test_a_changed_node_voids_the_placement(self, event: k.Event) -> None:
         bench, facts, basis = self.decided(n_min=8, n_max=8)
         bench.add(event)
         bench.say(*facts, basis=basis)
@@ -250,7 +250,7 @@ class TestOvertaken:
         assert app.generations[2].released
         assert "a" not in app.generations[2].by_node() or app.generations[2].by_node()["a"] == 1
 
-    def test_by_a_lost_node_after_the_round(self) -> None:
+    def test_a_lost_node_after_the_round_voids_the_placement(self) -> None:
         bench, facts, basis = self.decided("a", "b", n_min=2, n_max=2)
         bench.say(*facts, basis=basis)
         node = next(iter(bench.app().generations[1].by_node()))
@@ -259,14 +259,14 @@ class TestOvertaken:
         bench.settle()
         assert node not in bench.app().generations[2].by_node()
 
-    def test_by_a_cancel(self) -> None:
+    def test_a_cancellation_voids_the_placement(self) -> None:
         bench, facts, basis = self.decided()
         bench.add(k.AppCancelRequested(app="app"))
         bench.say(*facts, basis=basis)
         assert bench.app().generations[1].void
         assert [type(fact) for fact in bench.settle()] == [k.AppCancelled]
 
-    def test_by_an_exit_of_the_running_partition(self) -> None:
+    def test_an_exit_of_the_running_partition_voids_the_placement(self) -> None:
         bench = Bench(a=4)
         bench.running(n_max=2)
         bench.add(k.AppUpdated(app="app", n_max=1))

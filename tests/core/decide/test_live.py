@@ -213,7 +213,7 @@ def test_a_late_leader_is_heard_again() -> None:
     assert not bench.app().missed_live
 
 
-def test_nothing_is_missed_while_a_node_is_not_heard() -> None:
+def test_a_live_resize_misses_no_deadline_while_a_node_is_silent() -> None:
     bench = bench_of(2, 2)
     shrinking(bench)
     bench.wait(20)

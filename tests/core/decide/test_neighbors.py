@@ -120,7 +120,7 @@ def test_a_crash_loop_that_works_a_little_restarts_no_other_app(policy: str) -> 
         found.wait(2)
         found.fail()
         found.wait(10)  # its pauses grow up to this long
-    # Where nobody ever makes room for it, it does not even start.
+    # If no app ever makes room for it, it does not even start.
     assert found.app("loop").debt == (20 if policy not in ("static", "app-level", "fifo", "themis") else 0)
     assert found.app("victim").generation == before
 
@@ -133,7 +133,7 @@ def test_the_room_of_an_app_in_a_long_pause_is_used() -> None:
     assert found.size("victim") == 4
 
 
-def test_others_make_room_for_it_once() -> None:
+def test_others_make_room_for_a_crash_loop_once() -> None:
     found = street(retries={"backoff": "20m", "longest": "20m"})
     found.works = True
     found.wait(60)
@@ -163,8 +163,8 @@ def test_running_stably_pays_its_debt() -> None:
     assert found.app("victim").generation == before + 1
 
 
-def test_room_that_others_grew_into_once_is_kept_after_the_next_failure() -> None:
-    """It comes back into room that became free meanwhile, so nobody is made smaller for it; without a place of its own,
+def test_after_the_next_failure_others_do_not_grow_into_the_room_again() -> None:
+    """It comes back into room that became free meanwhile, so no app shrinks for it; without a place of its own,
     others would grow into that room as well, and have to shrink for its next try."""
     found = Street(nodes=(2, 3))
     found.submit("victim", n_min=1, n_max=5)
@@ -235,7 +235,7 @@ def test_reserved_room_is_reported() -> None:
 # --- in words -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_app_reads_for_whom_room_is_kept() -> None:
+def test_a_waiting_app_sees_for_which_app_room_is_kept() -> None:
     found = street(retries={"backoff": "200s", "longest": "200s"})
     found.works = True
     found.wait(60)
@@ -246,7 +246,7 @@ def test_a_waiting_app_reads_for_whom_room_is_kept() -> None:
     assert f"; what {found.app('loop').id} left by failing is kept for the next try" in waiting.text
 
 
-def test_one_in_debt_reads_why_it_gets_no_more_and_why_it_waits() -> None:
+def test_an_app_in_debt_sees_why_it_gets_no_more_and_why_it_waits() -> None:
     found = street(retries={"backoff": "20m", "longest": "20m"})
     found.works = True
     found.wait(60)
@@ -333,7 +333,7 @@ def test_no_app_is_resized_again_before_it_has_worked(tells: bool) -> None:
     assert next_deadline(bench.state, bench.now) == bench.now + (SETTLE_S if tells else TRIAL_S) * SECOND
 
 
-def test_a_step_is_enough() -> None:
+def test_one_step_ends_the_settling_time() -> None:
     bench, first = resized()
     bench.submit("third", n_min=1, n_max=1)
     bench.settle()
@@ -428,7 +428,7 @@ ACTS = st.lists(
     reset="1h",
     crowd=2,
 )
-def test_whatever_it_does_it_restarts_a_neighbor_twice_at_most(
+def test_a_crash_loop_restarts_a_neighbor_at_most_twice(
     acts: list[tuple[float, bool, str, bool, float]],
     policy: str,
     size: tuple[int, int],
@@ -468,7 +468,7 @@ def test_whatever_it_does_it_restarts_a_neighbor_twice_at_most(
 
 
 @pytest.mark.soak
-def test_days_of_it_cost_no_more() -> None:
+def test_days_of_a_crash_loop_cost_no_further_restarts() -> None:
     found = street(retries={"backoff": "1s", "longest": "10m"})
     found.works = True
     found.wait(60)

@@ -226,7 +226,7 @@ def test_an_app_that_fits_next_to_the_others_runs(name: str, seed: int) -> None:
                 assert not fits or sum(here.values()) + app.n_min > least, (app.id, app.waiting, node.id, here)
 
 
-def test_ports_are_no_resource_that_shares_or_utilization_count() -> None:
+def test_ports_count_neither_in_shares_nor_in_utilization() -> None:
     ports = PortRoom(20000, 20003, 3)
     apps = tuple(AppDemand(id=name, demand={"cpu": 100}, weight=1, n_min=1, n_max=9) for name in ("a", "b"))
     bound = Problem((NodeRoom("n", {"cpu": 1000}, ports=ports),), apps)

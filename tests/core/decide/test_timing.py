@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def tick_after(bench: Bench, seconds: float) -> list[Any]:
-    """What is said when nothing has happened for so long."""
+    """The facts after this long without an event."""
     bench.wait(seconds)
     return bench.decide(allocate=True)
 
@@ -96,7 +96,7 @@ class TestTicks:
         ],
         ids=["joined", "used again"],
     )
-    def test_other_causes(self, cause: list[k.Event]) -> None:
+    def test_other_events_cause_a_tick_too(self, cause: list[k.Event]) -> None:
         bench = Bench(a=4)
         bench.running(n_max=1)
         tick_after(bench, 30)
@@ -107,7 +107,7 @@ class TestTicks:
         bench.settle()
         assert tick_is_due(bench.state, bench.now + 30 * SECOND)
 
-    def test_a_node_that_recovered_is_one_too(self) -> None:
+    def test_a_recovered_node_causes_a_tick_too(self) -> None:
         bench = Bench(a=4)
         bench.running(n_max=1)
         tick_after(bench, 30)
@@ -143,7 +143,9 @@ class TestTicks:
     @pytest.mark.parametrize(
         ("status", "n_max", "loose"), [("optimal", 2, True), ("node_limit", 1, True), ("optimal", 1, False)]
     )
-    def test_what_a_decision_leaves(self, budget: type[OneAtATime], status: str, n_max: int, loose: bool) -> None:
+    def test_an_unfinished_decision_causes_a_tick(
+        self, budget: type[OneAtATime], status: str, n_max: int, loose: bool
+    ) -> None:
         """Its budget used up, or its solver stopped at a limit."""
         budget.status = status
         bench = Bench(a=4)
@@ -160,7 +162,7 @@ class TestTicks:
         assert (decision.trigger, decision.overhead, decision.status) == ("events", n_max - 1, status)
         assert bool(bench.state.rebalance_from) == loose
 
-    def test_what_it_could_not_know_keeps_it_going(self) -> None:
+    def test_an_event_after_the_basis_of_a_tick_causes_another_one(self) -> None:
         """A node joins between the basis of a tick and the tick."""
         bench = Bench(a=4)
         bench.running(n_max=1)
@@ -240,8 +242,8 @@ class TestPatience:
 @pytest.mark.soak
 @settings(max_examples=tries(30, 300), deadline=None)
 @given(st.data())
-def test_ticks_come_to_an_end_whatever_happened(data: st.DataObject) -> None:
-    """After any history, asking again every `idle_s` is soon answered with nothing, and for good."""
+def test_ticks_end_after_any_history(data: st.DataObject) -> None:
+    """After any history, asking again every `idle_s` soon changes nothing any more."""
     bench = Bench(a=4, b=3)
     bench.add(k.PolicyChanged(params={"theta2": data.draw(st.sampled_from([0.0, 0.1, 1.0]))}))
     for number in range(data.draw(st.integers(1, 4))):

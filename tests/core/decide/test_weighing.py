@@ -43,7 +43,7 @@ def test_shares(
     assert shared(weights, *apps) == counts
 
 
-def test_a_weight_that_changes_takes_from_the_own_apps_alone() -> None:
+def test_a_changed_weight_affects_only_apps_of_the_same_tenant() -> None:
     bench = Bench(a=12)
     bench.add(k.PolicyChanged(weights="tenants"))
     for name, tenant in (("a", "ann"), ("b", "ann"), ("c", "bob")):

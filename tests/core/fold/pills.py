@@ -1,4 +1,5 @@
-"""Poison: every kind of event with each of its fields, one at a time, at each of its extremes; and bodies that are no events.
+"""Poison: every kind of event with each of its fields, one at a time, at each of its extremes; and bodies that are not
+events.
 
 The fields and their types are read off the classes, so a new field is tried as soon as it is there.
 """

@@ -122,7 +122,7 @@ def test_every_kind_has_a_rule() -> None:
 
 
 def test_the_author_is_the_subject() -> None:
-    """Neither `by`, nor the spec's user, nor the id makes a submission somebody else's."""
+    """Neither `by`, nor the spec's user, nor the id gives a submission to another user."""
     said, app = cluster()
     assert said.by("mallory", k.AppSubmitted(id="ann//1", by="ann", spec=document("app"))) == ""
     said.bench.settle()
@@ -133,7 +133,7 @@ def test_the_author_is_the_subject() -> None:
     assert said.state.find_app("app", "ann") is app
 
 
-def test_requests_about_unknown_apps_cost_no_look_at_all_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_about_unknown_apps_do_not_search_all_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose each app is has to be computed: for all of many apps and every record, that would be the master's whole time."""
     said, _ = cluster()
     looked: list[str] = []
@@ -259,7 +259,7 @@ def test_a_node_claims_only_its_enrolled_capacity(claims: dict[str, Any], code: 
     assert ("n1" in said.state.nodes) is (code == "")
 
 
-def test_ids_of_apps_are_too_long_to_find() -> None:
+def test_ids_of_apps_are_too_long_to_guess() -> None:
     _, app = cluster()
     assert len(app.id) == len("app-") + 12
 

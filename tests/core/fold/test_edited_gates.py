@@ -84,7 +84,7 @@ def test_a_time_that_has_passed_or_is_taken_away_opens_the_gate_now() -> None:
         assert sizes(bench.app()) == {"a": 4}
 
 
-def test_it_waits_for_others_from_then_on_or_no_longer() -> None:
+def test_an_edit_adds_and_removes_awaited_apps() -> None:
     bench = nodes()
     for name in ("prep", "clean"):
         bench.running(name, n_max=1, retries={"limit": 0})
@@ -107,7 +107,7 @@ def test_it_waits_for_others_from_then_on_or_no_longer() -> None:
     assert not bench.app().ended
 
 
-def test_no_two_wait_for_each_other() -> None:
+def test_an_edit_cannot_make_apps_wait_for_each_other() -> None:
     bench = nodes(1)
     bench.running("full")
     bench.submit("one", after=["full"])
@@ -138,7 +138,7 @@ def test_other_ended_and_unknown_apps_are_refused() -> None:
     assert refused(bench, id="e2", after=["nobody"]) == "spec.after.unknown"
 
 
-def test_from_changes_before_the_start_and_the_same_one_is_no_change() -> None:
+def test_from_can_change_before_the_start_and_repeating_it_changes_nothing() -> None:
     bench = nodes(1)
     first = bench.running("first", n_max=1)
     bench.add(k.AppCheckpointed(app=first.id, generation=1, step=40), "a")
@@ -186,7 +186,7 @@ def test_a_limit_of_time_counts_from_the_containers_that_run() -> None:
     assert ended.code == "max_runtime", "its time was over already"
 
 
-def test_how_many_of_a_sweep_run_at_once_changes_for_all_of_it() -> None:
+def test_the_limit_of_a_sweep_changes_for_all_its_apps() -> None:
     bench = nodes(8)
     submit_group(bench, 6, 1)
     bench.settle()

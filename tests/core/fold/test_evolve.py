@@ -169,8 +169,8 @@ class TestUpdates:
 
 
 class TestContainers:
-    def test_only_of_released_generations(self) -> None:
-        """Nobody can have started, let alone finished, what was not released."""
+    def test_exits_count_only_for_released_generations(self) -> None:
+        """An unreleased container can't have started, let alone finished."""
         bench = Bench(a=4)
         bench.submit(n_max=1)
         bench.decide()
@@ -180,7 +180,7 @@ class TestContainers:
         assert isinstance(bench.decide()[0], k.GenerationReleased)
         assert not bench.decided()
 
-    def test_only_by_their_own_node(self) -> None:
+    def test_exits_count_only_from_their_own_node(self) -> None:
         bench = Bench(a=4, b=4)
         bench.running(n_max=1)
         app = bench.app()
@@ -344,7 +344,7 @@ class TestPolicies:
         bench.raw(f"dorm.{CLUSTER}.PolicyChanged.eve", b'{"params": {"theta1": 1' + b"0" * 400 + b"}}")
         assert bench.state.settings.params == {}
 
-    def test_agents_and_master_believe_the_same_lease_whatever_the_policy(self) -> None:
+    def test_agents_and_master_agree_on_the_lease_under_any_policy(self) -> None:
         bench = Bench(a=4)
         bench.add(k.PolicyChanged(policy="none such", node_lease_s=900))
         assert bench.state.settings.node_lease_s == 900
@@ -376,7 +376,7 @@ class TestRounds:
 
 
 class TestEndedApps:
-    def test_leave_after_the_retention(self) -> None:
+    def test_ended_apps_leave_after_the_retention(self) -> None:
         bench = Bench(a=4)
         bench.add(k.PolicyChanged(retention_s=60))
         app = bench.running(n_max=1)
@@ -390,7 +390,7 @@ class TestEndedApps:
         bench.say()
         assert app.id not in bench.state.apps
 
-    def test_of_a_tenant_with_a_retention_of_its_own_at_its_time(self) -> None:
+    def test_ended_apps_leave_after_their_tenants_own_retention(self) -> None:
         bench = Bench(a=4)
         bench.add(k.PolicyChanged(retention_s=60))
         app = bench.running(n_max=1)
@@ -412,7 +412,7 @@ class TestEndedApps:
         assert tenant_retention_after(bench.state.settings, k.PolicyChanged()) is UNSET
         assert len({before, digest(bench.state)}) == 2
 
-    def test_never_while_their_containers_may_run(self) -> None:
+    def test_ended_apps_stay_while_their_containers_may_run(self) -> None:
         bench = Bench(a=4)
         bench.add(k.PolicyChanged(retention_s=0))
         app = bench.running(n_min=4, n_max=4)
@@ -430,7 +430,7 @@ class TestEndedApps:
         assert bench.app("next").generations[1].released
         assert app.id not in bench.state.apps
 
-    def test_their_names_are_free_at_once(self) -> None:
+    def test_names_of_ended_apps_are_free_at_once(self) -> None:
         bench = Bench(a=4)
         first = bench.running(n_max=1)
         bench.add(k.AppCancelRequested(app="app"))
@@ -464,7 +464,7 @@ def test_nonsense_changes_only_counters_and_answers() -> None:
     ],
     ids=str,
 )
-def test_an_unchecked_spec_is_no_app(unchecked: dict[str, object]) -> None:
+def test_an_unchecked_spec_is_ignored(unchecked: dict[str, object]) -> None:
     bench = Bench(a=4)
     spec = msgspec.convert({**document(), **unchecked}, AppSpec)
     bench.say(k.AppAccepted(app="app-aaaaaa", spec=spec, submission="s"))

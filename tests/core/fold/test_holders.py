@@ -79,7 +79,7 @@ def test_its_facts_about_containers_that_it_never_had_change_nothing() -> None:
     assert states(made) == ["exited"]
 
 
-def test_it_takes_the_name_over_once_the_lease_has_ended() -> None:
+def test_another_machine_takes_the_name_over_once_the_lease_has_ended() -> None:
     made = bench()
     made.add(newcomer())
     made.conclude(n3=20)

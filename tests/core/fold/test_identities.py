@@ -52,7 +52,7 @@ def trusting(**users: k.Role) -> Said:
 
 
 def test_a_cluster_that_has_been_open_stays_open() -> None:
-    """Else one message would end its masters, whose keys nobody named."""
+    """Otherwise one message would end its masters, whose keys no record names."""
     said = Said()
     for number in range(FOUNDING):
         said.by("mallory", k.AppCancelRequested(app=f"a{number}"))
@@ -61,7 +61,7 @@ def test_a_cluster_that_has_been_open_stays_open() -> None:
 
 
 @pytest.mark.parametrize("name", ["_", "master"])
-def test_tokens_of_subjects_are_no_tenant_names(name: str) -> None:
+def test_tokens_of_subjects_are_not_tenant_names(name: str) -> None:
     """A user of the tenant `_` could set the limits of all shipped folders."""
     said = trusting()
     assert said.by("root", k.UserAdded(name="mallory", role="user", tenant=name)) == "identity.name.reserved"
@@ -86,7 +86,7 @@ def test_one_user_s_tokens_leave_room_for_all_others(monkeypatch: pytest.MonkeyP
     assert add("root", 9) == ""
 
 
-def test_an_open_cluster_takes_only_that_which_closes_it() -> None:
+def test_an_open_cluster_accepts_only_the_founding_records() -> None:
     said = Said()
     before = digest(said.state)
     said.by("root", k.UserAdded(name="mallory", role="admin"))
@@ -122,7 +122,7 @@ def test_only_admins_change_identities(who: str, event: k.Event) -> None:
     assert said.known.refused == 1
 
 
-def test_an_admin_does_all_of_it() -> None:
+def test_an_admin_changes_users_and_nodes() -> None:
     said = trusting(bob="user")
     assert said.by("root", k.UserAdded(name="bob", role="operator", tenant="vision", public_key=KEY)) == ""
     assert said.known.operates("bob")
@@ -146,7 +146,7 @@ def test_there_is_always_an_admin() -> None:
     assert said.by("ann", k.UserAdded(name="ann", role="user")) == "identity.last_admin"
 
 
-def test_users_and_nodes_share_their_names() -> None:
+def test_users_and_nodes_share_one_namespace() -> None:
     said = trusting(bob="user")
     assert said.by("root", k.NodeEnrolled(node="bob")) == "identity.name.taken"
     assert said.by("root", k.NodeEnrolled(node="n1")) == ""

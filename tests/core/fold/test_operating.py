@@ -81,7 +81,7 @@ def test_a_forgotten_node_joins_again_as_a_new_one() -> None:
     assert list(sizes(bench.app())) == ["a"]
 
 
-def test_a_decision_that_did_not_know_changes_nothing() -> None:
+def test_a_decision_that_missed_the_removal_changes_nothing() -> None:
     """The node leaves and is forgotten after the decision's basis."""
     bench = Bench(a=2, b=2)
     bench.add(k.NodeDrainRequested(node="b"))

@@ -114,6 +114,6 @@ def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [cls.__name__ for cls in get_args(k.Published)] + ["NoSuchKind", "round"])
 @pytest.mark.parametrize("body", NO_EVENTS, ids=lambda body: repr(body[:20]))
-def test_a_record_that_is_no_event_stops_no_reader(cluster: Cluster, kind: str, body: bytes) -> None:
+def test_a_record_that_is_not_an_event_stops_no_reader(cluster: Cluster, kind: str, body: bytes) -> None:
     who = "master" if kind == "round" else cluster.placed("run")
     _survives(cluster, f"dorm.{CLUSTER}.{kind}.{who}", body)

@@ -45,7 +45,7 @@ class History(RuleBasedStateMachine):
         self.agent = Desired("n1")
         self.folded = 0
         self.forged = False
-        """Whether somebody spoke as the master: then only that nothing stops is promised."""
+        """Whether a stranger published as the master: then only that nothing stops is promised."""
         self.names = 0
 
     # --- what is valid --------------------------------------------------------------------------------------------------

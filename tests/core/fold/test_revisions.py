@@ -75,7 +75,7 @@ def test_fields_in_force_at_once_restart_nothing() -> None:
     assert bench.decided(allocate=True), "the policy gives it what it may have now"
 
 
-def test_the_rest_is_taken_up_by_the_next_generation() -> None:
+def test_other_fields_take_effect_in_the_next_generation() -> None:
     bench = bench_of(n_max=2)
     app = bench.app()
     places = sizes(app)
@@ -132,7 +132,7 @@ def test_a_pinned_app_keeps_its_demand_after_an_edit(ended: bool, cpu: int) -> N
     assert (app.pinned, app.demand) == (ended, {"cpu": cpu})
 
 
-def test_one_without_room_for_its_new_demand_waits() -> None:
+def test_an_app_without_room_for_its_new_demand_waits() -> None:
     bench = bench_of(n_max=1)
     bench.running("other", n_min=3, n_max=3)
     app = bench.app()
@@ -338,7 +338,7 @@ def test_a_cancelled_app_continues() -> None:
     assert (bench.app().phase, bench.app().generation) == ("starting", 2)
 
 
-def test_a_name_that_is_taken_by_now() -> None:
+def test_a_restart_under_a_taken_name_is_refused() -> None:
     bench = bench_of(n_max=1, retries={"limit": 0})
     old = failed(bench)
     bench.submit(n_max=1)

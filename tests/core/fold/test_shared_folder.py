@@ -87,7 +87,7 @@ def test_a_release_names_the_folder_so_that_an_agent_without_its_mount_can_refus
     assert bench.app().generations[1].folder == RIGHT, "where it works does not change with what is mounted later"
 
 
-def test_with_the_end_of_the_last_app_that_used_it_another_folder_can_be_the_clusters() -> None:
+def test_another_folder_can_become_the_clusters_once_the_last_app_has_ended() -> None:
     bench = Bench()
     join(bench, "a", RIGHT)
     bench.running(n_max=1)
@@ -214,7 +214,7 @@ def test_an_app_that_never_finds_its_checkpoints_fails_at_last() -> None:
     assert "the folder is not there" in bench.app().end_reason
 
 
-def test_one_node_that_is_upgraded_without_its_mount_does_not_turn_the_others_away() -> None:
+def test_one_upgraded_node_without_its_mount_does_not_exclude_the_others() -> None:
     bench = Bench()
     for node in ("a", "b", "c"):
         join(bench, node, "")

@@ -53,7 +53,7 @@ def waiting(when: str = "completed", **more: Any) -> Bench:
     return bench
 
 
-def test_it_waits_and_is_no_demand() -> None:
+def test_a_waiting_app_is_not_part_of_the_demand() -> None:
     bench = waiting()
     assert (sizes(bench.app()), why(bench)) == ({}, "after: waits for prep to complete")
     assert [one.id for one in problem_of(bench.state, bench.now).apps] == [bench.app("prep").id]
@@ -72,7 +72,7 @@ def test_it_waits_and_is_no_demand() -> None:
         ("ended", "completed", True), ("ended", "failed", True), ("ended", "cancelled", True),
     ],
 )  # fmt: skip
-def test_how_the_other_one_ends_decides(when: str, how: str, runs: bool) -> None:
+def test_the_end_of_the_awaited_app_decides(when: str, how: str, runs: bool) -> None:
     bench = waiting(when)
     end(bench, "prep", how)
     app = bench.app()
@@ -85,7 +85,7 @@ def test_how_the_other_one_ends_decides(when: str, how: str, runs: bool) -> None
     assert app.end_reason == f"prep {was}, so it can't {can}, and app was to run once it had {when}"
 
 
-def test_an_end_runs_through_a_chain() -> None:
+def test_the_end_of_an_app_propagates_through_a_chain() -> None:
     bench = waiting()
     bench.submit("last", after=["app"])
     bench.submit("anyhow", after=[{"app": "last", "when": "ended"}])
@@ -137,7 +137,7 @@ def test_waiting_outlasts_the_memory_of_the_awaited_app() -> None:
     assert refusal(bench, "late", after=["prep"]) == "spec.after.unknown"
 
 
-def test_several_in_one_round_know_each_other() -> None:
+def test_apps_of_one_round_know_each_other() -> None:
     bench = Bench(a=4)
     bench.submit("prep", id="one", n_max=1)
     bench.submit("app", after=["prep"])
@@ -156,7 +156,7 @@ def test_several_in_one_round_know_each_other() -> None:
         (["Prep"], "spec.after.malformed"), (["prep\n"], "spec.after.malformed"), (["p"] * 101, "spec.after.out_of_range"),
     ],
 )  # fmt: skip
-def test_bad_ones_are_refused(after: Any, code: str) -> None:
+def test_invalid_conditions_are_refused(after: Any, code: str) -> None:
     bench = Bench(a=4)
     bench.running("prep", n_max=1)
     assert refusal(bench, after=after) == code
@@ -212,7 +212,7 @@ def test_no_user_learns_about_apps_of_others() -> None:
     assert answer(said, "ann", "four", "prep") == ("", "")
 
 
-def test_an_own_name_hides_nothing_of_others() -> None:
+def test_ones_own_name_hides_no_app_of_others() -> None:
     said = cluster()
     said.by("ann", k.AppSubmitted(spec=document("secret")))
     said.by("ann", k.AppSubmitted(spec=document("app", after=["secret"])))

@@ -23,7 +23,7 @@ def held(bench: Bench, name: str = "app") -> str:
     return f"{reason.code}: {reason.text}" if reason is not None else ""
 
 
-def test_a_held_app_that_waits_is_no_demand() -> None:
+def test_a_held_waiting_app_is_not_part_of_the_demand() -> None:
     bench = Bench(a=2)
     bench.submit("app", n_max=2, hold=True)
     bench.submit("other", n_max=2)

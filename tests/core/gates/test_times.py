@@ -75,7 +75,7 @@ def test_the_leader_wakes_up_for_it_and_for_nothing_else() -> None:
     assert ready.compute is not None
 
 
-def test_a_time_in_the_past_is_no_gate() -> None:
+def test_a_time_in_the_past_is_not_a_gate() -> None:
     bench = Bench(a=2)
     bench.submit("app", start_after=at(-60), n_max=2)
     bench.settle()
@@ -142,7 +142,7 @@ def test_a_file_may_hold_a_time_as_its_format_has_it(text: str) -> None:
 # --- max_runtime --------------------------------------------------------------------------------------------------------
 
 
-def test_it_ends_once_it_has_run_for_so_long_with_its_grace_time() -> None:
+def test_an_app_ends_after_its_longest_run_time_with_its_grace_time() -> None:
     bench = Bench(a=2)
     bench.submit("app", n_max=2, max_runtime="10m", start_after="1h")
     bench.settle()

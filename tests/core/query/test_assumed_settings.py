@@ -45,7 +45,7 @@ def _times(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in Settings.__struct_fields__ if name not in ("policy", "params")}
 
 
-def test_nothing_is_set_where_nothing_differs() -> None:
+def test_equal_settings_change_nothing() -> None:
     assert settings_of(change_of(["policy=dorm"], NOW), NOW, {}) == {}
 
 

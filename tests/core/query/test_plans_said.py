@@ -20,7 +20,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_each_speaks_for_itself(bench: Bench) -> None:
+def test_each_assumption_is_described(bench: Bench) -> None:
     before = digest(bench.state)
     assumed = Assumed(
         settings={"theta2": 0.5},

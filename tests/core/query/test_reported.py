@@ -75,11 +75,11 @@ def test_lines_that_could_not_be_used_are_described_of_the_first_container_that_
     bench = running()
     app = bench.app("a").id
     said: dict[str, Any] = {
-        "app": app, "generation": 1, "slot": 0, "example": "epoch 1", "reason": "this is no JSON object"
+        "app": app, "generation": 1, "slot": 0, "example": "epoch 1", "reason": "this is not a JSON object"
     }  # fmt: skip
     bench.add(k.ProgressLinesSkipped(lines=1, **said), "n1")
     bench.add(k.ProgressLinesSkipped(lines=4, **{**said, "example": "epoch 2"}), "n1")
     bench.add(k.ProgressLinesSkipped(lines=9, **said), "n2")
     assert describe(bench.app("a"), bench.state.time)["skipped_lines"] == {
-        "generation": 1, "slot": 0, "lines": 4, "example": "epoch 1", "reason": "this is no JSON object"
+        "generation": 1, "slot": 0, "lines": 4, "example": "epoch 1", "reason": "this is not a JSON object"
     }  # fmt: skip

@@ -82,7 +82,8 @@ class VirtualMaster:
         return True
 
     def idle(self) -> bool:
-        """Nothing has happened since the last allocation, so another one moves nobody (a reason may be worded differently)."""
+        """Nothing has happened since the last allocation, so another one moves no app (a reason may be worded
+        differently)."""
         facts = deciding.decide(self.state, self.now(), allocate=True).facts
         return self.epoch == 0 or all(isinstance(fact, k.Resized) and not fact.changes for fact in facts)
 

@@ -28,7 +28,7 @@ SAME = 1e-4
 
 
 def undisturbed(folder: Path) -> float:
-    """Return the loss of a run by one worker that nobody resizes."""
+    """Return the loss of a run by one worker without a resize."""
     folder.mkdir()
     progress = folder / "progress"
     env = {

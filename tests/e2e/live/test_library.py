@@ -115,7 +115,8 @@ async def test_it_is_resized_in_docker_too(tmp_path: Path, docker_host: str, doc
 
 
 def grown(app: App) -> bool:
-    """Whether it has all its members, and none is still on its way: one that leaves before it trained is no shrink."""
+    """Whether it has all its members, and none is still on its way: a member that leaves before it trained is not a
+    shrink."""
     return len(members(app)) == 3 and committed(app)
 
 

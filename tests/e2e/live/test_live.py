@@ -156,7 +156,7 @@ async def test_it_completes_when_all_its_members_are_done(tmp_path: Path) -> Non
 
 
 async def test_it_completes_while_a_newcomer_waits_to_join(tmp_path: Path) -> None:
-    """Nobody is left to receive the newcomer, and it does not end by itself."""
+    """No member is left to receive the newcomer, and it does not end by itself."""
     async with LocalCluster(options(tmp_path)) as cluster:
         client = cluster.client
         await all_nodes(client)

@@ -124,7 +124,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(bit: int) -> None:
 
 @settings(max_examples=tries(100, 2000), deadline=None)
 @given(tail=st.binary(max_size=200))
-def test_any_bytes_behind_the_records_are_no_records(tail: bytes) -> None:
+def test_bytes_after_the_last_record_are_damage(tail: bytes) -> None:
     async def check(log: LegacyLog) -> None:
         seen: list[Record] = []
         with contextlib.suppress(LogDamaged):
@@ -161,7 +161,7 @@ async def test_records_in_a_wrong_order_are_damage(tmp_path: Path, records: list
 @pytest.mark.parametrize(
     "payload", [b"", b"\xc1", msgspec.msgpack.encode([6, 1, "subject"]), b"\x95\x06\x01\xa1\xff\xc4\x00\xa0"], ids=repr
 )
-async def test_a_payload_that_is_no_record_is_damage(tmp_path: Path, payload: bytes) -> None:
+async def test_a_payload_that_is_not_a_record_is_damage(tmp_path: Path, payload: bytes) -> None:
     """Its checksum is right, so a writer made it that way."""
     log = opened(tmp_path / "log.dorm", WHOLE + frame(payload))
     with raises(LogDamaged, "log.damaged", f"byte {ENDS[5]}"):

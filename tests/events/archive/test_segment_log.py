@@ -331,9 +331,7 @@ async def test_a_cut_anywhere_is_named_and_the_records_before_it_are_read(tmp_pa
         assert len(damages) == 1
         place = max(begin for begin in [len(MAGIC), *begins] if begin <= size)
         said = (
-            f" within what begins at byte {place} and of which {size - place} byte"
-            if size > place
-            else f" after byte {place};"
+            f" within the part at byte {place}, after {size - place} byte" if size > place else f" after byte {place};"
         )
         assert f"it breaks off{said}" in str(damages[0])
         assert damages[0].first == (0 if size >= index else len(read) + 1)
@@ -365,13 +363,13 @@ async def test_the_readable_part_is_a_log_of_its_own(tmp_path: Path) -> None:
         await read_all(parts, 41)
 
 
-async def test_bytes_behind_the_end_are_named(tmp_path: Path) -> None:
+async def test_bytes_after_the_end_are_named(tmp_path: Path) -> None:
     read, _, damages = await survey(WHOLE + b"more", tmp_path / "log.dorm")
     assert read == FORTY
-    assert str(damages[0]) == "4 bytes follow the end of the archive; no record is lost by that"
+    assert str(damages[0]) == "4 bytes follow the end of the archive; no record is lost"
 
 
-async def test_a_block_that_was_taken_out_or_is_there_twice(tmp_path: Path) -> None:
+async def test_a_removed_or_repeated_block_is_found(tmp_path: Path) -> None:
     blocks = [place for place, _ in heads(WHOLE)]
     places = [place for place, kind in heads(WHOLE) if kind == b"R"]
     after = blocks[blocks.index(places[1]) + 1]

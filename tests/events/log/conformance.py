@@ -178,7 +178,7 @@ class LogConformance(ReadableConformance):
         if wanted:
             assert await follow_until(log, len(wanted), subjects=patterns) == wanted
 
-    async def test_a_read_ends_at_what_was_the_end_when_it_began(self, log: EventLog) -> None:
+    async def test_a_read_ends_at_the_end_of_the_log_at_its_start(self, log: EventLog) -> None:
         await fill(log, 3)
         seen = []
         async for batch in log.read():
@@ -196,7 +196,7 @@ class LogConformance(ReadableConformance):
             await log.append(ALICE, b"more")
         assert [record.body for record in seen] == [b"one"]
 
-    async def test_followers_see_what_is_appended_later(self, log: EventLog) -> None:
+    async def test_followers_see_later_appends(self, log: EventLog) -> None:
         await fill(log, 3)
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
             all_of_it = [tasks.create_task(follow_until(log, 10)) for _ in range(3)]
@@ -247,7 +247,7 @@ class LogConformance(ReadableConformance):
         assert [record.seq for record in records] == list(range(1, 21))
         assert sorted(int(record.body) for record in records) == list(range(20))
 
-    async def test_a_follower_of_a_log_that_ends_before_what_it_read_follows_another_one(self, log: EventLog) -> None:
+    async def test_following_a_log_shorter_than_the_read_position_fails(self, log: EventLog) -> None:
         await fill(log, 2)
         with pytest.raises(LogDamaged):
             await follow_until(log, 1, after=7)

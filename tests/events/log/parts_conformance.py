@@ -33,7 +33,7 @@ class PartsConformance:
         assert last is not None
         assert (last.revision, last.body) == (second, b"two")
 
-    async def test_only_who_knows_the_part_replaces_it(self, parts: Parts) -> None:
+    async def test_a_part_is_replaced_only_by_a_writer_that_knows_its_revision(self, parts: Parts) -> None:
         first = await parts.put("n1", b"one", 0)
         await parts.put("n1", b"two", first)
         for stale in (0, first):
@@ -43,7 +43,7 @@ class PartsConformance:
         assert last is not None
         assert last.body == b"two"
 
-    async def test_a_follower_gets_its_part_and_what_replaces_it(self, parts: Parts) -> None:
+    async def test_a_follower_gets_its_part_and_each_replacement(self, parts: Parts) -> None:
         revision = await parts.put("n1", b"one", 0)
         await parts.put("n2", b"other", 0)
         async with asyncio.timeout(PATIENCE_S), contextlib.aclosing(parts.follow("n1")) as followed:

@@ -30,7 +30,7 @@ async def everything(found: ReadableProgress, *, after: int = 0, app: str = "*")
 class ProgressConformance:
     """`log` gives an empty log of cluster `CLUSTER`."""
 
-    async def test_an_empty_one_has_nothing(self, log: EventLog) -> None:
+    async def test_an_empty_store_has_no_reports(self, log: EventLog) -> None:
         assert (await log.progress.end(), await everything(log.progress), await log.progress.newest()) == (0, [], [])
         assert await log.progress.at_time(2**62) == 0
 
@@ -56,7 +56,7 @@ class ProgressConformance:
         assert [await log.progress.at_time(time) for time in (times[0] - 1, times[1], times[2])] == [0, 2, 3]
         assert [one.body for one in await upto(log.progress, times[1], times[0])] == [b"2"]
 
-    async def test_a_follower_gets_what_is_stored_later(self, log: EventLog) -> None:
+    async def test_a_follower_gets_later_reports(self, log: EventLog) -> None:
         await log.progress.put(A, b"1")
         async with asyncio.timeout(20), aclosing(log.progress.read(after=0, follow=True)) as batches:
             assert [one.body for one in await anext(batches)] == [b"1"]

@@ -132,7 +132,7 @@ class ReadableConformance:
         assert [record.seq for record in whole] == list(range(1, 1501))
         assert (part, again) == (whole[700:], whole)
 
-    async def test_a_log_that_ends_before_what_was_read_is_another_one(self, holding: Holding) -> None:
+    async def test_a_log_shorter_than_the_read_position_is_damaged(self, holding: Holding) -> None:
         log = await holding(records_of(2))
         for attempt in (read_all(log, 7), read_all(log, 7, [ALICE])):
             with pytest.raises(LogDamaged):

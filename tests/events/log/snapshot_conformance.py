@@ -43,7 +43,7 @@ class SnapshotConformance:
         for seq, body in bodies.items():
             assert await snapshots.get(infos[seq]) == body
 
-    async def test_one_of_the_same_sequence_is_replaced(self, snapshots: Snapshots) -> None:
+    async def test_a_snapshot_of_the_same_sequence_is_replaced(self, snapshots: Snapshots) -> None:
         old = await put(snapshots, 5, b"old")
         other = await put(snapshots, 6, b"other")
         new = await put(snapshots, 5, b"new")
@@ -51,7 +51,7 @@ class SnapshotConformance:
         assert await snapshots.get(old) is None
         assert await snapshots.get(new) == b"new"
 
-    async def test_what_is_put_again_stays(self, snapshots: Snapshots) -> None:
+    async def test_putting_a_snapshot_again_keeps_it(self, snapshots: Snapshots) -> None:
         info = await put(snapshots, 5, b"the same")
         await snapshots.put(info, b"the same")
         assert list(await snapshots.infos()) == [info]
@@ -71,7 +71,7 @@ class SnapshotConformance:
         assert await put(snapshots, 1, b"one") == one
         assert await snapshots.get(one) == b"one"
 
-    async def test_what_was_pinned_since_it_was_listed_is_not_dropped(self, snapshots: Snapshots) -> None:
+    async def test_a_snapshot_pinned_after_it_was_listed_is_not_dropped(self, snapshots: Snapshots) -> None:
         listed = await put(snapshots, 5, b"the cut")
         pinned = msgspec.structs.replace(listed, pinned=True)
         await snapshots.put(pinned, b"the cut")

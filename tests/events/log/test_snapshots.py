@@ -147,7 +147,7 @@ async def test_an_index_that_is_nonsense_lists_nothing_and_is_replaced(
 
 
 @pytest.mark.nats
-async def test_a_cluster_of_before_has_none_until_one_is_put(
+async def test_a_cluster_of_an_earlier_release_has_no_snapshots_until_one_is_stored(
     connection: Connection, jetstream: JetStreamContext
 ) -> None:
     await jetstream.delete_stream(STREAM)
@@ -159,7 +159,7 @@ async def test_a_cluster_of_before_has_none_until_one_is_put(
 
 
 @pytest.mark.nats
-async def test_troubles_are_the_logs_errors(connection: Connection, jetstream: JetStreamContext) -> None:
+async def test_failures_are_raised_as_errors_of_the_log(connection: Connection, jetstream: JetStreamContext) -> None:
     snapshots = connection.log.snapshots
     one = await put(snapshots, 1, b"one")
     await connection.close()
@@ -216,7 +216,7 @@ def test_quiet_moments_do_not_make_it_sparse(seed: int) -> None:
     assert max(gaps(kept_of([sized(seq) for seq in seqs[1:]]))) <= 3 * EVERY
 
 
-def test_a_longer_log_has_them_dense_near_its_end() -> None:
+def test_a_long_log_has_dense_snapshots_near_its_end() -> None:
     kept = kept_of([sized(seq) for seq in range(EVERY, 3 * MOST // 2 * EVERY, EVERY)])
     assert len(kept) == MOST
     between = gaps(kept)
@@ -229,7 +229,7 @@ def test_snapshots_in_between_are_dropped() -> None:
     assert [one.seq for one in kept_of([sized(seq) for seq in seqs])] == [EVERY, 2 * EVERY, 2 * EVERY + 5000]
 
 
-def test_large_states_have_fewer() -> None:
+def test_large_states_have_fewer_snapshots() -> None:
     kept = kept_of([sized(seq, size=MOST_BYTES // 10) for seq in range(EVERY, 100 * EVERY + 1, EVERY)])
     assert len(kept) == 10
     assert [one.seq for one in kept_of([sized(7, size=2 * MOST_BYTES)])] == [7]

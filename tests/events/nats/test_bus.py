@@ -314,7 +314,7 @@ async def test_an_answer_cut_by_a_killed_server_fails_and_has_no_hole(tmp_path: 
 
 
 async def test_questions_that_are_cancelled_at_any_point_end_no_connection(buses: tuple[Bus, Bus]) -> None:
-    """A PONG that nobody waits for any more must not end the client's reading."""
+    """A PONG without a waiting task must not end the client's reading."""
 
     async def echo(question: bytes) -> AsyncGenerator[bytes, None]:
         yield question

@@ -39,7 +39,7 @@ async def test_a_slow_listener_misses_heartbeats_and_delays_nothing(
                 await connection.bus.publish_report(report, b"first")
                 await asyncio.sleep(0)
             await first
-            for number in range(2000):  # While nobody takes what comes.
+            for number in range(2000):  # While no task reads the messages.
                 await client.publish(report, b"%d" % number)
             await client.flush()
             assert (await connection.log.append(f"dorm.{CLUSTER}.A.x", b"")).seq == 1

@@ -44,7 +44,7 @@ async def replicas(cluster: NatsCluster, name: str) -> set[int | None]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_new_streams_are_held_by_three_and_others_are_raised_where_that_is_asked(cluster: NatsCluster) -> None:
+async def test_new_streams_get_three_replicas_and_existing_ones_only_on_request(cluster: NatsCluster) -> None:
     await (await Connection.open(cluster.url, "three", create=True)).close()
     assert await replicas(cluster, "three") == {3}
     await (await Connection.open(cluster.url, "one", create=True, replicas=1)).close()
@@ -69,7 +69,7 @@ async def test_records_are_read_from_any_server_without_a_consumer(cluster: Nats
     wanted = [record async for batch in connection.log.read() for record in batch]
     found: list[Record] = []
     async with asyncio.timeout(20):
-        while len(found) < 7:  # Whoever is asked may be a moment behind.
+        while len(found) < 7:  # The answering server may be a moment behind.
             found = await read_directly(link, stream, 0)
     assert found == wanted
     assert await read_directly(link, stream, 4) == wanted[4:]
@@ -204,7 +204,7 @@ class Traffic:
             await self.grown.wait()
 
     async def none(self, s: float) -> None:
-        """For so long nothing may be acknowledged; what was just on its way may."""
+        """How long nothing may be acknowledged; what was just on its way may."""
         await asyncio.wait({self.ending}, timeout=0.5)
         before = len(self.acknowledged)
         await asyncio.wait({self.ending}, timeout=s)

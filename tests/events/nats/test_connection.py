@@ -142,7 +142,7 @@ async def test_a_server_too_old() -> None:
         "a b",
     ],
 )
-async def test_an_address_that_is_none(url: str) -> None:
+async def test_an_address_of_no_server_is_refused(url: str) -> None:
     assert isinstance(await refusal(url), LogRefused)
 
 
@@ -179,7 +179,7 @@ async def test_jetstream_is_off(tmp_path: Path) -> None:
     assert "JetStream is off" in str(error)
 
 
-async def test_a_password_is_wanted(tmp_path: Path) -> None:
+async def test_a_server_that_requires_a_password_refuses(tmp_path: Path) -> None:
     async with plain_server(tmp_path, "--user", "dorm", "--pass", "secret") as url:
         error = await refusal(url, timeout=5.0)
     assert isinstance(error, LogRefused)

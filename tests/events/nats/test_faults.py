@@ -53,7 +53,7 @@ async def consumers(jetstream: JetStreamContext) -> list[str]:
 
 
 async def no_consumers(jetstream: JetStreamContext) -> None:
-    """Returns when the deletions that nobody waited for are done."""
+    """Returns when the deletions in the background are done."""
     async with asyncio.timeout(10):
         while await consumers(jetstream):
             await asyncio.sleep(0.01)
@@ -332,7 +332,7 @@ async def test_a_log_that_is_gone_is_damage(connection: Connection, jetstream: J
             await anext(batches)
 
 
-async def test_late_records_are_no_damage(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_records_are_not_damage(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """No server is so fast: all that it sends is overdue, and what it has is there."""
     await fill(connection.log, 3)
     with monkeypatch.context() as patched:
@@ -390,7 +390,7 @@ async def test_a_bad_subject_is_refused(connection: Connection, subject: str) ->
 
 
 @pytest.mark.parametrize("msg_id", ["a\nb", " a", "ü", "a\x00"])
-async def test_an_id_that_is_no_header_is_refused(connection: Connection, msg_id: str) -> None:
+async def test_an_id_that_is_not_a_valid_header_is_refused(connection: Connection, msg_id: str) -> None:
     with raises(LogRefused, "log.id.malformed"):
         await connection.log.append(ALICE, b"", msg_id=msg_id)
 

@@ -1,4 +1,5 @@
-"""A client that has only nats-py, and `msgpack` or only JSON, publishes and tails; nothing of ours runs on its side."""
+"""A client that has only nats-py, and `msgpack` or only JSON, publishes and tails; none of our code runs on its
+side."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_use_elsewhere_is_found(source: str) -> None:
     assert _uses(source)
 
 
-def test_a_private_name_of_our_own_is_none_of_theirs() -> None:
+def test_a_private_name_of_our_own_is_not_reported() -> None:
     assert _uses("class Link:\n    def f(self): self._pending = 1\ndef g(link): return link._pending") == []
 
 

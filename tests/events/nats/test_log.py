@@ -35,7 +35,7 @@ class TestJetStreamLog(LogConformance):
 
 
 async def delete_streams(url: str) -> None:
-    """A log of ours lets nobody delete a record, but the server's owner may delete all of it."""
+    """Our logs forbid deleting a record, but the server's owner may delete the whole stream."""
     client = await nats.connect(url)
     for config in stream_configs(CLUSTER):
         with contextlib.suppress(nats.js.errors.NotFoundError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(60)]
 _LONG_S = 3600.0
-"""Nothing that waits so long passes."""
+"""A test that waits this long fails."""
 
 
 @pytest_asyncio.fixture
@@ -80,7 +80,7 @@ async def test_an_append_whose_answer_was_lost_with_the_connection_fails_then_an
 async def test_a_frozen_server_is_left_although_it_takes_nothing_any_more(
     server: NatsServer, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections stand, and what was written to them waits for it, which must keep nobody from leaving."""
+    """Its connections stand, and output to them waits for it, which must not keep a client from leaving."""
     monkeypatch.setattr("events.nats.link._PING_S", 0.2)
     quick = await Connection.open(server.url, CLUSTER)
     outages = Outages(quick)

@@ -55,7 +55,7 @@ VALUES = ("x", "y", "h100", 'say "it\'s"', "back\\slash", "7", "", "é")
         ('zone == "a"and(has zone)', True),
     ],
 )
-def test_what_matches(text: str, matches: bool) -> None:
+def test_a_requirement_matches_labels(text: str, matches: bool) -> None:
     assert requirement(text).matches(H100) is matches
 
 
@@ -114,7 +114,7 @@ def test_the_canonical_form(text: str, canonical: str) -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_what_is_refused(text: str, code: str) -> None:
+def test_invalid_requirements_are_refused(text: str, code: str) -> None:
     with raises(RequirementError, code):
         requirement(text)
 
@@ -126,12 +126,12 @@ def test_the_deepest_and_the_longest_are_taken() -> None:
     assert requirement(longest).matches({"a": ""})
 
 
-def test_the_labels_that_it_asks_for() -> None:
+def test_a_requirement_lists_its_labels() -> None:
     assert requirement("").labels == ()
     assert requirement("has b and (a == 1 or not (b in [1, 2] or has c))").labels == ("a", "b", "c")
 
 
-def test_which_labels_can_be_asked_for() -> None:
+def test_valid_label_names() -> None:
     assert [name for name in (*NAMES, "", "7", "a b", "in", "a\n", "ä", "-a") if is_label(name)] == list(NAMES)
 
 
@@ -215,7 +215,7 @@ def test_de_morgan(left: Expression, right: Expression, labels: dict[str, str]) 
 
 @settings(max_examples=tries(100, 2000), deadline=None)
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), node_labels)
-def test_a_list_is_its_values_one_by_one(name: str, values: list[str], labels: dict[str, str]) -> None:
+def test_a_list_equals_its_values_one_by_one(name: str, values: list[str], labels: dict[str, str]) -> None:
     quoted = ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]
     listed, single = f"[{', '.join(quoted)}]", [f"{name} == {value}" for value in quoted]
     within = requirement(f"{name} in {listed}").matches(labels)

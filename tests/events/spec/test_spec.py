@@ -236,7 +236,7 @@ def test_required_fields(field: str) -> None:
 
 
 @pytest.mark.parametrize("document", [None, "x", [], 7, nan, b"x"])
-def test_documents_that_are_no_specs(document: object) -> None:
+def test_documents_that_are_not_specs_are_refused(document: object) -> None:
     assert refused(document) == "spec.not_a_map"
 
 

@@ -29,7 +29,7 @@ def test_an_array_has_indexes() -> None:
     }
 
 
-def test_a_grid_has_all_combinations_and_a_list_goes_along_all() -> None:
+def test_a_grid_combines_all_values_and_a_list_pairs_them() -> None:
     assert rows(sweep={"lr": [0.1, 0.01], "seed": {"range": 2}}) == [
         {"lr": 0.1, "seed": 0}, {"lr": 0.1, "seed": 1}, {"lr": 0.01, "seed": 0}, {"lr": 0.01, "seed": 1},
     ]  # fmt: skip
@@ -108,7 +108,7 @@ def test_nonsense_is_refused_at_once(fields: dict[str, Any], code: str) -> None:
     assert time.process_time() - began < 1.0, "before anything is made"
 
 
-def test_more_are_made_where_more_are_allowed() -> None:
+def test_a_raised_limit_allows_more_apps() -> None:
     assert len(expanded(document("lr", array=1200), most=1200).specs) == 1200
 
 

@@ -123,7 +123,7 @@ class ChaosCluster:
             self.network = await self._stack.enter_async_context(NodeCluster(MACHINES, live_restore=LIVE_RESTORE))
             await self._load_image()
         except* (EngineFailed, EngineFault, ImageUnavailable) as group:
-            raise BenchError(f"the engines can't be had: {group.exceptions[0]}") from None
+            raise BenchError(f"the engines can't be started: {group.exceptions[0]}") from None
         self.checkpoints.mkdir()
         self.checkpoints.chmod(0o755)
         for number, node in enumerate(self.network.nodes):

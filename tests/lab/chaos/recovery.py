@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.lab.chaos.work import Probe
 
 _LONGEST_STEP = 2 * SECOND
-"""Shorter gaps are no pauses: a step by one worker takes a quarter of a second on an idle machine."""
+"""Shorter gaps are not pauses: a step by one worker takes a quarter of a second on an idle machine."""
 _AFTERMATH = 20 * SECOND
 _TOLD_BEFORE = 3 * SECOND
 """The longest time from a decision to stop an app to its last step."""

@@ -82,7 +82,7 @@ def test_records_are_read_from_an_apps_folder(tmp_path: Path) -> None:
     assert stays(tmp_path / "none") == []
 
 
-def test_pauses_in_training_are_seen_regardless_of_the_processes_records() -> None:
+def test_pauses_in_training_are_found_from_the_steps_alone() -> None:
     waits = Stay(2, 0, [Mark(round(t * S), 10) for t in (6, 7, 8)] + [Mark(9 * S, 11), Mark(10 * S, 12)])
     moments = steps([stay(1, 0, 0, 5), waits])
     assert stalls(moments, 2 * S) == [Stall(5 * S, 9 * S)]
@@ -104,7 +104,7 @@ def test_recovery_is_the_later_of_answers_and_training() -> None:
     assert takeovers(faults, told) == [1.5]
 
 
-def test_an_adjustment_and_a_wait_that_were_decided_are_no_faults_doing() -> None:
+def test_a_decided_adjustment_or_wait_is_not_attributed_to_a_fault() -> None:
     apps = {"a": [stay(1, 0, 0, 10), stay(2, 0, 16, 20)]}
     fault, probes = Injected("agent_killed", 9 * S, "x", 9 * S), [Probe("p", 9 * S)]
     answered = {"p": 9 * S}

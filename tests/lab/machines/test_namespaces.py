@@ -103,7 +103,7 @@ async def test_workers_on_three_nodes_train_together(node_cluster: MakeCluster) 
     assert json.loads(ends[0][1].splitlines()[-1])["result"]["step"] == 5
 
 
-async def test_a_cut_node_is_alone_until_healed(node_cluster: MakeCluster) -> None:
+async def test_a_cut_off_node_reaches_no_other_until_healed(node_cluster: MakeCluster) -> None:
     cluster = await node_cluster(3)
     listeners = [await start(node, "python3", "-c", LISTEN) for node in cluster.nodes]
     await asyncio.gather(*(says(*each, "listening") for each in zip(cluster.nodes, listeners, strict=True)))

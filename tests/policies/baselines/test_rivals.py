@@ -85,7 +85,7 @@ def test_invariants_of_every_answer(name: str, problem: Problem) -> None:
 @pytest.mark.parametrize("name", ["drf", "fifo", "gavel", "market", "srtf"])
 @FEW
 @given(problem=typed())
-def test_an_answer_that_came_true_is_given_again(name: str, problem: Problem) -> None:
+def test_answers_settle_once_they_are_applied(name: str, problem: Problem) -> None:
     """Not so `themis`: apps whose leases have ended take turns."""
     settled = Problem(problem.nodes, tuple(msgspec.structs.replace(each, pinned=False) for each in problem.apps))
     for _ in range(20):
@@ -148,13 +148,13 @@ class TestSrtf:
         near = telling(app("long", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 300, *speed)
         assert totals(solve("srtf", TWO, near, short)) == {"long": 8, "short": 0}
 
-    def test_without_a_declaration_as_much_work_is_left_as_was_done(self) -> None:
+    def test_without_a_declaration_the_remaining_work_equals_the_work_done(self) -> None:
         assert remaining_s(served(app("a", 1, 1, (4, 4)), 2), 4) == HOUR / 2
         old = served(app("old", 1, 1, (8, 8), {"n0": 4, "n1": 4}), 2)
         assert totals(solve("srtf", TWO, old, app("new", 1, 1, (1, 2)))) == {"old": 0, "new": 2}
 
     @pytest.mark.parametrize("speed", [(), ((1, 0.0),), ((1, float("nan")), (2, -3.0))])
-    def test_speeds_that_are_none_are_unknown(self, speed: tuple[tuple[int, float], ...]) -> None:
+    def test_invalid_speeds_count_as_unknown(self, speed: tuple[tuple[int, float], ...]) -> None:
         odd = telling(served(app("odd", 1, 1, (2, 2)), 1), 1e9, *speed)
         assert remaining_s(odd, 2) == HOUR / 2
 
@@ -223,7 +223,7 @@ class TestGavel:
         x = x_of([[1.0], [1.0], [1.0]], [1, 1, 1], [1])
         assert x[:, 0] == pytest.approx([1 / 3] * 3, abs=1e-3)
 
-    def test_a_wide_app_gets_less_of_the_time(self) -> None:
+    def test_a_wide_app_gets_a_smaller_part_of_the_time(self) -> None:
         """§4.1, scale factors: as much accelerator time as the others, so half of the time with two."""
         x = x_of([[1.0], [1.0]], [2, 1], [2])
         assert x[:, 0] == pytest.approx([0.5, 1.0], abs=1e-3)

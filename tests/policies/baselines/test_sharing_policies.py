@@ -62,7 +62,7 @@ def test_invariants_of_every_answer(name: str, params: dict[str, Any], problem: 
 @EACH
 @FEW
 @given(problem=problems(max_apps=5, max_nodes=3, most=5))
-def test_an_answer_that_came_true_is_given_again(name: str, params: dict[str, Any], problem: Problem) -> None:
+def test_answers_settle_once_they_are_applied(name: str, params: dict[str, Any], problem: Problem) -> None:
     settled = Problem(problem.nodes, tuple(msgspec.structs.replace(each, pinned=False) for each in problem.apps))
     for _ in range(20):
         following = after(settled, policy(name).allocate(settled, params))
@@ -104,7 +104,7 @@ def test_launching_apps_take_all_and_later_ones_wait() -> None:
     assert later.reasons["b"].text.endswith("2 containers short of n_min 2")
 
 
-def test_of_several_that_launch_offers_go_to_the_lowest_weighted_dominant_share() -> None:
+def test_offers_go_to_the_launching_app_with_the_lowest_weighted_dominant_share() -> None:
     nodes = (node("n0", 9, 18),)
     # The example of the DRF paper, §4.1: tasks of <1 CPU, 4 GB> and <3 CPU, 1 GB> on 9 CPUs and 18 GB.
     got = solve("app-level", nodes, app("a", 1, 4, (1, 9)), app("b", 3, 1, (1, 9)))

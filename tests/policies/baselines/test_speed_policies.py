@@ -81,7 +81,7 @@ def test_invariants_of_every_answer(name: str, problem: Problem) -> None:
 @pytest.mark.parametrize("name", ["tiresias", "optimus", "pollux", "sia"])
 @FEW
 @given(problem=told())
-def test_an_answer_that_came_true_is_given_again(name: str, problem: Problem) -> None:
+def test_answers_settle_once_they_are_applied(name: str, problem: Problem) -> None:
     settled = Problem(problem.nodes, tuple(msgspec.structs.replace(each, pinned=False) for each in problem.apps))
     for _ in range(20):
         following = after(settled, policy(name).allocate(settled, {}))
@@ -114,7 +114,7 @@ class TestTiresias:
         got = solve("tiresias", TWO, here, app("big", 1, 1, (4, 4)))
         assert got.counts == {"here": {"n1": 2}, "big": {"n0": 4}}
 
-    def test_where_pieces_are_too_small_the_last_are_stopped(self) -> None:
+    def test_if_free_pieces_are_too_small_the_last_apps_are_stopped(self) -> None:
         """Each node has one core free and one container needs two: as one machine the cluster would hold it."""
         small = [served(app(f"s{j}", 3, 1, (1, 1), {f"n{j}": 1}), 20 + j) for j in range(2)]
         got = solve("tiresias", TWO, *small, app("wide", 2, 1, (1, 1)))
@@ -159,7 +159,7 @@ class TestOptimus:
         assert totals(got)["moves"] == 4
         assert got.overhead == 1
 
-    def test_all_get_the_least_that_they_run_with_by_arrival(self) -> None:
+    def test_apps_get_n_min_in_order_of_arrival(self) -> None:
         apps = [telling(app(f"a{i}", 1, 1, (3, 8)), 10.0**i, (1, 1.0), (8, 8.0)) for i in range(3)]
         got = solve("optimus", TWO, *apps)
         assert totals(got) == {"a0": 3, "a1": 5, "a2": 0}

@@ -38,7 +38,7 @@ def test_each_gets_its_number_within_its_bounds() -> None:
     assert got.overhead_budget == got.fairness_budget == -1
 
 
-def test_numbers_by_id_and_by_beginning_of_the_id() -> None:
+def test_counts_are_set_by_id_and_by_prefix() -> None:
     names = ["train-1", "train-big-1", "train-big-2", "eval"]
     got = solve(
         TWO,

@@ -1,4 +1,5 @@
-"""Exchanges: devices that nobody could use are used, no goal gets worse, and many rounds leave no pieces behind."""
+"""Exchanges: devices that no app could use before are used, no goal gets worse, and many rounds leave no pieces
+behind."""
 
 from __future__ import annotations
 

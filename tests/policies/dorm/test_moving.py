@@ -1,4 +1,5 @@
-"""Room in pieces: an app that waits starts though nobody can shrink for it, since others move, over rounds as θ2 wants it."""
+"""Room in pieces: a waiting app starts although no app can shrink for it, because others move, over several rounds
+within θ2."""
 
 from __future__ import annotations
 

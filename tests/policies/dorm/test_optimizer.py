@@ -127,7 +127,7 @@ def test_unsolved_problems_are_near_the_bound_on_average() -> None:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_nor_far_from_it_where_nodes_are_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_clusters_stay_near_the_bound_without_the_exact_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny clusters by counts, places and polish, where one container is a good part of a node.  Measured: 0.13 % on average;
     8 of 150 miss an n_min, nearly all on cold starts.  It never comes to this: such clusters are solved exactly."""
     monkeypatch.setattr(optimizer, "TINY", 0)
@@ -143,7 +143,7 @@ def test_nor_far_from_it_where_nodes_are_fewest(monkeypatch: pytest.MonkeyPatch)
 
 @settings(slow_machine, max_examples=tries(10, 400))
 @given(problems(max_apps=5, max_nodes=4, most=5), PARAMS)
-def test_no_n_min_is_missed_where_the_reference_meets_it(problem: Problem, params: dict[str, float]) -> None:
+def test_no_n_min_is_missed_if_the_reference_meets_it(problem: Problem, params: dict[str, float]) -> None:
     compared = Compared()
     compared.add(problem, params)
     assert (compared.missed, compared.unfair) == (0, 0)
@@ -151,7 +151,7 @@ def test_no_n_min_is_missed_where_the_reference_meets_it(problem: Problem, param
 
 @settings(slow_machine, max_examples=tries(10, 400))
 @given(crowded(), PARAMS)
-def test_nor_on_full_nodes(problem: Problem, params: dict[str, float]) -> None:
+def test_no_n_min_is_missed_on_full_nodes(problem: Problem, params: dict[str, float]) -> None:
     compared = Compared()
     compared.add(problem, params)
     assert (compared.missed, compared.unfair) == (0, 0)
@@ -298,7 +298,7 @@ def test_an_app_that_has_waited_too_long_starts_before_smaller_and_younger_ones(
 
 
 @pytest.mark.usefixtures("each_way")
-def test_reserved_room_is_given_to_no_other_app() -> None:
+def test_reserved_room_goes_to_no_other_app() -> None:
     runs = AppDemand("runs", {"cpu": 1000}, 1.0, 2, 4, {"n0": 2})
     old = AppDemand("old", {"cpu": 4000}, 1.0, 1, 1, waited_s=700.0)
     young = AppDemand("young", {"cpu": 1000}, 1.0, 1, 2)

@@ -80,7 +80,9 @@ def test_the_order_of_nodes_decides_nothing(size: tuple[int, int, int, int]) -> 
 
 @settings(slow_machine, max_examples=tries(10, 200))
 @given(problems(max_apps=6, max_nodes=4, most=6), PARAMS, st.randoms(use_true_random=False))
-def test_nor_on_tiny_clusters(problem: Problem, params: dict[str, float], random: Random) -> None:
+def test_the_order_of_nodes_decides_nothing_on_tiny_clusters(
+    problem: Problem, params: dict[str, float], random: Random
+) -> None:
     nodes = list(problem.nodes)
     random.shuffle(nodes)
     other = Problem(tuple(nodes), problem.apps)
@@ -188,7 +190,7 @@ WHOLE = {
     "too short": whole(1.0, 1),
 }
 LOUD = ("raises", "gives none", "has no x", "not a number", "infinite", "too short")
-"""What nobody can take for an answer; the rest may look like one."""
+"""Parts of an answer that no caller can accept; the rest may look like one."""
 
 
 def answers_that_stand() -> list[Allocation]:
@@ -308,7 +310,7 @@ def test_strange_input_is_placed_or_refused_with_a_reason_without_harm(case: str
 
 
 @pytest.mark.usefixtures("each_way")
-def test_all_of_it_at_once() -> None:
+def test_all_strange_inputs_together_do_no_harm() -> None:
     strange = [
         msgspec.structs.replace(each, id=f"{name}") for name, (rooms, each) in STRANGE.items() if not each.current
     ]

@@ -143,7 +143,7 @@ def test_if_integrality_forbids_theta1_the_nearest_answer_is_chosen_and_the_exce
     assert got.shortage == {}
 
 
-def test_a_floor_keeps_each_app_near_its_share_where_theta1_is_loose() -> None:
+def test_a_floor_keeps_each_app_near_its_share_if_theta1_is_loose() -> None:
     """`lean` is worth less to U, so without a floor it is left at n_min."""
     problem = Problem((node("n0", 12, 48),), (app("fat", 1, 4, (1, 12)), app("lean", 1, 1, (1, 12))))
     assert total(solve(problem, theta1=1.0, floor=0.0), "lean") == 1
@@ -161,7 +161,7 @@ def test_after_a_departure_idle_rounds_recover_one_app_at_a_time() -> None:
     assert [reason.code for reason in waiting.values()] == ["overhead"]
 
 
-def test_nothing_moves_where_nothing_is_gained() -> None:
+def test_no_app_moves_without_a_gain() -> None:
     apps = (app("a", 1, 1, (1, 4), {"n0": 2, "n2": 2}), app("b", 1, 1, (1, 8), {"n1": 4, "n0": 2, "n2": 2}))
     got = solve(Problem(three(), apps), theta2=1.0)
     assert got.counts == {each.id: dict(sorted(each.current.items())) for each in apps}
@@ -183,7 +183,7 @@ def test_a_change_that_gains_less_than_it_costs_is_not_made() -> None:
     assert got.reasons["a"].code == "price"
 
 
-def test_room_in_pieces_is_no_room() -> None:
+def test_fragmented_room_starts_no_app() -> None:
     got = solve(Problem((node("n0", 3, 8), node("n1", 3, 8)), (app("a", 2, 1, (1, 3)),)))
     assert got.counts == {"a": {"n0": 1, "n1": 1}}
     assert got.reasons["a"].text == "no node has 2 cores free (closest: n0 with 1 core)"
@@ -212,7 +212,7 @@ def test_an_arrival_that_needs_two_to_shrink_starts_after_two_rounds_of_one() ->
     assert total(answers[-1], "a") == total(answers[-1], "b") == 2
 
 
-def test_room_that_is_cleared_is_not_given_away_meanwhile() -> None:
+def test_room_that_is_being_cleared_goes_to_no_other_app() -> None:
     """`d` could take what the first round clears for `c`; it may not."""
     apps = (
         app("a", 1, 1, (1, 4), {"n0": 4}),
@@ -293,7 +293,7 @@ def test_weights_divide_in_proportion() -> None:
     assert (total(got, "heavy"), total(got, "light")) == (9, 3)
 
 
-def test_bytes_and_cores_weigh_the_same_and_nothing_fits_by_a_rounding() -> None:
+def test_bytes_and_cores_weigh_the_same_and_rounding_makes_nothing_fit() -> None:
     """16 GiB less one byte holds 15 containers of about 1 GiB, however small one byte is to the solver."""
     room = node("n0", 64, 16)
     room = msgspec.structs.replace(room, capacity={**room.capacity, "memory": 16 * GIB - 1})
@@ -348,7 +348,7 @@ def test_an_app_beyond_its_patience_is_not_overtaken_while_others_shrink_for_it(
 
 
 def test_if_nothing_may_change_young_apps_run_next_to_reserved_room() -> None:
-    """θ2 = 0: nobody can ever make room for `old`, so only the nodes that are reserved for it are closed."""
+    """θ2 = 0: no app can ever make room for `old`, so only the nodes that are reserved for it are closed."""
     old = msgspec.structs.replace(app("old", 1, 1, (4, 4)), waited_s=700.0, require='zone == "a"')
     apps = (app("a", 1, 1, (2, 4), {"n0": 4}), app("b", 1, 1, (1, 2), {"n1": 2}), old, app("young", 1, 1, (3, 3)))
     nodes = tuple(
@@ -461,7 +461,7 @@ def test_absurd_numbers_kill_nothing() -> None:
     assert total(got, "small") == 12
 
 
-def test_two_of_one_id_are_refused() -> None:
+def test_two_nodes_with_the_same_id_are_refused() -> None:
     with pytest.raises(ValueError, match="same id"):
         solve(Problem((node("n0", 1, 1), node("n0", 1, 1)), ()))
 

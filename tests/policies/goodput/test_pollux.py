@@ -85,7 +85,7 @@ def test_apps_that_lie_on_several_nodes_do_not_share_one() -> None:
     assert len(shared) == len(set(shared))
 
 
-def test_nor_one_with_a_pinned_app_that_does() -> None:
+def test_an_app_shares_no_node_with_a_pinned_app_on_several_nodes() -> None:
     pinned = app("p", 1.0, current={"n0": 1, "n1": 1}, pinned=True)
     found = solve(nodes(2), pinned, app("a", 1.0))
     assert len(found.counts["a"]) == 1

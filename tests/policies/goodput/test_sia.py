@@ -126,7 +126,7 @@ def test_unchanged_apps_keep_their_nodes() -> None:
     assert found.overhead == 0
 
 
-def test_an_app_is_moved_where_another_needs_a_whole_node() -> None:
+def test_an_app_moves_if_another_needs_a_whole_node() -> None:
     """Two apps of one container each on its own node, and a rigid one of four: one of them has to move."""
     small = [app(f"a{i}", n_max=1, current={f"t4{i}": 1}, age_s=1000.0) for i in range(2)]
     found = allocate(nodes("t4", 2), *small, app("big", n_min=4, n_max=4))

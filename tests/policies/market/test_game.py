@@ -148,7 +148,7 @@ class TestMeasures:
         worth, parts = np.array([[1.0], [1.0]]), np.array([[0.75], [0.25]])
         assert measures(worth, parts, np.array([3.0, 1.0])) == pytest.approx((1.0, 1.0, 1.0))
 
-    def test_no_one_at_all(self) -> None:
+    def test_a_game_without_players_has_perfect_measures(self) -> None:
         assert measures(np.zeros((2, 1)), np.zeros((2, 1)), np.ones(2)) == (1.0, 1.0, 1.0)
 
 

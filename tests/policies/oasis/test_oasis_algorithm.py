@@ -134,7 +134,7 @@ def test_a_job_whose_servers_are_slower_than_its_workers_cannot_run() -> None:
     assert run(one, [slow]).refused == ("slow",)
 
 
-def test_equal_prices_keep_containers_where_they_are() -> None:
+def test_at_equal_prices_containers_stay() -> None:
     assert place(np.array([1.0, 1.0, 0.5]), np.array([2, 2, 1]), 2, had={1}) == {1: 1, 2: 1}
     assert place(rounded(np.array([1.0 + 1e-13, 1.0])), np.array([2, 2]), 2, had=()) == {0: 2}
     assert rounded(np.array([0.0, 1e-300, 3e200, math.inf])).tolist() == pytest.approx([0.0, 1e-300, 3e200, math.inf])

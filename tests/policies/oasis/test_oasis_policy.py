@@ -208,7 +208,7 @@ def test_a_late_app_gets_further_slots_even_if_it_has_no_value_left() -> None:
     assert got.plans["a"].slots[-1].at_s == 400.0
 
 
-def test_an_app_that_should_be_done_and_is_not_gets_a_further_slot() -> None:
+def test_an_overdue_app_gets_a_further_slot() -> None:
     plan = Plan((Slot(0.0, {"n0": 2}), Slot(200.0, {})))
     late = working(app("a", 1, 4, (2, 2), {"n0": 2}), 0.0, plan=plan, age_s=200.0)
     got = solve(ONE, late, at_s=200.0)

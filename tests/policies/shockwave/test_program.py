@@ -51,13 +51,13 @@ def schedules(of: Market) -> list[np.ndarray]:
 
 
 class TestMarket:
-    def test_the_utility_is_the_part_that_is_done_with_a_log_in_fifths(self) -> None:
+    def test_the_utility_is_the_completed_part_with_a_piecewise_logarithm(self) -> None:
         """Half of the work is between 0.4 and 0.6, a tenth between nothing and 0.2."""
         half, tenth = market((0, 800, 1, 1), (0, 1000, 1, 1)).log_utility(np.array([4, 1]))
         assert half == pytest.approx((math.log(0.4) + math.log(0.6)) / 2)
         assert tenth == pytest.approx((math.log(ORIGIN) + math.log(0.2)) / 2)
 
-    def test_work_that_was_done_before_counts_and_no_app_does_more_than_it_has(self) -> None:
+    def test_earlier_work_counts_and_no_app_exceeds_its_work(self) -> None:
         assert market((300, 100, 1, 1)).log_utility(np.array([4])) == pytest.approx([0.0])
         assert market((300, 200, 1, 1)).log_utility(np.array([1])) == pytest.approx([math.log(0.8)])
 
@@ -74,7 +74,7 @@ class TestProgram:
         assert found is not None
         assert (found.counts.tolist(), found.status) == ([2, 2], "optimal")
 
-    def test_budgets_buy_rounds_where_progress_is_worth_less_and_less(self) -> None:
+    def test_budgets_buy_rounds_at_decreasing_utility(self) -> None:
         """Of 1,000 s, the second fifth is worth log 2, the third log 1.5: a budget of 3 buys the third fifth before a budget
         of 1 buys the second (3 log 1.5 > log 2)."""
         found = solve(market((200, 800, 3, 1), (200, 800, 1, 1)))

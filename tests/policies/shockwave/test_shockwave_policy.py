@@ -60,7 +60,7 @@ def test_a_plan_gives_each_its_rounds() -> None:
     assert made.turn(0, 120.0) == "its turn comes in 1440 s: it has 8 of the next 20 rounds"
 
 
-def test_apps_with_much_behind_them_make_way_and_take_turns() -> None:
+def test_apps_that_have_done_much_work_make_way_and_take_turns() -> None:
     """Without a regularizer a second of progress is worth most at the start.  What has run for longer is stopped."""
     old, new = running(job("old", 3000), 3000), job("new", 6000, age_s=60.0)
     got = solve(old, new, regularizer=0.0, power=0.0)

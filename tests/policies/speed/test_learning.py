@@ -106,7 +106,7 @@ def test_nonsense_gives_a_curve_and_the_same_one_again(
 
 
 @pytest.mark.parametrize("rate", [1e-6, 1e6])
-def test_a_jump_of_a_million_starves_no_other_reader(rate: float) -> None:
+def test_an_implausible_measurement_starves_no_other_app(rate: float) -> None:
     nodes: tuple[NodeRoom, ...] = (node("n0", 8, 32), node("n1", 8, 32))
     odd = msgspec.structs.replace(worked({2: 1.0, 4: rate}, most=8), id="odd", remaining_steps=1e5)
     fair = msgspec.structs.replace(worked({2: 1.0, 4: 1.9}, most=8), id="fair", remaining_steps=1e5)

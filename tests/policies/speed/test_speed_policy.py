@@ -25,7 +25,7 @@ from tests.policies.problems import after, app, node, slow_machine
 from tests.tries import tries
 
 if TYPE_CHECKING:
-    from dorm.policies.integer import Rows
+    from dorm.policies.integer import Flags, Rows
 
 FEW = settings(slow_machine, max_examples=tries(15, 2_000))
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
@@ -47,6 +47,19 @@ def disturbed(problem: Problem, got: Allocation, params: dict[str, Any]) -> floa
     changed = integer.changed(instance, rows_of(instance, got)) & instance.kept & ~instance.absent
     pauses = [usual if each.adjust_s is None else each.adjust_s for each in instance.apps]
     return math.fsum(min(1.0, pauses[i] / full) for i in np.flatnonzero(changed).tolist())
+
+
+def reserved_by(problem: Problem, params: dict[str, Any]) -> tuple[int, Flags] | None:
+    """The nodes that the policy reserves for an app that has waited too long, by its own measure of that."""
+    rounds: list[Round] = []
+
+    class Seen(SpeedPolicy):
+        def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
+            rounds.append(super()._round(instance, settings))
+            return rounds[0]
+
+    Seen().allocate(problem, params)
+    return goals.reserved(rounds[0].instance, rounds[0].serving.aged)
 
 
 @st.composite
@@ -83,9 +96,7 @@ PARAMS = st.fixed_dictionaries(
 @given(problem=odd(), params=PARAMS)
 def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
     got = policy("dorm-speed").allocate(problem, params)
-    instance = integer.read(problem)
-    all_settings = policy("dorm-speed").check_params(params)
-    reserved = goals.reserved(instance, integer.aged(instance, all_settings["patience_s"]))
+    instance, reserved = integer.read(problem), reserved_by(problem, params)
     assert scoring.faults(instance, rows_of(instance, got), got.overhead_budget, reserved) == []
     budget = min(math.ceil(params["theta2"] * instance.in_budget - 1e-9), params["max_changes"])
     assert disturbed(problem, got, params) <= budget + 1e-6
@@ -99,9 +110,11 @@ def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) ->
 
 @FEW
 @given(problem=odd())
-def test_what_owners_declare_keeps_no_app_from_starting(problem: Problem) -> None:
-    """Where nothing runs yet, n_min is served in the same way whatever is declared."""
-    fresh = [msgspec.structs.replace(each, current={}, pinned=False, absent=False) for each in problem.apps]
+def test_declarations_do_not_change_who_starts_after_a_long_wait(problem: Problem) -> None:
+    """Where nothing runs yet and all have waited long, n_min is served in the same way whatever is declared."""
+    fresh = [
+        msgspec.structs.replace(each, current={}, pinned=False, absent=False, waited_s=1e30) for each in problem.apps
+    ]
     silent = [msgspec.structs.replace(each, speed=(), remaining_steps=None) for each in fresh]
     started, expected = (solve(problem.nodes, *apps).shortage for apps in (fresh, silent))
     assert started == expected
@@ -109,7 +122,7 @@ def test_what_owners_declare_keeps_no_app_from_starting(problem: Problem) -> Non
 
 @FEW
 @given(problem=told())
-def test_an_answer_that_came_true_is_given_again(problem: Problem) -> None:
+def test_answers_settle_once_they_are_applied(problem: Problem) -> None:
     settled = Problem(problem.nodes, tuple(msgspec.structs.replace(each, pinned=False) for each in problem.apps))
     for _ in range(30):
         following = after(settled, policy("dorm-speed").allocate(settled, {}))
@@ -138,7 +151,7 @@ class TestWorth:
         assert totals(solve(TWO, long, short, theta1=0.0)) == {"long": 4, "short": 4}
         assert totals(solve(TWO, long, short, theta1=1.0, floor=0.75)) == {"long": 3, "short": 5}
 
-    def test_no_container_goes_where_nothing_gets_faster(self) -> None:
+    def test_no_container_is_added_without_a_speed_up(self) -> None:
         flat = telling(app("flat", 1, 1, (1, 8)), 1e6, (1, 1.0), (2, 1.5), (3, 1.4), (8, 1.2))
         got = solve(TWO, flat)
         assert totals(got) == {"flat": 2}
@@ -170,7 +183,7 @@ class TestWorth:
         assert totals(solve(TWO, here, caution=1.0)) == {"here": 8}
 
     @pytest.mark.parametrize(("usual", "grows"), [(0.5, True), (None, False), (math.nan, False), (-1.0, False)])
-    def test_where_no_pause_was_measured_that_of_the_others_counts(self, usual: float | None, grows: bool) -> None:
+    def test_without_a_measured_pause_that_of_other_apps_counts(self, usual: float | None, grows: bool) -> None:
         here = msgspec.structs.replace(
             telling(app("here", 1, 1, (1, 8), {"n0": 4}), 50 * 4, *LINEAR), usual_adjust_s=usual
         )
@@ -199,9 +212,7 @@ class TestRest:
             assert totals(solve(TWO, self.held(seconds))) == {"here": 8}
 
     @pytest.mark.parametrize("pause", [0.01, 4.9, None])
-    def test_neither_an_app_with_a_short_pause_rests_nor_one_whose_pause_was_never_measured(
-        self, pause: float | None
-    ) -> None:
+    def test_an_app_with_a_short_or_unmeasured_pause_does_not_rest(self, pause: float | None) -> None:
         assert totals(solve(TWO, self.held(1.0, pause), rest=10.0)) == {"here": 8}
 
     def test_after_its_rest_a_recent_change_makes_the_next_one_more_expensive(self) -> None:
@@ -217,7 +228,7 @@ class TestRest:
         assert got["late"] >= 1
         assert got["here"] >= 1
 
-    def test_an_app_gets_no_room_that_a_resting_one_would_have_to_leave(self) -> None:
+    def test_a_resting_app_gives_no_room_to_a_running_one(self) -> None:
         """Both would be served by 4 each; the one that rests keeps 7 of 8."""
         here = msgspec.structs.replace(self.held(10.0), current={"n0": 4, "n1": 3})
         beside = telling(app("beside", 1, 1, (1, 8), {"n1": 1}), 1e4, *LINEAR)
@@ -272,7 +283,7 @@ class WatchedPolicy(SpeedPolicy):
 
 @FEW
 @given(problem=odd(), params=PARAMS)
-def test_nothing_is_left_free_that_an_app_could_use(problem: Problem, params: dict[str, Any]) -> None:
+def test_no_usable_room_is_left_free(problem: Problem, params: dict[str, Any]) -> None:
     """Apps that are resized live take any room: no node has a place that θ1, θ2 and the worth would let one of them have."""
     live = tuple(msgspec.structs.replace(each, adjust_s=0.01) for each in problem.apps)
     WatchedPolicy().allocate(Problem(problem.nodes, live), params)
@@ -297,7 +308,7 @@ def test_a_plan_that_cannot_be_placed_does_not_keep_all_apps_from_growing() -> N
     assert totals(got) == {"a0": 4, "a1": 4}
 
 
-def test_what_owners_declare_is_read_with_care() -> None:
+def test_nonsense_declarations_do_no_harm() -> None:
     silly = app("silly", 1, 1, (1, 8))
     for speed in (
         [(1, 0.0)],

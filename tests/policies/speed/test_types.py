@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.policies import goals, integer, scoring
+from dorm.policies import integer, scoring
 from dorm.policies.problem import Allocation, AppDemand, Measured, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed import curves
@@ -22,7 +22,7 @@ from dorm.policies.speed.types import types_of
 from dorm.policies.speed.worth import Worth
 from tests.policies.baselines.test_speed_policies import rows_of, telling, totals
 from tests.policies.problems import after, app, node, slow_machine
-from tests.policies.speed.test_speed_policy import ANY, LINEAR, PARAMS, disturbed, odd
+from tests.policies.speed.test_speed_policy import ANY, LINEAR, PARAMS, disturbed, odd, reserved_by
 from tests.tries import tries
 
 FEW = settings(slow_machine, max_examples=tries(15, 2_000))
@@ -95,7 +95,7 @@ class TestLearning:
         assert found.curves["slow"].rate(8) == pytest.approx(6.0, rel=0.05)
         assert found.curves["fast"].rate(8) == pytest.approx(18.0, rel=0.05)
 
-    def test_noise_is_no_difference_and_short_stretches_weigh_less(self) -> None:
+    def test_noise_is_not_a_difference_and_short_stretches_weigh_less(self) -> None:
         close = worked(Measured(4, 2.0, 600.0, 1, "fast"), Measured(4, 2.0 * (1 + ALIKE / 2), 600.0, 1, "slow"))
         assert curves.paces(close, TYPES, TYPES) is None
         short = known(worked(Measured(4, 8.0, 5.0, 1, "fast"), Measured(4, 2.0, 600.0, 1, "slow")))
@@ -114,14 +114,14 @@ class TestLearning:
 
 class TestPlacing:
     @pytest.mark.parametrize("name", ["dorm-speed", "dorm-speed-exact"])
-    def test_an_app_for_which_types_matter_swaps_with_one_for_which_they_do_not(self, name: str) -> None:
+    def test_an_app_that_depends_on_types_swaps_with_one_that_does_not(self, name: str) -> None:
         """The cluster is full, so the fast nodes become free only if the other app leaves them."""
         fast = keen(app("keen", 1, 1, (4, 4), {"s0": 4}), 3.0)
         flat = telling(app("flat", 1, 1, (4, 4), {"f0": 4}), 1e5, *LINEAR)
         got = solve(PAIR, fast, flat, by=name)
         assert got.counts == {"keen": {"f0": 4}, "flat": {"s0": 4}}
 
-    def test_they_stay_where_the_swap_does_not_pay_or_is_not_allowed(self) -> None:
+    def test_apps_do_not_swap_if_it_does_not_pay_or_is_not_allowed(self) -> None:
         flat = telling(app("flat", 1, 1, (4, 4), {"f0": 4}), 1e5, *LINEAR)
         for steps, params in ((40.0, ANY), (1e5, {**ANY, "theta2": 0.5})):  # A minute is left, or one restart allowed.
             fast = keen(app("keen", 1, 1, (4, 4), {"s0": 4}), 3.0, steps=steps)
@@ -193,9 +193,7 @@ def mixed() -> st.SearchStrategy[Problem]:
 @given(problem=mixed(), params=PARAMS)
 def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) -> None:
     got = policy("dorm-speed").allocate(problem, params)
-    instance = integer.read(problem)
-    all_settings = policy("dorm-speed").check_params(params)
-    reserved = goals.reserved(instance, integer.aged(instance, all_settings["patience_s"]))
+    instance, reserved = integer.read(problem), reserved_by(problem, params)
     assert scoring.faults(instance, rows_of(instance, got), got.overhead_budget, reserved) == []
     budget = min(math.ceil(params["theta2"] * instance.in_budget - 1e-9), params["max_changes"])
     assert disturbed(problem, got, params) <= budget + 1e-6
@@ -209,8 +207,10 @@ def test_invariants_of_every_answer(problem: Problem, params: dict[str, Any]) ->
 
 @FEW
 @given(problem=mixed())
-def test_speeds_by_type_keep_no_app_from_starting(problem: Problem) -> None:
-    fresh = [msgspec.structs.replace(each, current={}, pinned=False, absent=False) for each in problem.apps]
+def test_speeds_by_type_do_not_change_who_starts_after_a_long_wait(problem: Problem) -> None:
+    fresh = [
+        msgspec.structs.replace(each, current={}, pinned=False, absent=False, waited_s=1e30) for each in problem.apps
+    ]
     silent = [
         msgspec.structs.replace(
             each, speed=(), speed_on={}, measured=(), alike=(), alike_by_type=(), remaining_steps=None
@@ -223,7 +223,7 @@ def test_speeds_by_type_keep_no_app_from_starting(problem: Problem) -> None:
 
 @FEW
 @given(problem=mixed())
-def test_an_answer_that_came_true_is_given_again(problem: Problem) -> None:
+def test_answers_settle_once_they_are_applied(problem: Problem) -> None:
     settled = Problem(problem.nodes, tuple(msgspec.structs.replace(each, pinned=False) for each in problem.apps))
     for _ in range(30):
         following = after(settled, policy("dorm-speed").allocate(settled, {}))

@@ -69,11 +69,11 @@ async def test_a_log_cut_anywhere_verifies_up_to_there(written: list[Record], re
             assert report.digest == folded(records[:end])
 
 
-async def test_the_end_is_where_it_was_when_the_audit_began(written: list[Record]) -> None:
+async def test_an_audit_ends_at_the_end_of_the_log_at_its_start(written: list[Record]) -> None:
     end = len(written)
 
     class Growing(MemoryLog):
-        """Somebody appends whenever it is read."""
+        """Every read is followed by an append."""
 
         async def read(
             self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
@@ -121,7 +121,7 @@ def by_another(change: Any) -> list[Record]:
         ({"status": "guard"}, "time guard"),
     ],
 )
-async def test_rounds_that_cannot_be_decided_again_are_never_good(fields: dict[str, Any], why: str) -> None:
+async def test_rounds_that_cannot_be_decided_again_count_as_not_checked(fields: dict[str, Any], why: str) -> None:
     report = await audited(by_another(lambda resized: msgspec.structs.replace(resized, **fields)))
     assert report.divergence is None
     assert report.not_checked == 1
@@ -131,7 +131,7 @@ async def test_rounds_that_cannot_be_decided_again_are_never_good(fields: dict[s
 
 
 @pytest.mark.parametrize("fields", [{"digest": "0" * 32}, {"policy": "static"}])
-async def test_even_then_it_has_to_be_decided_on_this_state(fields: dict[str, Any]) -> None:
+async def test_a_round_of_another_solver_must_still_match_the_state(fields: dict[str, Any]) -> None:
     report = await audited(by_another(lambda resized: msgspec.structs.replace(resized, status="guard", **fields)))
     assert report.divergence is not None
     assert [next(iter(fields)) in d.path for d in report.divergence.differences] == [True]
@@ -202,7 +202,7 @@ async def test_an_unreadable_round_is_not_checked() -> None:
     assert report.not_checked == 1
 
 
-async def test_a_round_on_a_subject_that_is_not_fenced_is_none() -> None:
+async def test_a_round_on_an_unfenced_subject_is_ignored() -> None:
     story = Story()
     forged = Round(epoch=1, basis=3, allocated=False, events=[NodeLost(node="n0", last_heard=1)])
     story.store(subjects.fact(CLUSTER, "Round", "mallory"), encode(forged))
@@ -270,7 +270,7 @@ async def test_an_empty_log_is_whole() -> None:
     assert (report.events, report.rounds) == (0, 0)
 
 
-async def test_progress_goes_over_the_log_twice(written: list[Record]) -> None:
+async def test_progress_covers_both_passes_over_the_log(written: list[Record]) -> None:
     told: list[tuple[int, int]] = []
     await verify(log_of(written), progress=lambda done, total: told.append((done, total)))
     assert told == sorted(told)

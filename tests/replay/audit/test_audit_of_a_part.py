@@ -54,7 +54,7 @@ async def part_of(records: Sequence[Record], start: int, *, chain: bool = True) 
 
 
 @pytest.mark.parametrize("start", [1, 5, 14, 17, 22, 40])
-async def test_decisions_are_checked_from_there_on(written: list[Record], start: int) -> None:
+async def test_decisions_are_checked_from_the_start_of_a_part(written: list[Record], start: int) -> None:
     whole = await verify(MemoryLog(time.time_ns, written))
     report = await verify(await part_of(written, start))
     assert report.good
@@ -64,7 +64,7 @@ async def test_decisions_are_checked_from_there_on(written: list[Record], start:
     assert report.rounds < whole.rounds
 
 
-async def test_seals_are_checked_from_there_on() -> None:
+async def test_seals_are_checked_from_the_start_of_a_part() -> None:
     records = sealed_log(3, 70).records
     report = await verify(await part_of(records, 100))
     assert report.good

@@ -52,7 +52,7 @@ def test_a_path_continues_from_its_start() -> None:
     assert [one.path for one in differences({"a": [1]}, {"a": [2]}, "at")] == ["at['a'][0]"]
 
 
-def test_no_more_than_are_read() -> None:
+def test_the_number_of_differences_is_limited() -> None:
     found = differences(list(range(100)), list(range(1, 101)))
     assert [one.path for one in found] == [f"[{index}]" for index in range(MOST)]
 

@@ -80,7 +80,7 @@ def test_a_slice_starts_and_ends_in_the_states_of_the_whole_log(written: list[Re
         assert wrong.digest == digest(state)
 
 
-async def test_the_same_report_however_the_log_is_cut(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_cut_of_the_log_gives_the_same_report(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
     cut = await audited(records)
     monkeypatch.setattr(surveying, "ALLOCATIONS", 10**6)
     monkeypatch.setattr(surveying, "RECORDS", 10**6)
@@ -192,7 +192,7 @@ async def test_nothing_is_left_of_an_audit_that_is_stopped(written: list[Record]
     assert not any(worker.is_running() for worker in started)
 
 
-async def test_a_process_that_is_killed_is_an_error_and_no_verdict(written: list[Record]) -> None:
+async def test_a_killed_process_is_an_error_and_not_a_verdict(written: list[Record]) -> None:
     audit = asyncio.create_task(audited(written, jobs=2))
     for worker in await workers_of_this_process(1):
         os.kill(worker.pid, signal.SIGKILL)

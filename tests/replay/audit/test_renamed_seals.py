@@ -83,7 +83,7 @@ async def test_seals_under_another_name(nats_server: NatsServer, tmp_path: Path)
         await connection.close()
 
 
-async def test_under_the_same_name_they_hold(nats_server: NatsServer) -> None:
+async def test_seals_remain_valid_under_the_same_name(nats_server: NatsServer) -> None:
     records = sealed_log(SEALS, 20).records
     await import_log(log_of(records), nats_server.url, CLUSTER)
     connection = await Connection.open(nats_server.url, CLUSTER)

@@ -1,4 +1,4 @@
-"""Sealed logs that somebody changed: every way is found, and where."""
+"""Sealed logs that were changed: every way is found, and where."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ async def test_an_unreadable_seal() -> None:
 
 
 def resealed(records: Sequence[Record], key: SealKey, *, announced: bool) -> list[Record]:
-    """Everything again, signed by somebody else's key."""
+    """Everything again, signed with another key."""
     log = SealedLog(key if announced else SOUND.key)
     log.key = key
     if not announced:

@@ -217,7 +217,7 @@ async def test_a_forged_election(written: list[Record]) -> None:
         records = [*written[: seq - 1], replace(record, body=encode(other)), *written[seq:]]
         report = await verify(log_of(records))
         assert report.divergence is not None
-        # An earlier epoch makes the round void; then nobody was elected to write what follows.
+        # An earlier epoch makes the round void; then no elected master wrote the later rounds.
         assert report.divergence.seq >= seq
 
 

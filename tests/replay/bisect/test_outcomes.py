@@ -71,7 +71,7 @@ def test_combinations_bind_as_usual() -> None:
         ("not", 4, "the name of an app"),
     ],
 )
-def test_an_error_points_at_the_place(text: str, at: int, expected: str) -> None:
+def test_an_error_names_the_character(text: str, at: int, expected: str) -> None:
     with pytest.raises(OutcomeError) as error:
         parse(text, END)
     assert f"at character {at}:" in str(error.value), error.value

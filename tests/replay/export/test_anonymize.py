@@ -1,4 +1,4 @@
-"""A log under pseudonyms replays like the original, and reveals nothing of it."""
+"""A log under pseudonyms replays like the original, and reveals no name."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_reports_of_an_app_are_in_a_part_too(tmp_path: Path) -> None:
     assert (await verify(made)).divergence is None
 
 
-async def test_twice_is_the_same() -> None:
+async def test_anonymizing_twice_gives_the_same_log() -> None:
     records = two_apps().records
     made = await rewritten(records)
     assert made == await rewritten(records)
@@ -311,7 +311,7 @@ def keywords() -> bytes:
         ["cpu", "cpu", "cpu-a", "node"], ["cpu", "node"], ["cpu", "node", "free"], list(WORDS[:8]), "cpu", "d"
     ),
 )
-def test_no_name_gets_through(people: People, policy: str) -> None:
+def test_no_name_survives_anonymization(people: People, policy: str) -> None:
     records = told(people, policy)
     made = asyncio.run(same_audit(records))
     raw = all_bytes(made)
@@ -324,7 +324,7 @@ def test_no_name_gets_through(people: People, policy: str) -> None:
                 assert app.encode() not in raw
 
 
-async def test_an_archive_holds_nothing_either(tmp_path: Path) -> None:
+async def test_an_anonymized_archive_holds_no_names(tmp_path: Path) -> None:
     people = People(
         ["felidae-large", "felidae", "felidae", "canis"], ["henrietta", "ottokar"], ["margrave", "burgrave", "viscount"],
         ["tortoise", "pangolin", "axolotl", "wombat", "capybara", "manatee", "quokka", "narwhal"], "province", "unicorns",
@@ -347,7 +347,7 @@ async def test_an_archive_holds_nothing_either(tmp_path: Path) -> None:
 
 
 def test_every_field_with_text_has_a_rule() -> None:
-    """A field that is added later is dropped, not let through; here somebody has to decide what it may say."""
+    """A field that is added later is dropped, not let through; here its content needs a decision."""
     undecided = []
     for cls in {*get_args(k.Published), *get_args(k.MasterFact), k.Placed, k.Resize, k.Waiting, k.ContainerUse}:
         for field in msgspec.structs.fields(cls):
@@ -409,7 +409,9 @@ async def test_it_only_reads() -> None:
     nodes=st.sets(SAID),
     resources=st.sets(st.from_regex(r"[A-Za-z][A-Za-z0-9_./-]{0,8}", fullmatch=True)),
 )
-def test_names_stay_in_order(submitted: list[tuple[str, int]], nodes: set[str], resources: set[str]) -> None:
+def test_pseudonyms_keep_the_order_of_names(
+    submitted: list[tuple[str, int]], nodes: set[str], resources: set[str]
+) -> None:
     apps = {app_id(name, f"{name}.{number}"): (name, f"{name}.{number}") for name, number in submitted}
     names = Names(apps=apps, app_names={name for name, _ in submitted}, nodes=nodes, resources=resources)
     made = Pseudonyms(names)

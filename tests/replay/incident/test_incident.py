@@ -108,7 +108,7 @@ async def test_its_log_gives_the_same_state_and_can_be_audited(tmp_path: Path) -
         await part.close()
 
 
-def test_for_strangers_no_name_and_no_text_of_people_is_left(tmp_path: Path) -> None:
+def test_an_anonymized_incident_contains_no_names_and_no_text_by_people(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     plain, _ = made(tmp_path / "a")
@@ -178,7 +178,7 @@ async def test_it_reaches_back_to_the_start_of_the_log(tmp_path: Path) -> None:
     }
 
 
-def test_of_many_the_first_and_the_latest_are_kept() -> None:
+def test_the_first_and_the_latest_of_many_are_kept() -> None:
     from dorm.core.fold.evolve import evolve
     from dorm.core.state import State
 

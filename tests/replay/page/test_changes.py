@@ -89,7 +89,7 @@ def test_changes_lead_from_view_to_view(records: list[Record]) -> None:
     follow(records, seed=1)
 
 
-def test_on_a_busy_cluster_too() -> None:
+def test_changes_lead_from_view_to_view_on_a_busy_cluster() -> None:
     follow(busy_log(1200, apps=10, nodes=6), seed=2)
 
 

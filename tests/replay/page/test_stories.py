@@ -56,7 +56,7 @@ def test_stories_agree_with_the_log() -> None:
     assert found.notes == []
 
 
-def test_every_explanation_holds_where_it_was_taken() -> None:
+def test_every_explanation_matches_its_moment() -> None:
     found, log = recorded(RECORDS), log_of(RECORDS)
     checked = 0
     for app, turns in found.turns.items():
@@ -84,7 +84,7 @@ def test_a_part_starts_with_the_known_state(monkeypatch: pytest.MonkeyPatch) -> 
     assert min(int(turn.position) for turns in found.turns.values() for turn in turns) >= 400
 
 
-def test_on_long_logs_only_some_have_stories(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_long_logs_only_some_apps_have_stories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_stories, "MOST_LOOKS", 9 * len(RECORDS))
     monkeypatch.setattr(page_stories, "MOST_CHAPTERS", 5)
     monkeypatch.setattr(page_stories, "MOST_EXPLAINING", 100)

@@ -74,7 +74,7 @@ def test_a_view_is_the_state(records: list[Record]) -> None:
         check(state, seen)
 
 
-def test_of_a_busy_cluster_too() -> None:
+def test_a_view_of_a_busy_cluster_is_the_state() -> None:
     for state, seen in views(busy_log(1500, apps=12, nodes=6), every=29):
         check(state, seen)
 

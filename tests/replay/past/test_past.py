@@ -123,7 +123,7 @@ def test_conditions_that_cannot_be_read(text: str, code: str) -> None:
         in_order([], "a b")
 
 
-def test_values_that_are_no_numbers_match_nothing() -> None:
+def test_values_that_are_not_numbers_match_nothing() -> None:
     row = PastApp(
         name="a", id="a-1", user="u", sweep="", parameters={"fast": True, "n": 3}, state="completed", why="", submitted_at=1,
         ended_at=2, life_s=1.0, n_max=1, step=0, loss=float("nan"), loss_is="nan", samples_per_s=None, adjustments=0,

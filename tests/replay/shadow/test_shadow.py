@@ -67,7 +67,7 @@ async def test_an_app_that_would_have_less_is_named_with_the_reason() -> None:
 
 
 async def test_the_allocation_is_carried_on_and_not_taken_from_the_log() -> None:
-    """From a moment at which the first app has two containers, `static` keeps these two for good."""
+    """From a moment at which the first app has two containers, `static` always keeps these two."""
     records = made()
     four = await shadowed(records, "static", {"count": 4})
     assert four[0].differing == 0

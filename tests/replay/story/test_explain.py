@@ -81,7 +81,7 @@ def test_the_last_decision_and_its_position_are_named() -> None:
     assert found.decision.position in found.text
 
 
-def test_a_reason_lasts_since_its_code_came() -> None:
+def test_a_reason_lasts_from_when_its_code_appeared() -> None:
     bench = full()
     since = bench.state.time
     bench.wait(100)
@@ -141,7 +141,7 @@ def test_a_drained_node_is_named() -> None:
     assert "on n1 (2, drained)" in explained(bench).text
 
 
-def test_a_pause_is_why_nothing_happens() -> None:
+def test_a_pause_explains_why_nothing_happens() -> None:
     bench = Bench(n1=4)
     bench.add(k.SchedulingPaused(by="ops", reason="a new switch"), "ops")
     bench.submit("app")
@@ -228,7 +228,7 @@ def test_a_later_submission_of_the_name_is_in_the_story() -> None:
     assert "A later submission of this name was refused" in explained(bench).text
 
 
-def test_void_rounds_are_no_decisions() -> None:
+def test_void_rounds_are_not_decisions() -> None:
     bench = full()
     before = explained(bench, "late")
     fact = all_facts(bench.records, k.Resized)[-1]

@@ -45,7 +45,7 @@ def test_a_node_that_a_shorter_grace_time_lost() -> None:
     assert f"eve had lowered node_grace from 15s to 3s (record {change})" in text
 
 
-def test_a_silence_that_would_have_lost_it_anyway_is_not_the_changes() -> None:
+def test_a_change_is_not_blamed_for_a_silence_that_would_have_lost_the_node_anyway() -> None:
     bench = lowered()
     bench.wait(60)
     bench.conclude(n1=1, n2=30)

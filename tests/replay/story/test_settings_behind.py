@@ -79,7 +79,7 @@ async def test_explain_names_the_change_that_a_decision_follows() -> None:
             assert found.decided_after.position == position(story, "alice")
 
 
-async def test_a_decision_at_once_names_it_too_and_later_ones_do_not() -> None:
+async def test_an_immediate_decision_names_the_change_and_later_ones_do_not() -> None:
     story = static()
     story.settle()
     story.work()
@@ -95,7 +95,7 @@ async def test_a_decision_at_once_names_it_too_and_later_ones_do_not() -> None:
     assert not any("alice" in cause.text for cause in again.causes)
 
 
-async def test_a_change_that_changes_nothing_of_a_decision_is_no_cause() -> None:
+async def test_a_change_without_effect_on_a_decision_is_not_a_cause() -> None:
     story = changed()
     told = [*await chapters(story, "one"), *await chapters(story, "n0")]
     assert not any("bob" in cause.text for chapter in told for cause in chapter.causes)

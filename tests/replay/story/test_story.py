@@ -70,7 +70,7 @@ def test_which_app_shrank_for_which() -> None:
     assert "with room that app gave up on n1 (2) in the same decision" in started.text
 
 
-def test_no_app_is_blamed_that_would_have_fitted_next_to_it() -> None:
+def test_no_app_is_blamed_if_it_would_have_fitted_next_to_the_new_one() -> None:
     """The owner asks for less just as another app comes, for which there is room anyway."""
     bench = Bench(n1=8)
     bench.add(k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0}))
@@ -87,7 +87,7 @@ def test_no_app_is_blamed_that_would_have_fitted_next_to_it() -> None:
     assert "ann changed app" in causes(shrunk)
 
 
-def test_room_that_another_moved_out_of() -> None:
+def test_an_app_that_moved_away_is_named_as_the_source_of_room() -> None:
     """`app` gives n1 up to `mover`, and what that leaves on n2 is what `new` needed."""
     bench = Bench(n1=2, n2=2)
     for name in ("app", "mover", "new"):
@@ -221,7 +221,7 @@ def test_an_app_that_fails_again_and_again() -> None:
     assert (failed.totals.generations, failed.totals.failures, failed.totals.waited_s) == (2, 1, 2)
 
 
-def test_a_loss_that_is_no_number_is_the_last_one() -> None:
+def test_a_loss_that_is_not_a_number_is_reported_as_the_last_one() -> None:
     bench = Bench(n1=4)
     app = bench.running("app")
     bench.add(k.AppProgressed(app=app.id, generation=1, step=1, loss=0.5))

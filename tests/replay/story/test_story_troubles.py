@@ -220,7 +220,7 @@ def test_killed_containers_are_in_the_story() -> None:
     assert "2 containers killed at the end of their grace time" in released.text
 
 
-def test_an_app_that_asked_for_less_has_that_as_its_reason() -> None:
+def test_a_request_for_less_is_the_reason_for_a_smaller_size() -> None:
     bench = contended()
     app = bench.app()
     bench.add(k.AppResizeRequested(app=app.id, generation=1, containers=2, reason="the gap\x1b grows"), "n1")

@@ -24,7 +24,7 @@ class Life(Story):
     """A story in which known users and nodes say things."""
 
     def __init__(self, seed: int, nodes: int = 3, *, hostile: bool = True) -> None:
-        """Without `hostile` nobody tries what is not allowed, of which only its author sees more than its place."""
+        """Without `hostile`, no author tries a forbidden act, of which only the author sees more than the position."""
         super().__init__(nodes)
         self.hostile = hostile
         self.random = Random(seed)

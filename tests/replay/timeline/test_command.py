@@ -53,7 +53,9 @@ def log_file(written: list[Record], tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "begins"), [("a.html", b"<!doctype html>"), ("a.PNG", b"\x89PNG\r\n"), ("a.json", b'{"displayTimeUnit"')]
 )
-def test_by_the_files_ending(dorm: Dorm, log_file: Path, tmp_path: Path, name: str, begins: bytes) -> None:
+def test_the_file_ending_determines_the_format(
+    dorm: Dorm, log_file: Path, tmp_path: Path, name: str, begins: bytes
+) -> None:
     code, out, err = dorm("-o", tmp_path / name, "--file", log_file)
     assert (code, err) == (0, "")
     written = (tmp_path / name).read_bytes()

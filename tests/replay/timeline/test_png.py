@@ -38,7 +38,7 @@ def test_a_picture(written: list[Record]) -> None:
     assert png(picture, "what $happened$ to \\alpha <b>") == file
 
 
-def test_of_many_apps_the_most_affected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_affected_of_many_apps_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = drawn(busy_log(2500, apps=16, nodes=6, tick_s=20))
     monkeypatch.setattr(timeline_png, "APPS", 5)
     shown: list[Timeline] = []

@@ -103,21 +103,21 @@ def check_spans(picture: Timeline) -> None:
 
 
 @pytest.mark.parametrize("since", [0, 40])
-def test_of_a_log_by_the_real_parts(records: list[Record], since: int) -> None:
+def test_a_timeline_of_a_real_log_agrees_with_its_states(records: list[Record], since: int) -> None:
     check_against_states(records, since)
     check_spans(drawn(records))
 
 
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10_000), part=st.floats(0, 1))
-def test_of_any_history(seed: int, part: float) -> None:
+def test_a_timeline_of_any_history_agrees_with_its_states(seed: int, part: float) -> None:
     records = World(seed, steps=80).run().log
     check_spans(drawn(records))
     check_against_states(records)
     check_against_states(records, int(part * (len(records) - 1)))
 
 
-def test_of_a_busy_cluster_and_a_part_of_its_time() -> None:
+def test_a_timeline_of_a_part_of_a_busy_cluster_agrees_with_its_states() -> None:
     records = busy_log(1600, apps=8, nodes=4, tick_s=20)
     check_spans(drawn(records))
     check_against_states(records[:800])
@@ -152,7 +152,7 @@ def test_no_part_is_larger_than_the_whole() -> None:
     assert 0 == min(parts) < max(parts) <= 1
 
 
-def test_times_that_are_none(written: list[Record]) -> None:
+def test_impossible_spans_are_refused_and_empty_ones_drawn(written: list[Record]) -> None:
     for since, until in ((AtSequence(9), AtSequence(3)), (AtSequence(10_000), None), (None, AtSequence(10_000))):
         with pytest.raises(MomentError):
             drawn(written, since, until)
@@ -209,7 +209,7 @@ def test_failures_ends_and_events_of_nodes_are_marked(written: list[Record]) -> 
     assert any("submission refused: bad" in line for line in said)
 
 
-def test_a_repeated_exit_is_no_second_failure() -> None:
+def test_a_repeated_exit_is_not_a_second_failure() -> None:
     story = Story()
     story.submit("one", n_min=2, n_max=2)
     story.settle()
@@ -220,7 +220,7 @@ def test_a_repeated_exit_is_no_second_failure() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_figures_that_are_no_numbers(written: list[Record], number: float) -> None:
+def test_figures_that_are_not_numbers_are_drawn_as_gaps(written: list[Record], number: float) -> None:
     strange = changed_fact(
         written,
         rounds_with(written, Resized)[1],
@@ -270,7 +270,7 @@ def test_only_some_apps_and_nodes() -> None:
     assert f"The 3 most affected of {len(whole.apps)} apps are shown" in few.notes[0]
 
 
-def test_a_reason_of_an_app_that_was_asked_for_is_kept_before_others() -> None:
+def test_reasons_of_requested_apps_are_kept_first() -> None:
     story = Story(nodes=1)
     for number in range(20):
         story.submit(f"app-{number:02}", n_max=9)

@@ -77,7 +77,7 @@ def check_flows(events: list[dict[str, Any]], tracks: dict[tuple[int, int], list
         assert any(a <= end["ts"] <= b for a, b in tracks[end["pid"], end["tid"]])
 
 
-def test_of_a_log_by_the_real_parts(records: list[Record]) -> None:
+def test_a_trace_of_a_real_log_is_valid(records: list[Record]) -> None:
     picture = drawn(records)
     document = json.loads(trace(picture, "a log"))
     check(document, (picture.end - picture.start) / 1000)
@@ -92,14 +92,14 @@ def test_of_a_log_by_the_real_parts(records: list[Record]) -> None:
     assert {one["args"].get("percent") for one in events if one["name"] == "cpu allocated %"} >= {0.0}
 
 
-def test_of_a_busy_cluster() -> None:
+def test_a_trace_of_a_busy_cluster_is_valid() -> None:
     picture = drawn(busy_log(3000, apps=10, nodes=5, tick_s=20))
     check(json.loads(trace(picture, "busy")), (picture.end - picture.start) / 1000)
 
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_of_any_history(seed: int) -> None:
+def test_a_trace_of_any_history_is_valid(seed: int) -> None:
     picture = drawn(World(seed, steps=80).run().log)
     check({"traceEvents": events_of(picture)}, (picture.end - picture.start) / 1000)
 

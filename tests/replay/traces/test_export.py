@@ -149,7 +149,7 @@ def test_addresses(url: str, whole: str) -> None:
     assert traces_url(url) == whole
 
 
-def test_an_address_that_is_none() -> None:
+def test_an_address_of_no_receiver_is_refused() -> None:
     with raises(TraceError, "traces.url.malformed"):
         traces_url("a:4318")
 

@@ -1,4 +1,4 @@
-"""However somebody walks through a log, the state where they stand is that of a fold from its begin."""
+"""However a user steps through a log, the state at each position equals a fold from the start."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: An
     room=st.sampled_from([1, 20_000, 1 << 30]),
     snapshots=st.lists(st.floats(0, 1), max_size=2),
 )
-def test_any_walk_ends_in_the_state_of_a_fold_from_the_start(
+def test_any_sequence_of_steps_ends_in_the_state_of_a_fold_from_the_start(
     seed: int, moves: list[Any], room: int, snapshots: list[float]
 ) -> None:
     async def walk() -> None:
@@ -198,7 +198,7 @@ class Counting:
                 yield batch
 
 
-async def test_nothing_is_read_twice_on_a_walk_to_and_fro() -> None:
+async def test_stepping_back_and_forth_reads_no_record_twice() -> None:
     log = log_of(history(0))
     counting = Counting(log)
     stepper = await Stepper.open(log)
@@ -218,7 +218,7 @@ async def test_a_page_read_again_among_others_is_unchanged() -> None:
             assert [record async for part in parts for record in part] == records[after:upto]
 
 
-async def test_pages_keep_to_their_room() -> None:
+async def test_pages_stay_within_their_memory() -> None:
     records = history(0)
     room = 4 * SMALL * 400
     pages = Pages(log_of(records), 0, room)
@@ -236,7 +236,7 @@ async def test_pages_keep_to_their_room() -> None:
     assert frames._seqs == sorted(frames._kept)
 
 
-async def test_a_move_that_is_cancelled_was_none() -> None:
+async def test_a_cancelled_move_changes_nothing() -> None:
     stepper = await Stepper.open(log_of(history(0)))
     await stepper.go(AtSequence(20))
     for where in (AtSequence(21), AtSequence(90), AtSequence(3)):

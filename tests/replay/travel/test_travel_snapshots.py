@@ -82,7 +82,7 @@ CLAIMS: list[dict[str, Any]] = [
     where=st.floats(0, 1),
     how=st.sampled_from(["seq", "time", "before", "end"]),
 )
-def test_the_state_is_the_same_from_whatever_snapshot(
+def test_the_state_is_the_same_from_any_snapshot(
     seed: int, kept: dict[float, dict[str, Any]], where: float, how: str
 ) -> None:
     records, expected = history(seed), folds(seed)
@@ -136,7 +136,7 @@ def part_of(path: Path, start: int, **claims: Any) -> None:
         writer.finish()
 
 
-async def test_a_part_of_a_log_starts_with_its_state_under_any_build(tmp_path: Path) -> None:
+async def test_any_build_reads_a_part_of_a_log_from_its_state(tmp_path: Path) -> None:
     records, expected = history(1), folds(1)
     part_of(tmp_path / "part.dorm", 40)
     log = await SegmentLog.open(tmp_path / "part.dorm")

@@ -92,7 +92,7 @@ def test_sums_are_the_integral_of_reservations(records: Sequence[Record]) -> Non
 
 @given(scenarios())
 @settings(max_examples=tries(10, 500), deadline=None)
-def test_so_they_are_with_live_apps_lost_nodes_and_all_policies(scenario: Scenario) -> None:
+def test_sums_match_with_live_apps_lost_nodes_and_all_policies(scenario: Scenario) -> None:
     records = play(scenario).records
     end = records[-1].time
     expected = integral(records, 0, end)
@@ -102,7 +102,7 @@ def test_so_they_are_with_live_apps_lost_nodes_and_all_policies(scenario: Scenar
         assert all(min(one.paused, one.redone) >= 0 for one in period.sums.values())
 
 
-def test_so_they_are_over_any_span_and_in_periods(records: Sequence[Record]) -> None:
+def test_sums_match_over_any_span_and_in_periods(records: Sequence[Record]) -> None:
     begin = (records[0].time + records[len(records) // 3].time) // 2
     first = max((record.seq for record in records if record.time <= begin), default=0)
     end = records[2 * len(records) // 3].time + 1
@@ -129,7 +129,7 @@ def totals(sums: Sums) -> dict[str, int]:
     return found
 
 
-def test_filters_are_the_part_that_they_name(records: Sequence[Record]) -> None:
+def test_a_filter_returns_exactly_the_named_part(records: Sequence[Record]) -> None:
     end = records[-1].time
     expected = integral(records, 0, end)
     user, app, node, _ = next(iter(expected))

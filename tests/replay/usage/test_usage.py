@@ -44,7 +44,7 @@ def container(story: Story, name: str = "one") -> tuple[k.ContainerExited, int]:
     return k.ContainerExited(app=app.id, generation=app.generation, slot=0, node=one.node, exit_code=0), one.started_at
 
 
-async def test_used_and_wasted_are_of_the_time_that_is_known() -> None:
+async def test_used_and_wasted_cover_only_the_known_time() -> None:
     story = running()
     ended, started = container(story)
     at = story.now
@@ -99,7 +99,7 @@ async def test_use_beyond_demand_wastes_nothing_and_a_forged_length_counts_no_mo
     assert cpu.known <= cpu.given
 
 
-async def test_lost_to_an_adjustment_are_its_pause_and_the_steps_after_the_checkpoint() -> None:
+async def test_an_adjustment_loses_its_pause_and_the_steps_after_the_checkpoint() -> None:
     story = running(n_max=3)
     app = story.state.apps[story.state.names["one"]]
     n = len(app.generations[app.generation].containers)

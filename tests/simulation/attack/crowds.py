@@ -1,7 +1,7 @@
 """Tenants that take more than their share, and the guarantees for others.
 
-Apps of many tiny containers: there is room for hundreds, and ports for a few.  An app waits for ports only if the nodes'
-ranges are used as far as promised.
+Apps of many tiny containers: there is room for hundreds, and ports for a few.  An app waits for ports only if the
+nodes' ranges are used up to the promised part.
 
 Programs that flood their progress files: they cause few records, however much they write.
 """

@@ -1,8 +1,8 @@
 """A crash loop next to other apps, and a restarted cluster, with their invariants.
 
-    crash loop           an app that works a little and fails, again and again, beside one that takes what it can get.  It
-                         pauses shortly, or for so long that its place is given away.  Nobody is made smaller for it
-                         twice, and no neighbor is restarted because of it more than twice
+crash loop           an app that works a little and fails, again and again, beside one that takes what it can get.  It
+                     pauses shortly, or for so long that its place is given away.  No app shrinks for it twice, and
+                     no neighbor is restarted because of it more than twice
 cluster restarted    agents leave gracefully, then the masters, and all come back.  Apps that never ran do not start
                      before those that did
 settled              no app is resized again before its generation has worked, unless it has to be

@@ -7,7 +7,7 @@ from tests.simulation.history import History
 from tests.tries import tries
 
 
-def test_their_records_change_nothing_of_others() -> None:
+def test_records_of_hostile_users_change_nothing_of_others() -> None:
     for seed in range(tries(3, 1_000)):
         outcome = History(seed, alter=trusted).run()
         assert not outcome.broken, "\n".join([outcome.broken, *outcome.story])

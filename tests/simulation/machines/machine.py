@@ -326,7 +326,7 @@ class Machine:
         lost = list(self.containers.values())
         for container in lost:
             gone = container.folder.with_name(f"{container.folder.name}.lost.{self.folders_lost}")
-            os.rename(container.folder, gone)  # nobody reads what is written there from now on
+            os.rename(container.folder, gone)  # no process reads its output from now on
             container.folder = gone
         self.containers.clear()
         self.strays += lost

@@ -115,7 +115,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.steps = 0
         """Callbacks run so far: equal histories have equal numbers."""
         self.faults: list[str] = []
-        """What nobody caught: exceptions of tasks and futures that nobody asked, tasks that were forgotten."""
+        """Uncaught exceptions: those of tasks and futures that were never awaited, and of forgotten tasks."""
         self.deaf = False
         """While what is left over is cleared away, its complaints do not count."""
         self._ready: deque[_Handle] = deque()

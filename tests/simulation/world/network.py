@@ -50,7 +50,7 @@ class Asked:
 
 
 class Link:
-    """The connection of one process.  `connected` is what the client believes."""
+    """The connection of one process.  `connected` is the client's belief."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.process = process

@@ -87,7 +87,7 @@ class Process(Life):
         self.kill()
 
     def pause(self) -> None:
-        """Send SIGSTOP: time continues, and nothing of it runs."""
+        """Send SIGSTOP: time continues, and none of its code runs."""
         if self.running:
             self.world.trace("is paused", process=self.name)
             self.paused, self.running = True, False

@@ -236,7 +236,7 @@ class Server:
     def still_there(self, record: Record, reply: Callable[[Any], None]) -> None:
         """Return whether this is the record of that sequence, if there is one."""
         there = self.records[record.seq - 1] if record.seq <= self.durable else record
-        reply(None if there == record else LogDamaged(f"record {record.seq} is another one than was read before"))
+        reply(None if there == record else LogDamaged(f"record {record.seq} differs from the one read before"))
 
     def subscribe(self, reader: Subscription, reply: Callable[[Any], None]) -> None:
         """Deliver all existing records to it, and then new ones."""
@@ -244,7 +244,7 @@ class Server:
             reply(Archived(self.purged))
             return
         if reader.after > self.durable:
-            reply(LogDamaged(f"the log ends at {self.durable}, before {reader.after} which had been read from it"))
+            reply(LogDamaged(f"the log ends at {self.durable}, before record {reader.after}, which was read from it"))
             return
         reply(None)
         if wanted := reader.wanted(self.records[reader.after : self.durable]):

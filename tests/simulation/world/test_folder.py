@@ -34,7 +34,7 @@ def test_a_folder_in_use_is_never_swept(shelf: Path) -> None:
     assert not world.folder.exists()
 
 
-def test_a_folder_that_another_program_removes_is_no_finding(shelf: Path) -> None:
+def test_a_folder_that_another_program_removes_is_not_a_finding(shelf: Path) -> None:
     with pytest.raises(Disturbed, match="seed 7"):
         _played_while_its_folder_is_removed(7)
 

@@ -57,7 +57,7 @@ def test_a_silent_cut_may_lose_or_delay_either_way() -> None:
     }
 
 
-def test_where_the_connection_is_known_to_be_lost_nothing_is_sent() -> None:
+def test_nothing_is_sent_over_a_connection_known_to_be_lost() -> None:
     seen = outcomes(lambda _, host: host.cut(silent=False))
     assert seen == {
         ("stored", "then"),

@@ -47,7 +47,7 @@ def test_sharing_by_tasks_pays_for_tasks() -> None:
     assert found.params == {"probes": 3}
 
 
-def test_timings_of_its_own_hold_for_all_apps() -> None:
+def test_a_contenders_timings_apply_to_all_apps() -> None:
     own = app("b", 0, 10, timings=Timings(resume_s=9))
     scenario = Scenario(apps=(app("a", 0, 10), own), nodes=nodes(1))
     found = parse("dorm,timings=live").of(scenario)

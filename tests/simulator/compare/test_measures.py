@@ -65,7 +65,7 @@ def measured(wanted: Scenario, every_s: float = 10.0) -> Run:
     return measures.result()
 
 
-def test_the_worst_ratio_of_long_apps_is_apart() -> None:
+def test_the_worst_ratio_of_long_apps_is_reported_separately() -> None:
     run = measured(scenario(app("a", 10, 400, 4), policy="static", params={"count": 4}))
     (one,) = run.apps
     assert run.worst_long_finish_ratio is None, "it is short"
@@ -124,7 +124,7 @@ def test_tasks_lose_nothing_to_adjustments() -> None:
     assert run.adjustment_time_share == 0
 
 
-def test_a_lost_node_is_no_adjustment() -> None:
+def test_a_lost_node_is_not_an_adjustment() -> None:
     """What a failure takes is not charged to the policy, and a change that had to be is not counted against it."""
     run = measured(scenario(app("a", 0, 2000, 4), nodes=nodes(2, 4), outages=(Outage("n0", 50, 1000),), progress_s=0))
     (one,) = run.apps

@@ -102,14 +102,14 @@ def test_gavel_decides_in_long_rounds_and_apps_take_turns() -> None:
     assert done["b"] > done["a"]
 
 
-def test_srtf_lets_the_shorter_one_go_first() -> None:
+def test_srtf_runs_the_shorter_app_first() -> None:
     near = [(n, float(n)) for n in (1, 64)]
     written = run("srtf", job("long", 0, 64, 2000, *near), job("short", 100, 64, 200, *near))
     assert ended(written) == {"short": 120 + 30 + 200, "long": 360 + 30 + 2000 - (120 - 30 - 60)}
 
 
 @pytest.mark.parametrize("policy", ["tiresias", "optimus", "srtf", "gavel", "themis", "shockwave"])
-def test_rounds_end_where_nothing_is_left_to_happen(policy: str) -> None:
+def test_rounds_end_if_nothing_more_can_happen(policy: str) -> None:
     """An app that makes no progress and reports nothing."""
     stuck = msgspec.structs.replace(job("stuck", 0, 1, 100), speed=Linear(0.0))
     scenario = msgspec.structs.replace(yardstick.scenario(Workload("j", (stuck,)), parse(policy)), progress_s=0.0)

@@ -86,7 +86,7 @@ def test_estimates_of_running_apps_have_a_basis() -> None:
 
 
 def test_hindsight_includes_the_work_until_the_logs_end() -> None:
-    """At the cut each has worked for some 20 s; the log goes on for 280 s, in which none of them ends."""
+    """At the cut each has worked for some 20 s; the log continues for 280 s, in which none of them ends."""
     for progress_s in (10.0, 0.0):
         apps = (trained("steady", 0, 5000, n_max=2), trained("later", 40, 5000, n_max=2))
         simulation = Simulation(busy(apps=apps, progress_s=progress_s, until_s=300.0, **STATIC))
@@ -105,7 +105,7 @@ def test_hindsight_includes_the_work_until_the_logs_end() -> None:
 
 
 @pytest.mark.parametrize(("steps", "seconds"), [(0, 200.0), (0, 215.0), (4000, 200.0)])
-def test_work_is_known_only_where_the_last_pace_is(steps: int, seconds: float) -> None:
+def test_work_is_known_only_if_the_last_pace_is(steps: int, seconds: float) -> None:
     """It ends after one report or none since it was adjusted, so what it did is worked out by the speed that it had."""
     apps = (trained("one", 0, 400, steps=steps), trained("two", 0, 2000))
     simulation = Simulation(busy(apps=apps, timings=TIMINGS, progress_s=40.0, policy="static", params={"count": 2}))

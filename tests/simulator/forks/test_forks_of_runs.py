@@ -96,7 +96,7 @@ def ends(time: int, event: k.Event) -> dict[str, tuple[int, str]]:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(), st.floats(0, 1))
 @pytest.mark.soak
-def test_a_fork_of_any_moment_ends_as_soundly(scenario: Scenario, part: float) -> None:
+def test_a_fork_of_any_moment_breaks_no_invariant_and_ends(scenario: Scenario, part: float) -> None:
     last = play(scenario).state.seq
     cut = Cut(scenario, max(1, int(part * last)))
     fork = cut.fork()
@@ -114,7 +114,7 @@ def test_a_fork_of_any_moment_ends_as_soundly(scenario: Scenario, part: float) -
 
 
 def settled(state: State) -> bool:
-    """Nobody has anything to say: all that will happen is to come, or work that ends."""
+    """No fact is due: everything that will happen is a future event, or work that ends."""
     live = [app for app in state.apps.values() if not app.ended]
     return (
         bool(live)

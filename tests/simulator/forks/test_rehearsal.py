@@ -71,14 +71,14 @@ def test_timings_are_recovered_from_a_log() -> None:
     assert watch.phases[1].pause_s == pytest.approx(TIMINGS.pause_s, abs=1e-4)
 
 
-def test_apps_that_do_not_save_are_known_by_it() -> None:
+def test_apps_that_never_save_are_recognized() -> None:
     found = fit(watched(resized((2, 4), msgspec.structs.replace(TIMINGS, can_checkpoint=False))).phases)
     assert not found.can_checkpoint
     assert found.stop_s == pytest.approx(TIMINGS.stop_s)
     assert found.checkpoint_s == Timings().checkpoint_s  # none was seen
 
 
-def test_how_often_an_app_saves_is_seen() -> None:
+def test_the_checkpoint_interval_is_measured() -> None:
     saving = msgspec.structs.replace(TIMINGS, checkpoint_every_s=8.0)
     watch = watched(resized((2, 4), saving))
     ((name, gaps),) = watch.checkpoint_gaps_s.items()
@@ -98,7 +98,7 @@ def test_an_app_that_never_reports_has_no_deadline_to_work() -> None:
     assert (only.work_s, only.pause_s) == (None, None)
 
 
-def test_a_start_after_a_failure_is_no_adjustment() -> None:
+def test_a_start_after_a_failure_is_not_an_adjustment() -> None:
     crashed = Simulation(
         Scenario(
             (app("a", 1.0, 1000.0, n_max=8),),
@@ -121,7 +121,7 @@ def test_every_second_turn_of_resizes_matches_the_others() -> None:
     assert same
 
 
-def test_a_contention_is_foretold_from_another() -> None:
+def test_one_contention_predicts_another() -> None:
     rows, alike = contentions_compared(contended("abc", 60.0), contended("cab", 45.0))
     assert [row.name for row in rows] == ["c", "a", "b"]
     assert alike == 3

@@ -63,14 +63,14 @@ def agree(records: list[Record]) -> None:
     assert found.same_records == len(records)
 
 
-async def test_of_a_live_run(tmp_path: Path) -> None:
+async def test_a_live_run_is_decided_alike(tmp_path: Path) -> None:
     log = MemoryLog(time.time_ns)
     await play_live(log, MemoryBus(time.time_ns), "recorded", tmp_path / "cluster")
     agree(log.records)
 
 
 @pytest.mark.nats
-async def test_of_a_live_run_on_a_server(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_a_live_run_on_a_server_is_decided_alike(nats_server: NatsServer, tmp_path: Path) -> None:
     name = f"single-source-{secrets.token_hex(4)}"
     connection = await Connection.open(nats_server.url, name, create=True)
     try:
@@ -80,7 +80,7 @@ async def test_of_a_live_run_on_a_server(nats_server: NatsServer, tmp_path: Path
         await connection.close()
 
 
-def test_of_an_incident(incident: list[Record]) -> None:
+def test_an_incident_is_decided_alike(incident: list[Record]) -> None:
     found = decide_alike(incident)
     assert found.good, (found.seq, found.what, found.differences)
     assert found.same_records == len(incident)
@@ -92,7 +92,7 @@ def test_of_an_incident(incident: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("path", archives(), ids=lambda path: path.name)
-async def test_logs_of_earlier_releases_are_played_through(path: Path) -> None:
+async def test_logs_of_earlier_releases_are_decided_alike(path: Path) -> None:
     """What another core decided is taken as it is, and counted."""
     records = await kept(path)
     found = decide_alike(records)
@@ -104,7 +104,7 @@ async def test_logs_of_earlier_releases_are_played_through(path: Path) -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 @pytest.mark.soak
-def test_of_a_simulated_run(scenario: Scenario) -> None:
+def test_a_simulated_run_is_decided_alike(scenario: Scenario) -> None:
     # A scheduler of rounds looks when it likes, which no setting on the log says.
     written = play(msgspec.structs.replace(scenario, rounds=None))
     found = decide_alike(written.records)
@@ -162,8 +162,8 @@ def test_another_master_takes_over_in_the_middle() -> None:
     assert found.same_records == len(written.records)
 
 
-def test_an_election_that_others_came_before() -> None:
-    """Its basis is the empty log, of which there is no time."""
+def test_an_election_after_other_records_is_decided_alike() -> None:
+    """Its basis is the empty log, which has no time."""
     joined = k.NodeJoined(node="n0", address="n0", capacity={"cpu": 1000}, ports=(20_000, 20_999))
     elected = k.Round(epoch=1, basis=0, allocated=False, events=[k.MasterElected(epoch=1)], core=SCHEMA)
     found = decide_alike(

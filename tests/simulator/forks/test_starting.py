@@ -55,7 +55,7 @@ def test_declared_work_gives_a_moment() -> None:
     assert "no other app is submitted" in found.text
 
 
-def test_guesses_alone_have_no_upper_end() -> None:
+def test_guesses_alone_have_no_upper_bound() -> None:
     """Whatever has run for 100 s may run for any time yet."""
     records = waiting(trained("one", 0, 600), trained("two", 0, 900))
     known = cut(records, 100.0)
@@ -121,7 +121,7 @@ def test_beyond_the_computed_time_only_a_bound_is_given(monkeypatch: pytest.Monk
     assert "dorm whatif" in found.text
 
 
-def test_large_clusters_are_not_simulated_along() -> None:
+def test_large_clusters_are_not_simulated_for_an_explanation() -> None:
     known = cut(waiting(trained("one", 0, 600), trained("two", 0, 900)), 100.0)
     state = known.state
     state.settings = Settings()

@@ -60,14 +60,14 @@ def test_the_ratio_is_taken_from_similar_apps_and_declarations() -> None:
     assert ratio(found, "told") == pytest.approx(2.0, rel=0.05)
 
 
-def test_where_types_make_no_difference_nothing_is_faster() -> None:
+def test_without_a_difference_between_types_none_counts_as_faster() -> None:
     plain = trained("plain", 0, 3000, n_min=2, n_max=2)
     found = seen(written(moved(plain)), 10**9)
     assert not Fitting(found.history).fit(found.history.courses[found.app("plain")], found.end.time).model.faster_on
 
 
 def test_the_backtest_of_an_app_that_changes_its_type_has_no_error() -> None:
-    """From before it moves: without types it would be taken to go on as slowly, or as fast."""
+    """From before it moves: without types it would be expected to continue as slowly, or as fast."""
     records = written(moved(faster("one", 0, 3000)))
     found = asyncio.run(whatif(log_of(records), AtSequence(seq_at(records, 200)), Assumed()))
     assert found.backtest is not None

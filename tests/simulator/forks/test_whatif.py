@@ -104,7 +104,7 @@ def test_an_app_that_ended_only_in_the_simulation_is_an_error_too() -> None:
 
 
 def changed_then(scenario: Scenario, seconds: float, *events: tuple[k.Event, str]) -> dict[str, float]:
-    """What truly comes of it if somebody says this at that moment: the whole simulation with its true models."""
+    """The true outcome if this event is published at that moment: the whole simulation with its true models."""
     simulation = Simulation(scenario)
     for event, who in events:
         simulation.publish_at(seconds, event, who)
@@ -132,7 +132,7 @@ JOINED = k.NodeJoined(node="new-1", address="new-1", capacity=NODE.capacity, por
     ],
     ids=["parameter", "policy", "join", "leave"],
 )
-def test_a_what_if_is_the_whole_simulation_with_that_change(
+def test_a_what_if_equals_a_whole_simulation_with_that_change(
     records: list[Record], changes: Assumed, event: k.Event, who: str
 ) -> None:
     seconds = 300.0
@@ -169,7 +169,7 @@ def test_later_apps_can_be_left_out_changed_and_added(records: list[Record]) -> 
     assert any(words.startswith("seventh with n_min = 1") for words in found.assumed)
 
 
-def test_a_name_that_is_used_again_is_not_refused() -> None:
+def test_a_reused_name_is_not_refused() -> None:
     """On the log the first one had ended by then; with fewer nodes it still runs."""
     first = trained("daily", 0, 600, n_max=8)
     apps = (first, msgspec.structs.replace(trained("daily", 400, 300, n_max=8), submission="again"))
@@ -237,7 +237,7 @@ def test_a_fork_at_the_end_is_tested_at_an_earlier_moment(records: list[Record])
 
 
 def test_figures_are_of_the_same_time_in_each_run(records: list[Record]) -> None:
-    """The log is cut where four of its apps have ended; simulations are played twice as far as the log goes."""
+    """The log is cut where four of its apps have ended; simulations run twice as far as the log."""
     cut = seq_at(records, 1010.0)
     found = forked(records[:cut], seq_at(records, 231.0), Assumed(settings={"theta2": 1.0}), horizon_s=7200)
     assert found.really is not None
@@ -296,7 +296,7 @@ def test_invalid_assumptions(records: list[Record], changes: Assumed, error: typ
         forked(records, seq_at(records, 300.0), changes)
 
 
-def test_nothing_to_play_on_with(records: list[Record]) -> None:
+def test_a_fork_without_apps_is_refused(records: list[Record]) -> None:
     with raises(WhatIfError, "log.empty"):
         forked([])
     with raises(WhatIfError, "whatif.no_apps"):
@@ -304,7 +304,7 @@ def test_nothing_to_play_on_with(records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("archive", archives(), ids=lambda path: path.stem)
-async def test_logs_of_all_sorts_can_be_forked_anywhere(archive: Any) -> None:
+async def test_any_log_can_be_forked_anywhere(archive: Any) -> None:
     """Real ones, with failures, refusals, drained and lost nodes, nonsense from strangers: each fork runs, and its log holds
     together."""
     log = await open_archive(archive)

@@ -144,7 +144,7 @@ class TestRead:
         with raises(SimulationError, "workload.option.malformed"):
             read(path, folder, bounds="x")  # type: ignore[arg-type]
 
-    def test_rows_that_cannot_be_are_named(self, tmp_path: Path, folder: Path) -> None:
+    def test_impossible_rows_are_named(self, tmp_path: Path, folder: Path) -> None:
         rows = {
             "a,1,net,4,64": "",
             "b,x,net,4,64": "trace.value.malformed",
@@ -171,7 +171,7 @@ class TestRead:
             read(path, folder, strict=True)
         assert str(refused.value).startswith(f"{path}:3: ")
 
-    def test_files_that_are_none(self, tmp_path: Path, folder: Path) -> None:
+    def test_unusable_files_are_refused(self, tmp_path: Path, folder: Path) -> None:
         path = tmp_path / "w.csv"
         with raises(SimulationError, "system.enoent"):
             read(path, folder)
@@ -195,7 +195,7 @@ class TestRead:
         ("validation-x.csv", "progress\n", "profiles.file_name"),
     ],
 )  # fmt: skip
-def test_profiles_that_are_none(tmp_path: Path, name: str, text: str | None, code: str) -> None:
+def test_unusable_profiles_are_refused(tmp_path: Path, name: str, text: str | None, code: str) -> None:
     path = profile_tables.write(tmp_path / "net") / name
     path.unlink(missing_ok=True)
     if text is not None:

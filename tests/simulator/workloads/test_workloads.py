@@ -67,14 +67,14 @@ class TestPaper:
         hours = [app.work / app.spec.n_max * 4 / 3600 for w in many for app in w.apps if app.spec.n_max == 32]
         assert sum(hours) / len(hours) == pytest.approx(3.0, rel=0.05)
 
-    def test_an_app_takes_its_duration_with_its_static_count_whatever_the_speed(self) -> None:
+    def test_with_its_static_count_an_app_takes_its_duration_at_any_speed(self) -> None:
         linear, amdahl = paper.workload(3), paper.workload(3, speed=Amdahl(parallel=0.95))
         static = {kind.name: kind.static for kind in paper.APP_TYPES}
         for one, other in zip(linear.apps, amdahl.apps, strict=True):
             n = static[one.spec.labels["type"]]
             assert one.work / one.speed.rate((n,)) == pytest.approx(other.work / other.speed.rate((n,)))
 
-    def test_its_static_counts_are_ones_that_the_policy_takes(self) -> None:
+    def test_the_static_policy_accepts_the_workloads_counts(self) -> None:
         assert policy("static").check_params({"counts": paper.STATIC_COUNTS})["counts"]["lr-*"] == 8
 
     def test_every_app_fits(self) -> None:
@@ -89,13 +89,13 @@ class TestPaper:
 
 
 class TestParametric:
-    def test_the_seed_gives_it_all(self) -> None:
+    def test_the_seed_determines_the_workload(self) -> None:
         text = "parametric,apps=20,n_max=2:4:8,n_min=uniform:1:3,weight=1:2"
         assert workloads.load(text, seed=1) == workloads.load(text, seed=1) != workloads.load(text, seed=2)
         for app in workloads.load(text).apps:
             assert 1 <= app.spec.n_min <= app.spec.n_max <= 8
 
-    def test_other_work_leaves_the_arrivals_as_they_are(self) -> None:
+    def test_other_amounts_of_work_do_not_change_arrivals(self) -> None:
         one, other = (workloads.load(f"parametric,apps=9,work={work}") for work in ("1h", "exponential:3h"))
         assert [app.at_s for app in one.apps] == [app.at_s for app in other.apps]
         assert {app.work for app in one.apps} == {3600.0}
@@ -231,7 +231,7 @@ class TestTelling:
         assert all(rate == app.speed.rate((n,)) for n, rate in app.spec.speed)
         assert check_spec(msgspec.to_builtins(app.spec)) == app.spec
 
-    def test_by_default_they_are_silent(self) -> None:
+    def test_by_default_owners_declare_nothing(self) -> None:
         app = workloads.load("paper").apps[0]
         assert (app.spec.steps, app.spec.speed) == (0, [])
 

@@ -72,7 +72,7 @@ class TestPhilly:
     def test_strict_refuses_the_first_of_them(self) -> None:
         assert refused(PHILLY, strict=True, at=f"{SAMPLES / 'philly.csv'}:4: ") == "trace.value.out_of_range"
 
-    def test_its_rows_may_be_in_any_order_even_so(self, tmp_path: Path) -> None:
+    def test_strict_accepts_philly_rows_in_any_order(self, tmp_path: Path) -> None:
         file = tmp_path / "sound.csv"
         file.write_text("".join((SAMPLES / "philly.csv").read_text().splitlines(keepends=True)[:3]))
         assert len(workloads.load(f"philly:{file}", strict=True).apps) == 2

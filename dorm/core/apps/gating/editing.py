@@ -1,4 +1,4 @@
-"""Edits of gates: which apps one waits for from then on, and what an edit must not open."""
+"""Edits of gates: which apps an edited app waits for, and which gates an edit must not open."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def edited_links(
 ) -> list[str]:
     """Return the ids of the apps that an edit has it wait for in addition, in the order of its spec.
 
-    `taken` notes them for later answers of the same round.  Raises SpecError for an app that is not known or has ended
-    otherwise, and for one that waits for this one in turn."""
+    `taken` notes them for later answers of the same round.  Raises SpecError for an app that is unknown or has ended
+    otherwise, and for an app that itself waits for this one."""
     known = awaited(before)
     added = [one for one in awaited(after) if one not in known]
     if not added:

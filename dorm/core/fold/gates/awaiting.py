@@ -1,4 +1,4 @@
-"""The gates of a new app, and what an app's end means for those that wait for it."""
+"""The gates of a new app, and the effect of an app's end on apps that wait for it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def close_gates(state: State, app: App, ids: Sequence[str]) -> None:
 
 
 def links(state: State, app: App, entries: Sequence[After], ids: Sequence[str]) -> list[Awaited]:
-    """Return the gates of entries of `after`, of which `ids` are the apps, and note that the app waits for each."""
+    """Return the gates for the entries of `after`, whose apps are `ids`, and note that the app waits for each."""
     found = []
     for one, id in zip(entries, ids, strict=False):
         other = state.apps.get(id)
         if other is None or other is app:
-            continue  # No master says so.
+            continue  # No master publishes this.
         if not other.ended:
             other.awaited_by = [*(other.awaited_by or []), app.id]
         found.append(Awaited("" if other.ended else id, other.name, one.when, other.ended))

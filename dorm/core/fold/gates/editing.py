@@ -1,4 +1,4 @@
-"""What an edit does to an app's gates, its time, its origin and the limit of its group.
+"""The effect of an edit on an app's gates, its time, its origin and the limit of its group.
 
 Gates and origin change before an app has started, its `max_runtime` at any time.  A limit that an edit sets counts
 from the start of the containers that run at that time, because nothing was counted before.
@@ -44,7 +44,7 @@ def regate(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None
 
 
 def _limit(state: State, app: App, before: int) -> None:
-    """Give all apps of its group the limit that the app's spec has now, if that is another one than `before`."""
+    """Give all apps of its group the present limit of the app's spec, if it differs from `before`."""
     limit = app.spec.group.parallel if app.spec.group is not None else 0
     if limit != before:
         for other in state.apps.values():
@@ -86,7 +86,7 @@ def _gates(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None
 
 
 def _open(gates: Gates, now: int) -> None:
-    """Add up the time for which gates were closed until now; what they were to be closed beyond that is not counted."""
+    """Add up how long gates were closed until now; time that they would have stayed closed is not counted."""
     if gates.closed_at:
         gates.closed_ns += max(0, now - gates.closed_at)
     if gates.starts_at > now:

@@ -1,6 +1,6 @@
 """The fold of edits and restarts.
 
-A request waits for the master's answer, as a submission does (`dorm.core.apps.steering`).  What the answer changes:
+A request waits for the master's answer, as a submission does (`dorm.core.apps.steering`).  The answer changes:
 
     AppRevised     at once: bounds, weight, limits; and everything of an app that waits, pauses, or has failed.  An app that
                    runs keeps what its containers were started with, and takes up the rest with its next generation.  That
@@ -133,7 +133,7 @@ def _is_of(app: App, event: k.AppRevised) -> bool:
 
 
 def _void(state: State, app: App, generation: Generation) -> None:
-    """Place it again: nothing of it has started, so nothing has to be stopped for the new spec."""
+    """Place it again: none of its containers has started, so none has to be stopped for the new spec."""
     generation.void = True
     app.changed_seq = state.seq
     if not app.waiting_since and any(one.released for one in app.generations.values()):
@@ -142,7 +142,7 @@ def _void(state: State, app: App, generation: Generation) -> None:
 
 
 def _take(app: App, known: Revisions, spec: AppSpec, *, restarts: bool) -> None:
-    """From here on it has this spec; containers that may still run keep the one that they were started with."""
+    """From here on it has this spec; containers that may still run keep the spec that they were started with."""
     before = app.spec
     if restarts:
         if known.earlier is None and any(one.released and not one.ended for one in app.generations.values()):
@@ -161,7 +161,7 @@ def app_restarted(state: State, event: k.AppRestarted) -> None:
         return
     _forgive(app)
     current = app.current
-    # What was decided and has not begun is the restart.
+    # An adjustment that was decided and has not begun serves as the restart.
     seq = state.seq if current is None or current.released else current.decided_seq - 1
     if current is not None or event.fresh:
         app.restart = Restart(seq, event.fresh, event.editor)

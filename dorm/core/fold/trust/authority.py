@@ -1,4 +1,4 @@
-"""Authority: what an author may say, on a cluster that knows its users and nodes.
+"""Authority: which records an author may publish on a cluster that knows its users and nodes.
 
 The author is the last token of the record's subject.  `enforce` runs before any other part of the fold and returns the event
 that counts: with its true author, and, if it asks for an answer, with an id of the author's tenant.  A record without

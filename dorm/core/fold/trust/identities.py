@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 _ABOUT = ("app", "node", "webhook", "name", "token")
-"""Fields that name what an event is about, the first of them that it has."""
+"""Fields that name the subject of an event; the first one that it has counts."""
 
 
 def identities_changed(state: State, event: k.OfIdentities, record: Record) -> Folded:

@@ -1,4 +1,4 @@
-"""What would be decided.
+"""The decisions that would follow.
 
     plans      what the next decision would be if something happened first; start here
     assumed    what happens first

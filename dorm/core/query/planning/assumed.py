@@ -1,4 +1,4 @@
-"""What a plan assumes to happen first, and what is wrong with an assumption."""
+"""Events that a plan assumes to happen first, and errors in such assumptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says (`dorm.core.query.planning.plans`)."""
+"""The contents of a plan (`dorm.core.query.planning.plans`)."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> 
 
 
 def _moves(old: App | None, new: App | None) -> bool:
-    """Return whether it has to restart though its places are the same, as after the end of one of its nodes."""
+    """Return whether it has to restart in the same places, as after the end of one of its nodes."""
     return bool(old and new and old.current and new.current and new.generation != old.generation)
 
 
@@ -171,7 +171,7 @@ class _Course:
 
     def __init__(self, state: State, now: int) -> None:
         self.state = copy_of(state)
-        self.state.identities = msgspec.UNSET  # Nobody in particular asks for what is assumed.
+        self.state.identities = msgspec.UNSET  # Assumed events need no authority.
         self.state.pause = msgspec.UNSET
         self.now = now
         self.said: list[tuple[k.Event, str]] = []
@@ -199,7 +199,7 @@ class _Course:
         self._publish(self._leader.round(facts, self.now))
 
     def settle(self) -> list[Any]:
-        """Publish all that follows at once: answers, ends, failures, releases; return the facts."""
+        """Publish everything that follows at once: answers, ends, failures, releases; return the facts."""
         said: list[Any] = []
 
         def publish(round: Publish) -> None:
@@ -238,7 +238,7 @@ class _Course:
     # --- what is assumed ------------------------------------------------------------------------------------------------
 
     def assume(self, assumed: Assumed) -> list[str]:
-        """Let the assumptions happen, with all that follows at once; return them in words.  Raises PlanError."""
+        """Let the assumptions happen, with everything that follows at once; return them in words.  Raises PlanError."""
         running = {app.id for app in self.state.live_apps() if app.current is not None}
         words = self._set(assumed.settings)
         for nodes in assumed.joins:

@@ -58,7 +58,7 @@ class TouchedApps(msgspec.Struct, frozen=True):
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change would do."""
+    """The effect of a change."""
 
     accepted: bool
     refused: str
@@ -70,7 +70,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tried(state: State, change: PolicyChanged, heard: Mapping[str, int], now: int) -> Tried:
-    """Return what a change would do.  `heard` is when each node that is up was last heard (UTC ns, as `now`).
+    """Return the effect of a change.  `heard` is when each node that is up was last heard (UTC ns, as `now`).
 
     Raises SettingRefused for a policy or parameters that are wrong for every cluster, and PlanError if the policy fails."""
     before, plugins = state.settings, state.policy_plugins

@@ -1,4 +1,4 @@
-"""From the jobs of a trace to apps: sorted, cut to what was requested, with bounds and names."""
+"""From the jobs of a trace to apps: sorted, cut to the request, with bounds and names."""
 
 from __future__ import annotations
 

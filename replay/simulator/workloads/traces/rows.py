@@ -70,7 +70,7 @@ def _opened(path: Path) -> TextIO:
 class Csv:
     """A file with a header: its columns, and then its rows.  One line is one row, also between quotes.
 
-    Raises SimulationError if there is no header, or it lacks a column."""
+    Raises SimulationError if the header is missing or lacks a column."""
 
     def __init__(self, path: Path, *, delimiter: str = ",") -> None:
         self.path = path

@@ -113,7 +113,7 @@ async def outcome(runtime: DockerRuntime, spec: ContainerSpec) -> tuple[dict[str
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has users for tenants, and a control that is not confined")
-async def test_no_attempt_gets_out(
+async def test_no_attempt_to_escape_succeeds(
     docker_harness: Harness,
     runtime: DockerRuntime,
     engine: Engine,

@@ -56,7 +56,7 @@ def test_reading_continues_after_a_mark(
     assert len(set(read)) == len(read)
 
 
-def test_a_message_of_the_engine() -> None:
+def test_a_message_of_the_engine_is_split_into_time_and_output() -> None:
     at = 1795484978 * 10**9 + 837434802
     assert divided(b"2026-11-24T01:49:38.837434802Z a b\n") == (at, b"a b\n")
     assert divided(b"2026-11-24T01:49:38Z \xff") == (at // 10**9 * 10**9, b"\xff")

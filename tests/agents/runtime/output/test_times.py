@@ -58,7 +58,7 @@ def write(folder: Path, text: bytes) -> None:
         log.write(text)
 
 
-async def test_a_line_has_the_time_of_the_next_look(clock: Clock, tmp_path: Path) -> None:
+async def test_a_line_gets_the_time_of_the_next_look(clock: Clock, tmp_path: Path) -> None:
     index = Times()
     index.note(0)
     for number in range(1, 6):

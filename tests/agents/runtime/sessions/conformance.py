@@ -93,7 +93,9 @@ class ExecutionConformance:
         await says(runtime, spec.key, b"ready")
         return spec.key
 
-    async def test_it_has_the_containers_surroundings_and_streams_of_its_own(self, runtime: Runtime, key: Key) -> None:
+    async def test_a_command_has_the_containers_surroundings_and_its_own_streams(
+        self, runtime: Runtime, key: Key
+    ) -> None:
         script = 'cat; echo "$COLOR $(id -u)"; pwd; dirname "$DORM_PROGRESS"; echo trouble >&2; exit 3'
         async with self.executed(runtime, key, "sh", "-c", script) as execution:
             await execution.write(b"first\n" * 10_000)

@@ -41,7 +41,7 @@ class TestJetStreamProgress(ProgressConformance):
         return connection.log
 
 
-async def test_the_oldest_give_way_and_the_stream_is_never_full(
+async def test_the_oldest_reports_are_dropped_and_the_stream_is_never_full(
     connection: Connection, nats_server: NatsServer
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:

@@ -138,5 +138,5 @@ async def test_an_accounts_limit_counts_as_the_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("taken", "limit", "warns"), [(79, 100, False), (80, 100, True), (10**9, None, False)])
-def test_it_warns_from_four_fifths_on(taken: int, limit: int | None, warns: bool) -> None:
+def test_a_warning_appears_from_four_fifths_of_the_limit(taken: int, limit: int | None, warns: bool) -> None:
     assert bool(nearly_full(Room(taken, limit))) == warns
