@@ -63,7 +63,10 @@ class Member(Known):
             self.hung_up.add(slot)
         self.connected.discard(slot)
         self._switching.on_lost(slot)
-        if self.finished or self.ended_before.get(slot, 0) > self.step:
+        if self.finished:
+            return
+        if self.ended_before.get(slot, 0) > self.step and not self.recovery.needs(slot):
+            self.gone.add(slot)  # A recovery that begins later cannot wait for it.
             return  # It has finished what this member is about to finish.
         if self.stop and not self.begun and self.ended_before.get(slot, -1) == self.step:
             return  # It has stopped where this member will stop.

@@ -79,6 +79,16 @@ class Recovery:
         number = self._known.view.number if self._known.view is not None else 0
         self._statuses = {slot: status for slot, status in self._statuses.items() if status.view > number}
 
+    def needs(self, slot: int) -> bool:
+        """Whether this member waits for a peer's report, or for the last result, which the peer was to pass on."""
+        known, decided = self._known, self._decided
+        if known.recovering:
+            return slot in known.taking_part
+        if known.waiting != "sum" or known.view is None or decided is None or decided.view != known.view.number:
+            return False
+        missed = (known.step, known.round) < (decided.step, decided.round)
+        return missed and slot == decided.holder and known.slot in decided.behind
+
     def receive(self, sender: int, message: m.Message) -> None:
         if isinstance(message, m.Status):
             self._on_status(sender, message)
