@@ -102,14 +102,12 @@ class Round:
         self.status = "near"
 
     def allocation(self) -> Allocation:
-        beside, unserved = self._served()
-        if unserved:  # So it matters who comes first.
+        beside, unserved, draft, left = self._served()
+        if left:  # Not all can start, so it matters who comes first.
             self.instance = queueing.in_order(self.instance, self.types, self.settings["patience_s"])
             self.serving = Serving(self.instance, self.settings)
-            beside, unserved = self._served()
+            beside, unserved, draft, left = self._served()
         serving, instance = self.serving, self.instance
-        draft = beside.copy() if unserved else beside
-        left = serving.make_room(draft, unserved, serving.budget)
         target = serving.target(beside, draft, unserved) if left else None
         worth = Worth(instance, self.settings, integer.changed(instance, draft.rows), self.types)
         terms = self._terms(draft.rows, target, worth)
@@ -118,10 +116,14 @@ class Round:
             rows = self._resized(draft.rows, terms, worth)
         return self._answer(rows, self._terms(rows, target, worth), worth)
 
-    def _served(self) -> tuple[Draft, list[int]]:
-        """Return the draft in which apps that fit beside the others have their n_min, and those that do not fit."""
-        draft = Draft(self.instance, self.serving.staying(), np.zeros(len(self.instance.nodes), np.int64))
-        return draft, self.serving.serve(draft)
+    def _served(self) -> tuple[Draft, list[int], Draft, list[int]]:
+        """Return the draft in which apps that fit beside the others have their n_min, and those that do not fit; and the same
+        once others have made room."""
+        serving = self.serving
+        beside = Draft(self.instance, serving.staying(), np.zeros(len(self.instance.nodes), np.int64))
+        unserved = serving.serve(beside)
+        draft = beside.copy() if unserved else beside
+        return beside, unserved, draft, serving.make_room(draft, unserved, serving.budget)
 
     def _terms(self, rows: Rows, target: Rows | None, worth: Worth) -> scoring.Terms:
         entitled = goals.placed(self.instance, integer.counts_of(rows)) | self.serving.held_back

@@ -1,4 +1,5 @@
-"""The order in which waiting apps get their n_min: the highest response ratio next, until an app has waited too long.
+"""The order in which waiting apps get their n_min, if not all of them can start: the highest response ratio next, until an app
+has waited too long.
 
     R = w · (waited + service) / service
 
