@@ -1,7 +1,7 @@
 """The policy `dorm-speed`: Dorm's promises, and containers where they finish most work.
 
-serve    which apps get their n_min, as for `dorm`: in place, beside the others, or by shrinking a few of them; if not all of them
-         can start, in the order of `queueing`
+serve    which apps get their n_min, as for `dorm`: in place, beside the others, or by shrinking a few of them; if not all
+         of them can start, in the order of `queueing`
 choose   how many containers each app should have, by a linear program over the counts that it may have
 resize   these counts on nodes, one app after the other, and the remaining room to the apps that gain most
 
