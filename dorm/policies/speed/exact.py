@@ -26,6 +26,7 @@ from dorm.policies.speed.policy import Round, SpeedPolicy
 if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Rows
     from dorm.policies.scoring import Terms
+    from dorm.policies.speed.locality import Locality
     from dorm.policies.speed.worth import Worth
 
 NODE_LIMIT = 20_000
@@ -40,8 +41,8 @@ class ExactSpeedPolicy(SpeedPolicy):
     name = "dorm-speed-exact"
     version = 4
 
-    def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
-        return ExactRound(instance, settings)
+    def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+        return ExactRound(instance, settings, locality)
 
 
 class ExactRound(Round):

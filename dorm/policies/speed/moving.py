@@ -8,13 +8,11 @@ places if that pays, and nothing changes if it does not.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorm.policies import integer
-from dorm.policies.speed.resizing import IN_PLACE_S, SMALLEST, Resizing
+from dorm.policies.speed.resizing import IN_PLACE_S, Resizing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -165,20 +163,3 @@ class Moving(Resizing):
             if done:
                 self._bind(other, self.types.pace(other, self.parts.rows[other]), units)
         return done
-
-    def _pays(self, before: Mapping[int, dict[int, int]]) -> bool:
-        """Return whether the changes are worth more than before, within θ2 and θ1; if so, keep them."""
-        rows, worth = self.parts.rows, self.worth
-        changed = [each for each, row in before.items() if rows[each] != row]
-        fresh = [each for each in changed if self._fresh(each) and rows[each] != self.instance.rows[each]]
-        cost = math.fsum(float(worth.disturbs[each]) for each in fresh)
-        was = math.fsum(worth.placed(each, before[each]) for each in changed)
-        now = math.fsum(worth.placed(each, rows[each]) for each in changed)
-        resized = any(sum(before[each].values()) != self.parts.n[each] for each in changed)
-        loss = integer.loss(self.instance, self.parts.n, self.terms.shares) if resized else self.loss
-        fair = loss <= max(self.loss, self.terms.loss_budget) + integer.LOSS_TOLERANCE
-        if not changed or now <= was * (1 + SMALLEST) or cost > self.left + 1e-9 or not fair:
-            return False
-        self.loss, self.left = loss, self.left - cost
-        self.changed[fresh] = True
-        return True

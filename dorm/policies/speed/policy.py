@@ -27,8 +27,9 @@ from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness, queueing
 from dorm.policies.speed.choosing import Chosen, choices, choose, pools
+from dorm.policies.speed.gathering import Gathering
+from dorm.policies.speed.locality import Locality
 from dorm.policies.speed.moving import Moving
-from dorm.policies.speed.resizing import Resizing
 from dorm.policies.speed.types import names_of, types_of
 from dorm.policies.speed.worth import Worth
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from dorm.policies.integer import Flags, Instance, Rows
     from dorm.policies.problem import Allocation, AppDemand, Problem
+    from dorm.policies.speed.resizing import Resizing
 
 NOT_FASTER = Reason("gain", "it would not be done earlier with more")
 
@@ -54,9 +56,13 @@ class SpeedPolicy:
         settings = read_numbers(self.name, params, SPEED)
         tuning = Tuning(problem)
         types = names_of(problem.nodes)
-        problem = _on_one_type(tuning.problem, types[0]) if len(types) == 1 else tuning.problem
+        problem, locality = tuning.problem, None
+        if len(types) == 1:
+            locality = Locality(_on_one_type(problem, types[0]))
+            problem = locality.problem
         apps = tuple(_within_use(app, types) for app in problem.apps)
-        found = self._round(integer.read(msgspec.structs.replace(problem, apps=apps)), settings).allocation()
+        instance = integer.read(msgspec.structs.replace(problem, apps=apps))
+        found = self._round(instance, settings, locality).allocation()
         for before, app in zip(problem.apps, apps, strict=True):
             if app.id not in found.reasons and sum(found.counts[app.id].values()) < before.n_max:
                 found.reasons[app.id] = _beyond_use(before, types)
@@ -64,8 +70,8 @@ class SpeedPolicy:
             found, reasons=dict(sorted(found.reasons.items())), batches=tuning.batches(found.counts)
         )
 
-    def _round(self, instance: Instance, settings: dict[str, float]) -> Round:
-        return Round(instance, settings)
+    def _round(self, instance: Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+        return Round(instance, settings, locality)
 
 
 def _on_one_type(problem: Problem, name: str) -> Problem:
@@ -94,8 +100,9 @@ def _beyond_use(app: AppDemand, types: Sequence[str]) -> Reason:
 class Round:
     """The search for one problem's answer."""
 
-    def __init__(self, instance: Instance, settings: Mapping[str, float]) -> None:
-        self.instance = instance
+    def __init__(self, instance: Instance, settings: Mapping[str, float], locality: Locality | None) -> None:
+        """`locality` is None on a cluster with several types of nodes."""
+        self.instance, self.locality = instance, locality
         # Reasons know the price of a change from `worth`, so the horizon of `dorm` plays no part here.
         self.settings = {**settings, "horizon_s": 1.0}
         self.serving = Serving(instance, settings)
@@ -110,7 +117,7 @@ class Round:
             beside, unserved, draft, left = self._served()
         serving, instance = self.serving, self.instance
         target = serving.target(beside, draft, unserved) if left else None
-        worth = Worth(instance, self.settings, integer.changed(instance, draft.rows), self.types)
+        worth = Worth(instance, self.settings, integer.changed(instance, draft.rows), self.types, self.locality)
         terms = self._terms(draft.rows, target, worth)
         rows: Rows = draft.rows
         if target is None and instance.nodes and instance.kinds:
@@ -174,7 +181,7 @@ class Round:
 
     def _resizing(self, served: Rows, terms: scoring.Terms, worth: Worth, closed: Flags | None) -> Resizing:
         if self.types is None:
-            return Resizing(self.instance, served, worth, terms, closed)
+            return Gathering(self.instance, served, worth, terms, closed)
         return Moving(self.instance, served, worth, terms, closed, self.types)
 
     def standing(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> tuple[float, int, float]:
@@ -182,10 +189,7 @@ class Round:
         score = scoring.score(self.instance, rows, terms)
         n = integer.counts_of(rows)
         apps = [app for app in range(len(n)) if n[app] and not self.instance.pinned[app]]
-        if self.types is None:
-            total = sum(worth.one(app, int(n[app])) for app in apps)
-        else:
-            total = sum(worth.placed(app, rows[app]) for app in apps)
+        total = sum(worth.placed(app, rows[app]) for app in apps)
         return -round(score.excess, 9), -score.below_floor, float(f"{total:.9g}")
 
     def _answer(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> Allocation:

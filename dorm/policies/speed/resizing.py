@@ -8,6 +8,7 @@ cluster.
 from __future__ import annotations
 
 import heapq
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,8 @@ from dorm.policies import integer
 from dorm.policies.speed.partitions import Partitions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dorm.policies.integer import Flags, Instance, Ints, Rows
     from dorm.policies.scoring import Terms
     from dorm.policies.speed.worth import Worth
@@ -36,7 +39,7 @@ class Resizing:
         self.terms = terms
         self.parts = Partitions(instance, rows, closed)
         self.changed = integer.changed(instance, rows) & instance.kept
-        self.left = terms.change_budget - float(worth.disturbs[self.changed].sum())
+        self.left = terms.change_budget - worth.lately - float(worth.disturbs[self.changed].sum())
         """What is left of θ2's budget, in full restarts."""
         self.loss = integer.loss(instance, self.parts.n, terms.shares)
         self.free = instance.free_to_move & (self.parts.n > 0)
@@ -123,6 +126,23 @@ class Resizing:
         if self._fresh(app):
             self.left -= float(worth.disturbs[app])
             self.changed[app] = True
+        return True
+
+    def _pays(self, before: Mapping[int, dict[int, int]]) -> bool:
+        """Return whether the changes are worth more than before, within θ2 and θ1; if so, keep them."""
+        rows, worth = self.parts.rows, self.worth
+        changed = [each for each, row in before.items() if rows[each] != row]
+        fresh = [each for each in changed if self._fresh(each) and rows[each] != self.instance.rows[each]]
+        cost = math.fsum(float(worth.disturbs[each]) for each in fresh)
+        was = math.fsum(worth.placed(each, before[each]) for each in changed)
+        now = math.fsum(worth.placed(each, rows[each]) for each in changed)
+        resized = any(sum(before[each].values()) != self.parts.n[each] for each in changed)
+        loss = integer.loss(self.instance, self.parts.n, self.terms.shares) if resized else self.loss
+        fair = loss <= max(self.loss, self.terms.loss_budget) + integer.LOSS_TOLERANCE
+        if not changed or now <= was * (1 + SMALLEST) or cost > self.left + 1e-9 or not fair:
+            return False
+        self.loss, self.left = loss, self.left - cost
+        self.changed[fresh] = True
         return True
 
     def fill(self) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Floats, Instance, Ints
     from dorm.policies.problem import AppDemand
     from dorm.policies.speed.curves import Paces
+    from dorm.policies.speed.locality import Locality
     from dorm.policies.speed.types import Types
 
 DIGITS = 9
@@ -38,6 +39,9 @@ DIGITS = 9
 MOST_OF_ASSUMED = 2.0
 """The largest factor for an assumed pause, or for an app with unknown remaining work: both assumptions are already cautious,
 and an app that is never changed is never measured."""
+LATELY_S = 60.0
+"""What was disturbed within this time still counts against θ2, so apps are not restarted more often because a master decides
+more often."""
 SHORTEST_S = 1.0
 """A shorter time since the last change counts as this."""
 MOST_PAUSE_S = 1e12
@@ -48,10 +52,16 @@ class Worth:
     """The worth of every count of every app of one problem."""
 
     def __init__(
-        self, instance: Instance, settings: Mapping[str, float], changed: Flags, types: Types | None = None
+        self,
+        instance: Instance,
+        settings: Mapping[str, float],
+        changed: Flags,
+        types: Types | None = None,
+        locality: Locality | None = None,
     ) -> None:
         """`changed` apps change in any case, so no count of theirs is free of a pause.  `types` matter to some apps: by
-        default, such an app works at the pace of the slowest type that it can use."""
+        default, such an app works at the pace of the slowest type that it can use.  Without `locality`, all apps are as fast
+        across nodes as on one."""
         self.instance, self.types = instance, types
         self.count = np.where(instance.kept & ~changed, instance.count, -1)
         """The count with which an app is not disturbed; -1 where there is none."""
@@ -60,6 +70,11 @@ class Worth:
             self.paces[i].mixed if i in self.paces else curves.curve(app) for i, app in enumerate(instance.apps)
         ]
         self.work = [curves.work_s(app, self.paces.get(i)) for i, app in enumerate(instance.apps)]
+        self.across: dict[int, Floats] = {}
+        """Of apps that are slower across nodes: their speed there with 0, 1, … units, up to those that one node holds."""
+        if locality is not None:
+            each = (locality.across(app, self.curves[i]) for i, app in enumerate(instance.apps))
+            self.across = {i: speed for i, speed in enumerate(each) if speed is not None}
         self.weight = [_weight(app.weight) for app in instance.apps]
         full = settings["full_pause_s"]
         measured = [_pause_s(app) for app in instance.apps]
@@ -86,12 +101,18 @@ class Worth:
         """Seconds that a change has to save."""
         self.disturbs = np.minimum(self.pause / full, 1.0)
         """What a change of the app takes of θ2's budget: a live one of milliseconds hardly anything."""
+        again = np.array([app.adjustments > 0 for app in instance.apps], np.bool_)
+        lately = instance.running & ~instance.absent & again & (held < LATELY_S)
+        self.lately = float(np.minimum(np.array(pauses, np.float64) / full, 1.0)[lately].sum())
+        """What earlier decisions have taken of that budget within `LATELY_S`."""
         self.power = settings["power"]
 
     def of(self, app: int, units: Ints) -> Floats:
-        """Return the worth of these numbers of units, each at least 1."""
-        time = self.work[app] / self.curves[app].speed_up(units)
-        time = time + np.where(units == self.count[app], 0.0, self.price[app])
+        """Return the worth of these numbers of units, each at least 1, on as few nodes as possible unless it stays."""
+        speed = self.curves[app].speed_up(units)
+        if app in self.across and self.count[app] > 0:
+            speed = np.where(units == self.count[app], self._speed(app, self.instance.rows[app]), speed)
+        time = self.work[app] / speed + np.where(units == self.count[app], 0.0, self.price[app])
         return np.asarray(self.weight[app] * time**-self.power)
 
     def moved(self, app: int) -> float:
@@ -104,6 +125,11 @@ class Worth:
             return 0.0
         price = 0.0 if units == self.count[app] else float(self.price[app])
         return float(self.weight[app] * (self.work[app] / self.curves[app].one(units) + price) ** -self.power)
+
+    def spread(self, app: int, units: int) -> float:
+        """Return the worth of this many units across nodes, after a pause, for an app that is slower there."""
+        time = self.work[app] / float(self.across[app][units]) + float(self.price[app])
+        return float(self.weight[app] * time**-self.power)
 
     def at_speed(self, app: int, speed: Floats) -> Floats:
         """Return the worth of an app after a pause, at these speeds."""
@@ -122,13 +148,22 @@ class Worth:
         units = sum(row.values())
         if not units:
             return 0.0
-        if app in self.paces and self.types is not None:
-            speed = self.paces[app].curves[self.types.pace(app, row)].one(units)
-        else:
-            speed = self.curves[app].one(units)
         stays = self.count[app] >= 0 and row == self.instance.rows[app]
-        time = self.work[app] / speed + (0.0 if stays else float(self.price[app]))
+        time = self.work[app] / self._speed(app, row) + (0.0 if stays else float(self.price[app]))
         return float(self.weight[app] * time**-self.power)
+
+    def _speed(self, app: int, row: Mapping[int, int]) -> float:
+        """Return its speed with this partition, relative to one unit."""
+        units = sum(row.values())
+        if app in self.paces and self.types is not None:
+            return self.paces[app].curves[self.types.pace(app, row)].one(units)
+        if self.apart(app, row):
+            return float(self.across[app][units])
+        return self.curves[app].one(units)
+
+    def apart(self, app: int, row: Mapping[int, int]) -> bool:
+        """Return whether an app that is slower across nodes is on several where one could hold all its units."""
+        return len(row) > 1 and app in self.across and sum(row.values()) < len(self.across[app])
 
     def speeds_up(self, app: int, units: int, most: int) -> bool:
         """Return whether any larger number of units, up to `most`, is faster on any type."""

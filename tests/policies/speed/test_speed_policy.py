@@ -17,7 +17,6 @@ from dorm.policies.parameters import SPEED
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed.policy import Round, SpeedPolicy
-from dorm.policies.speed.resizing import Resizing
 from dorm.policies.speed.worth import Worth, counts_up_to
 from tests.errors import raises
 from tests.policies.baselines.test_speed_policies import rows_of, telling, told, totals
@@ -26,6 +25,7 @@ from tests.tries import tries
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Rows
+    from dorm.policies.speed.locality import Locality
 
 FEW = settings(slow_machine, max_examples=tries(15, 2_000))
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
@@ -54,8 +54,8 @@ def reserved_by(problem: Problem, params: dict[str, Any]) -> tuple[int, Flags] |
     rounds: list[Round] = []
 
     class Seen(SpeedPolicy):
-        def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
-            rounds.append(super()._round(instance, settings))
+        def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+            rounds.append(super()._round(instance, settings, locality))
             return rounds[0]
 
     Seen().allocate(problem, params)
@@ -270,15 +270,15 @@ class Watched(Round):
 
     def _resized(self, served: Rows, terms: scoring.Terms, worth: Worth) -> Rows:
         rows = super()._resized(served, terms, worth)
-        left = Resizing(self.instance, rows, worth, terms, self.closed(served))
+        left = self._resizing(rows, terms, worth, self.closed(served))
         for i in np.flatnonzero(self.instance.free_to_move & (left.parts.n > 0)).tolist():
             assert left.growth(i) == (0.0, int(left.parts.n[i])), self.instance.apps[i].id
         return rows
 
 
 class WatchedPolicy(SpeedPolicy):
-    def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
-        return Watched(instance, settings)
+    def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+        return Watched(instance, settings, locality)
 
 
 @FEW
@@ -299,8 +299,8 @@ def test_a_plan_that_cannot_be_placed_does_not_keep_all_apps_from_growing() -> N
             return [{0: 3, 1: 4}, {0: 1}]  # Less fair than what is.
 
     class RefusingPolicy(SpeedPolicy):
-        def _round(self, instance: integer.Instance, settings: dict[str, float]) -> Round:
-            return Refusing(instance, settings)
+        def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+            return Refusing(instance, settings, locality)
 
     apps = [telling(app(f"a{i}", 1, 1, (1, 8), {"n0": 2}), 1e6, *LINEAR) for i in range(2)]
     got = RefusingPolicy().allocate(Problem(TWO, tuple(apps)), {"theta1": 0.05, "theta2": 1.0})

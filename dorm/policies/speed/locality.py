@@ -1,0 +1,131 @@
+"""How much slower an app is across nodes than on one: for some apps a node that holds all their containers is worth more
+than more containers.
+
+    T_across(n) = T(1) / n + s        s = the least T(m) - T(1) / m of the counts m that no single node holds
+
+A curve is the speed on as few nodes as possible, so beyond what one node holds it shows what crossing nodes costs: the time s
+of a step that more containers do not shorten (Pollux, OSDI 2021, §3.2, with γ = 1).  For fewer containers on several nodes the
+same time is added, and what was measured that way corrects it.  Such measurements say nothing about one node, so they are no
+part of the curve.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from dorm.policies import integer
+from dorm.policies.speed.learning import believed, known_of, learned, trust, weighted_median
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dorm.policies.integer import Floats
+    from dorm.policies.problem import AppDemand, Measured, NodeRoom, Problem
+    from dorm.policies.speed.curves import Curve
+    from dorm.policies.speed.learning import Known
+
+BEYOND = 4
+"""The cost of crossing nodes is read from the curve up to this many nodes."""
+MATTERS = 0.98
+"""An app that keeps at least this part of its speed across nodes may be anywhere."""
+MOST_HERE = 1024
+"""Apps of which one node holds more containers may be anywhere."""
+MOST_OFF = 2.0
+"""A measurement changes the expected speed across nodes at most by this factor."""
+
+
+class Locality:
+    """The apps of one problem; `problem` is the same with curves of one node."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.here = _on_one_node(problem)
+        """How many containers of each app one empty node holds at most, by app."""
+        self.spread: dict[str, tuple[Measured, ...]] = {}
+        """What was measured on more nodes than necessary, by app."""
+        apps = tuple(self._on_few(app) for app in problem.apps)
+        self.problem = msgspec.structs.replace(problem, apps=apps) if self.spread else problem
+
+    def _on_few(self, app: AppDemand) -> AppDemand:
+        """Return the app without measurements of several nodes where one would have been enough."""
+        here = self.here[app.id]
+        apart = tuple(one for one in app.measured if one.nodes > 1 and one.containers <= here)
+        if not apart or not (app.speed or len(apart) < len(app.measured)):
+            return app  # What was measured apart is better than nothing.
+        self.spread[app.id] = apart
+        return msgspec.structs.replace(app, measured=tuple(one for one in app.measured if one not in apart))
+
+    def across(self, app: AppDemand, curve: Curve) -> Floats | None:
+        """Return the app's speed across nodes, relative to one unit, for 0, 1, … units up to those that one node holds;
+        None if it may be anywhere."""
+        units = self.here[app.id] // curve.gang
+        if units < 2 or units > MOST_HERE or curve.points[0][-1] <= self.here[app.id]:
+            return None
+        return _across(known_of(app), curve.points, curve.gang, units, self.spread.get(app.id, ()))
+
+
+@lru_cache(maxsize=16_384)
+def _across(
+    known: Known,
+    points: tuple[tuple[float, ...], tuple[float, ...]],
+    gang: int,
+    units: int,
+    spread: tuple[Measured, ...],
+) -> Floats | None:
+    counts, rates = np.array(points[0]) / gang, np.array(points[1])
+    beyond = (counts > units) & (counts <= BEYOND * units) & (rates > 0)
+    if not beyond.any():
+        return None
+    crossing = max(0.0, float((1 / rates[beyond] - 1 / counts[beyond]).min()))
+    n = np.arange(1, units + 1)
+    near = np.interp(n, counts, rates)
+    found = np.where(n > 1, np.minimum(near, 1 / (1 / n + crossing)), near)
+    of = learned(known)
+    seen = [(one, float(found[one.containers // gang - 1])) for one in believed(spread) if one.containers >= 2 * gang]
+    if seen and of.absolute:
+        off = np.array([math.log(one.rate / (of.rate(gang) * expected)) for one, expected in seen])
+        middle = weighted_median(off, np.array([trust(one.seconds) for one, _ in seen]))
+        bound = math.log(MOST_OFF)
+        sure = trust(sum(one.seconds for one, _ in seen))
+        factor = math.exp(round(sure * min(max(middle, -bound), bound), 9))
+        found = np.where(n > 1, np.minimum(near, found * factor), near)
+    if (found >= MATTERS * near).all():
+        return None
+    return np.concatenate([[0.0], found])
+
+
+def _on_one_node(problem: Problem) -> dict[str, int]:
+    """Return how many containers of each app one empty node holds at most."""
+    nodes = [node for node in problem.nodes if not node.drained]
+    shapes: dict[str, list[dict[str, int]]] = {}
+    found: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+    held = {}
+    for app in problem.apps:
+        key = (app.require, tuple(sorted(app.demand.items())))
+        if key not in found:
+            if app.require not in shapes:
+                shapes[app.require] = _shapes(nodes, app.require)
+            needs = [(kind, amount) for kind, amount in app.demand.items() if amount > 0]
+            each = (
+                min((shape.get(kind, 0) // amount for kind, amount in needs), default=0)
+                for shape in shapes[app.require]
+            )
+            found[key] = max(each, default=0)
+        held[app.id] = found[key]
+    return held
+
+
+def _shapes(nodes: Sequence[NodeRoom], require: str) -> list[dict[str, int]]:
+    """Return the different capacities of the nodes that satisfy a requirement."""
+    if require:
+        labelled = {tuple(sorted(node.labels.items())): node.labels for node in nodes}
+        good = {key for key, labels in labelled.items() if integer.satisfies(require, labels)}
+        nodes = [node for node in nodes if tuple(sorted(node.labels.items())) in good]
+    different: Mapping[tuple[tuple[str, int], ...], dict[str, int]] = {
+        tuple(sorted(node.capacity.items())): node.capacity for node in nodes
+    }
+    return list(different.values())
