@@ -55,7 +55,7 @@ SPEED = {
         86_400.0,
         "seconds that an app pauses at a change, if no pause of any app was measured",
     ),
-    "caution": Parameter(6.0, 0.0, 1000.0, "a change must save the app this many times the pause that it costs"),
+    "caution": Parameter(8.0, 0.0, 1000.0, "a change must save the app this many times the pause that it costs"),
     "rest": Parameter(
         0.0,
         0.0,

@@ -66,11 +66,12 @@ class Curve(NamedTuple):
 def curve(app: AppDemand) -> Curve:
     """Return its known speed (`learning`), linear between counts, in proportion below the first and flat beyond the
     last."""
-    return _curve(known_of(app))
+    return curve_of(known_of(app))
 
 
 @lru_cache(maxsize=16_384)
-def _curve(known: Known) -> Curve:
+def curve_of(known: Known) -> Curve:
+    """Return the curve that follows from this knowledge (`curve`)."""
     found = learned(known)
     one = max(found.rate(known.gang), float(found.rates.max()) * 1e-9)
     rates = found.rates / one
@@ -141,7 +142,7 @@ def useful(app: AppDemand, types: Sequence[str] = ()) -> int:
 @lru_cache(maxsize=16_384)
 def _fastest(known: Known) -> int:
     """Return the least count that is as fast as any."""
-    return _as_fast(known, _curve(known))
+    return _as_fast(known, curve_of(known))
 
 
 def _as_fast(known: Known, found: Curve) -> int:

@@ -39,7 +39,7 @@ class ExactSpeedPolicy(SpeedPolicy):
     """Parameters: those of `dorm-speed`."""
 
     name = "dorm-speed-exact"
-    version = 4
+    version = 5
 
     def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
         return ExactRound(instance, settings, locality)

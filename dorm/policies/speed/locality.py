@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 
 from dorm.policies import integer
-from dorm.policies.speed.learning import believed, known_of, learned, trust, weighted_median
+from dorm.policies.speed.curves import curve_of
+from dorm.policies.speed.learning import believed, known_of, learned, sound, trust, weighted_median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dorm.policies.integer import Floats
     from dorm.policies.problem import AppDemand, Measured, NodeRoom, Problem
-    from dorm.policies.speed.curves import Curve
     from dorm.policies.speed.learning import Known
 
 BEYOND = 4
@@ -59,30 +59,26 @@ class Locality:
         self.spread[app.id] = apart
         return msgspec.structs.replace(app, measured=tuple(one for one in app.measured if one not in apart))
 
-    def across(self, app: AppDemand, curve: Curve) -> Floats | None:
+    def across(self, app: AppDemand) -> Floats | None:
         """Return the app's speed across nodes, relative to one unit, for 0, 1, … units up to those that one node holds;
         None if it may be anywhere."""
-        units = self.here[app.id] // curve.gang
-        if units < 2 or units > MOST_HERE or curve.points[0][-1] <= self.here[app.id]:
-            return None
-        return _across(known_of(app), curve.points, curve.gang, units, self.spread.get(app.id, ()))
+        units = self.here[app.id] // max(app.gang, 1)
+        return _across(known_of(app), units, self.spread.get(app.id, ())) if 2 <= units <= MOST_HERE else None
 
 
 @lru_cache(maxsize=16_384)
-def _across(
-    known: Known,
-    points: tuple[tuple[float, ...], tuple[float, ...]],
-    gang: int,
-    units: int,
-    spread: tuple[Measured, ...],
-) -> Floats | None:
-    counts, rates = np.array(points[0]) / gang, np.array(points[1])
-    beyond = (counts > units) & (counts <= BEYOND * units) & (rates > 0)
-    if not beyond.any():
+def _across(known: Known, units: int, spread: tuple[Measured, ...]) -> Floats | None:
+    gang, curve = known.gang, curve_of(known)
+    points = {
+        *(n for n, _ in sound(known.speed)),
+        *(one.containers for one in believed((*known.measured, *known.alike))),
+    }
+    beyond = sorted(n // gang for n in points if n % gang == 0 and units < n // gang <= BEYOND * units)
+    if not beyond:
         return None
-    crossing = max(0.0, float((1 / rates[beyond] - 1 / counts[beyond]).min()))
+    crossing = max(0.0, min(1 / curve.one(n) - 1 / n for n in beyond))
     n = np.arange(1, units + 1)
-    near = np.interp(n, counts, rates)
+    near = curve.speed_up(n)
     found = np.where(n > 1, np.minimum(near, 1 / (1 / n + crossing)), near)
     of = learned(known)
     seen = [(one, float(found[one.containers // gang - 1])) for one in believed(spread) if one.containers >= 2 * gang]

@@ -26,6 +26,7 @@ from dorm.policies.goodput.tuning import Tuning
 from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness, queueing
+from dorm.policies.speed.by_type import typed_of
 from dorm.policies.speed.choosing import Chosen, choices, choose, pools
 from dorm.policies.speed.gathering import Gathering
 from dorm.policies.speed.locality import Locality
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
     from dorm.policies.speed.resizing import Resizing
 
 NOT_FASTER = Reason("gain", "it would not be done earlier with more")
+SLOWER_APART = Reason("gain", "with more it would be on several nodes, where it is slower")
 
 
 class SpeedPolicy:
     """Parameters: see `dorm.policies.parameters.SPEED`."""
 
     name = "dorm-speed"
-    version = 4
+    version = 5
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, SPEED))
@@ -56,9 +58,10 @@ class SpeedPolicy:
         settings = read_numbers(self.name, params, SPEED)
         tuning = Tuning(problem)
         types = names_of(problem.nodes)
-        problem, locality = tuning.problem, None
-        if len(types) == 1:
-            locality = Locality(_on_one_type(problem, types[0]))
+        problem = _on_one_type(tuning.problem, types[0]) if len(types) == 1 else tuning.problem
+        locality = None
+        if len(types) < 2 or all(typed_of(app, types) is None for app in problem.apps):
+            locality = Locality(problem)
             problem = locality.problem
         apps = tuple(_within_use(app, types) for app in problem.apps)
         instance = integer.read(msgspec.structs.replace(problem, apps=apps))
@@ -101,7 +104,7 @@ class Round:
     """The search for one problem's answer."""
 
     def __init__(self, instance: Instance, settings: Mapping[str, float], locality: Locality | None) -> None:
-        """`locality` is None on a cluster with several types of nodes."""
+        """`locality` is None if types of nodes matter to some app."""
         self.instance, self.locality = instance, locality
         # Reasons know the price of a change from `worth`, so the horizon of `dorm` plays no part here.
         self.settings = {**settings, "horizon_s": 1.0}
@@ -195,7 +198,7 @@ class Round:
     def _answer(self, rows: Rows, terms: scoring.Terms, worth: Worth) -> Allocation:
         instance = self.instance
         changed = integer.changed(instance, rows) & instance.kept
-        disturbed = float(worth.disturbs[changed].sum())
+        disturbed = worth.lately + float(worth.disturbs[changed].sum())
         # The number of changed apps, plus the full restarts that θ2 would still allow.
         budget = int(changed.sum()) + max(0, int(self.serving.budget - disturbed + 1e-9))
         found = answer.allocation(
@@ -210,8 +213,23 @@ class Round:
         for i, app in enumerate(instance.apps):
             reason = found.reasons.get(app.id)
             if reason is not None and reason.code == "solver" and n[i] >= instance.n_min[i]:
-                found.reasons[app.id] = _no_gain(instance, worth, i, int(n[i]))
+                apart = _only_apart(instance, worth, rows, i)
+                found.reasons[app.id] = SLOWER_APART if apart else _no_gain(instance, worth, i, int(n[i]))
         return found
+
+
+def _only_apart(instance: Instance, worth: Worth, rows: Rows, app: int) -> bool:
+    """Return whether one more unit would be on another node than the rest, and the app slower with it."""
+    n, row = sum(rows[app].values()), rows[app]
+    if app not in worth.across or not 1 < n + 1 < len(worth.across[app]):
+        return False
+    if worth.across[app][n + 1] > worth.speed(app, row):
+        return False
+    free = integer.free_room(instance, rows)
+    for node, units in row.items():
+        free[node] += units * instance.demand[app]
+    usable = instance.eligible[instance.requirement[app]]
+    return not bool((free[usable] >= instance.demand[app] * (n + 1)).all(axis=1).any())
 
 
 def _no_gain(instance: Instance, worth: Worth, app: int, n: int) -> Reason:

@@ -39,9 +39,9 @@ DIGITS = 9
 MOST_OF_ASSUMED = 2.0
 """The largest factor for an assumed pause, or for an app with unknown remaining work: both assumptions are already cautious,
 and an app that is never changed is never measured."""
-LATELY_S = 60.0
+LATELY_S = 55.0
 """What was disturbed within this time still counts against θ2, so apps are not restarted more often because a master decides
-more often."""
+more often.  It is a little less than a usual round of a minute, which starts with the whole budget."""
 SHORTEST_S = 1.0
 """A shorter time since the last change counts as this."""
 MOST_PAUSE_S = 1e12
@@ -73,7 +73,7 @@ class Worth:
         self.across: dict[int, Floats] = {}
         """Of apps that are slower across nodes: their speed there with 0, 1, … units, up to those that one node holds."""
         if locality is not None:
-            each = (locality.across(app, self.curves[i]) for i, app in enumerate(instance.apps))
+            each = (locality.across(app) for app in instance.apps)
             self.across = {i: speed for i, speed in enumerate(each) if speed is not None}
         self.weight = [_weight(app.weight) for app in instance.apps]
         full = settings["full_pause_s"]
@@ -111,7 +111,7 @@ class Worth:
         """Return the worth of these numbers of units, each at least 1, on as few nodes as possible unless it stays."""
         speed = self.curves[app].speed_up(units)
         if app in self.across and self.count[app] > 0:
-            speed = np.where(units == self.count[app], self._speed(app, self.instance.rows[app]), speed)
+            speed = np.where(units == self.count[app], self.speed(app, self.instance.rows[app]), speed)
         time = self.work[app] / speed + np.where(units == self.count[app], 0.0, self.price[app])
         return np.asarray(self.weight[app] * time**-self.power)
 
@@ -149,10 +149,10 @@ class Worth:
         if not units:
             return 0.0
         stays = self.count[app] >= 0 and row == self.instance.rows[app]
-        time = self.work[app] / self._speed(app, row) + (0.0 if stays else float(self.price[app]))
+        time = self.work[app] / self.speed(app, row) + (0.0 if stays else float(self.price[app]))
         return float(self.weight[app] * time**-self.power)
 
-    def _speed(self, app: int, row: Mapping[int, int]) -> float:
+    def speed(self, app: int, row: Mapping[int, int]) -> float:
         """Return its speed with this partition, relative to one unit."""
         units = sum(row.values())
         if app in self.paces and self.types is not None:
