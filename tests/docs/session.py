@@ -77,12 +77,11 @@ class Session:
         if words[:2] == ["dorm", "plan"]:
             # What the next decision would be depends on what apps have reported by now; a reader comes here minutes later.
             ends = time.monotonic() + _PLANNED_S
-            while code != step.code and time.monotonic() < ends:
+            while not _as_shown(step, code, printed) and time.monotonic() < ends:
                 code, printed = await self._ended(step, words)
         assert code == step.code, f"{step.where}: {step.text}: ended with {code}, not {step.code}\n{printed}"
-        rows = [line.split() for line in printed.splitlines()]
         for heading in step.headings:
-            assert heading in rows, f"{step.where}: {step.text}: no heading {heading}\n{printed}"
+            assert heading in _rows(printed), f"{step.where}: {step.text}: no heading {heading}\n{printed}"
         if self._url and words[1] in _CHANGING:
             await self._until(_settled)
 
@@ -130,6 +129,14 @@ class Session:
         mine = read_credentials(Path(found.credentials)) if found.credentials else None
         async with await open_client(found.url, found.cluster, credentials=mine) as client:
             await until(client, holds, "the cluster has done what was asked for")
+
+
+def _rows(printed: str) -> list[list[str]]:
+    return [line.split() for line in printed.splitlines()]
+
+
+def _as_shown(step: Command, code: int, printed: str) -> bool:
+    return code == step.code and all(heading in _rows(printed) for heading in step.headings)
 
 
 def needs_cluster(words: list[str]) -> bool:

@@ -146,12 +146,13 @@ class Gathering(Resizing):
         """Return the apps with units on the node that may go elsewhere, those first that cost least."""
         worth = self.worth
         found = []
-        for other in np.flatnonzero(self.free).tolist():
-            units = self.parts.rows[other].get(node, 0)
+        for other, row in enumerate(self.parts.rows):
+            if node not in row or other == app or not self.free[other]:
+                continue
             cheap = not self._fresh(other) or worth.pause[other] < IN_PLACE_S
-            if units and other != app and cheap and self._allowed(other):
+            if cheap and self._allowed(other):
                 cost = float(worth.disturbs[other]) if self._fresh(other) else 0.0
-                found.append((round(cost, 9), -round(units * float(self._unit[other]), 9), other))
+                found.append((round(cost, 9), -round(row[node] * float(self._unit[other]), 9), other))
         return [other for *_, other in sorted(found)]
 
     def _holds(self, app: int, to: int, node: int) -> bool:

@@ -38,7 +38,8 @@ class Resizing:
         self.worth = worth
         self.terms = terms
         self.parts = Partitions(instance, rows, closed)
-        self.changed = integer.changed(instance, rows) & instance.kept
+        self.kept = instance.kept
+        self.changed = integer.changed(instance, rows) & self.kept
         self.left = terms.change_budget - worth.lately - float(worth.disturbs[self.changed].sum())
         """What is left of θ2's budget, in full restarts."""
         self.loss = integer.loss(instance, self.parts.n, terms.shares)
@@ -69,7 +70,7 @@ class Resizing:
 
     def _fresh(self, app: int) -> bool:
         """Return whether a change of the app would be a further one for θ2."""
-        return bool(self.instance.kept[app] and not self.changed[app])
+        return bool(self.kept[app] and not self.changed[app])
 
     def _allowed(self, app: int) -> bool:
         """Return whether θ2 and its rest admit a change of the app."""

@@ -103,8 +103,9 @@ class Worth:
         """What a change of the app takes of θ2's budget: a live one of milliseconds hardly anything."""
         again = np.array([app.adjustments > 0 for app in instance.apps], np.bool_)
         lately = instance.running & ~instance.absent & again & (held < LATELY_S)
-        self.lately = float(np.minimum(np.array(pauses, np.float64) / full, 1.0)[lately].sum())
-        """What earlier decisions have taken of that budget within `LATELY_S`."""
+        costs = np.array([seconds or 0.0 for seconds in measured], np.float64)
+        self.lately = float(np.minimum(costs / full, 1.0)[lately].sum())
+        """What earlier decisions have taken of that budget within `LATELY_S`, as far as pauses have been measured."""
         self.power = settings["power"]
 
     def of(self, app: int, units: Ints) -> Floats:

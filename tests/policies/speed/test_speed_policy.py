@@ -334,12 +334,12 @@ def test_counts_between_bounds() -> None:
 
 
 def test_the_worth_of_a_problem_by_hand() -> None:
-    """100 steps at n steps per second; a change costs 20 s and has to save six times that: (120 + 100/4)^-½ with four, 100/2
+    """100 steps at n steps per second; a change costs 20 s and has to save eight times that: (160 + 100/4)^-½ with four, 100/2
     with two as it is.  An assumed pause of 20 s counts twice."""
     here = telling(app("here", 1, 1, (1, 4), {"n0": 2}), 100, *LINEAR)
     instance = integer.read(Problem(TWO, (msgspec.structs.replace(here, adjust_s=20.0),)))
     worth = Worth(instance, policy("dorm-speed").check_params({}), np.zeros(1, np.bool_))
-    assert worth.one(0, 4) == pytest.approx(145**-0.5)
+    assert worth.one(0, 4) == pytest.approx(185**-0.5)
     assert worth.one(0, 2) == pytest.approx(50**-0.5)
     assert worth.one(0, 0) == 0.0
     assumed = Worth(
