@@ -33,9 +33,10 @@ _MARK: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
 class Marks:
     """Where reading is: counts messages, by the whole second of their time."""
 
-    def __init__(self, first: int | None) -> None:
-        """`first`: the time from which the engine was asked, UTC ns; None for the time of the first message."""
-        self._first = first
+    def __init__(self, since: int | None, tail: int | None) -> None:
+        """As the engine was asked: `since` in UTC ns.  Without it, and with a `tail`, which may leave out messages of later
+        times than that, the position counts from the first message."""
+        self._first = since if tail is None else None
         self._newest = 0
         self._counts: dict[int, int] = {}
 
@@ -73,7 +74,7 @@ async def read_logs(engine: Engine, name: str, wanted: Wanted) -> AsyncGenerator
         since, tail, skip = int(match[1]), None, int(match[2])
     if since is not None:
         since = max(since, 0)
-    marks = Marks(since)
+    marks = Marks(since, tail)
     async with contextlib.aclosing(_answer(engine, name, wanted.follow, tail, since, skip, marks)) as pieces:
         async for piece in pieces:
             yield piece

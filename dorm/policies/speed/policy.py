@@ -28,9 +28,9 @@ from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness, queueing
 from dorm.policies.speed.by_type import typed_of
 from dorm.policies.speed.choosing import Chosen, choices, choose, pools
-from dorm.policies.speed.gathering import Gathering
 from dorm.policies.speed.locality import Locality
-from dorm.policies.speed.moving import Moving
+from dorm.policies.speed.placing.gathering import Gathering
+from dorm.policies.speed.placing.moving import Moving
 from dorm.policies.speed.types import names_of, types_of
 from dorm.policies.speed.worth import Worth
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from dorm.policies.integer import Flags, Instance, Rows
     from dorm.policies.problem import Allocation, AppDemand, Problem
-    from dorm.policies.speed.resizing import Resizing
+    from dorm.policies.speed.placing.resizing import Resizing
 
 NOT_FASTER = Reason("gain", "it would not be done earlier with more")
 SLOWER_APART = Reason("gain", "with more it would be on several nodes, where it is slower")

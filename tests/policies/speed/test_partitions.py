@@ -9,8 +9,8 @@ import pytest
 
 from dorm.policies import integer
 from dorm.policies.problem import Problem
-from dorm.policies.speed import partitions
-from dorm.policies.speed.partitions import Partitions
+from dorm.policies.speed.placing import partitions
+from dorm.policies.speed.placing.partitions import Partitions
 from tests.policies.problems import app, node
 from tests.tries import tries
 

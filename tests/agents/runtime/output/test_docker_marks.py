@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from agents.runtime.docker.logs import Marks, divided
@@ -14,6 +14,16 @@ MILLI = 10**6
 steps = st.lists(st.tuples(st.integers(0, 2500), st.integers(0, 300)), min_size=1, max_size=40)
 
 
+class Cuts:
+    """Draws these numbers, as an explicit example."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = list(numbers)
+
+    def draw(self, _: object) -> int:
+        return self._numbers.pop(0)
+
+
 def asked(stored: list[int], since: int | None, tail: int | None) -> list[int]:
     """The places of the messages that the engine gives."""
     last = range(len(stored))[len(stored) - min(tail, len(stored)) :] if tail is not None else range(len(stored))
@@ -21,6 +31,7 @@ def asked(stored: list[int], since: int | None, tail: int | None) -> list[int]:
 
 
 @settings(max_examples=tries(60, 5000), deadline=None)
+@example(steps=[(0, 0)] * 4, tail=2, since=0, cuts=Cuts(1, 2))
 @given(steps=steps, tail=st.none() | st.integers(1, 40), since=st.none() | st.integers(0, 60_000), cuts=st.data())
 def test_reading_continues_after_a_mark(
     steps: list[tuple[int, int]], tail: int | None, since: int | None, cuts: st.DataObject
@@ -37,7 +48,7 @@ def test_reading_continues_after_a_mark(
     read = list[int]()
     skip = 0
     while given:
-        marks, left = Marks(begin), skip
+        marks, left = Marks(begin, None if skip else tail), skip
         stop = cuts.draw(st.integers(1, len(given)))
         for place in given[:stop]:
             marks.read(stored[place])

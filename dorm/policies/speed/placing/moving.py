@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorm.policies.speed.resizing import IN_PLACE_S, Resizing
+from dorm.policies.speed.placing.resizing import IN_PLACE_S, Resizing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

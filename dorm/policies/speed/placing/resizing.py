@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorm.policies import integer
-from dorm.policies.speed.partitions import Partitions
+from dorm.policies.speed.placing.partitions import Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
