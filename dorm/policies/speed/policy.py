@@ -7,8 +7,9 @@ resize   these counts on nodes, one app after the other, and the remaining room 
 
 `dorm` counts containers; users want finished work.  So the worth of a container is its effect on the app's remaining time, by
 the speed that its owner declares, or by a prior if nothing is declared (`curves`, `worth`).  For an app that accepts a range
-of batch sizes, that is its goodput with the best one, which the answer names (`goodput.tuning`).  θ1 bounds the fairness loss
-and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds hardly counts.
+of batch sizes, that is its goodput with the best one, which the answer names (`goodput.tuning`).  An app that is slower across
+nodes is kept on one (`locality`).  θ1 bounds the fairness loss and `floor` that of each app; θ2 bounds what is disturbed, in
+full restarts: a live change of milliseconds hardly counts.
 """
 
 from __future__ import annotations
