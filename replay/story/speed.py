@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.policies.problem import Problem
 from dorm.policies.speed import curves
 from dorm.policies.speed.by_type import by_type, typed_of
 from dorm.policies.speed.learning import known_of, learned
+from dorm.policies.speed.locality import Locality
 from dorm.policies.speed.types import names_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ class SpeedCurve(msgspec.Struct, frozen=True):
     """How much earlier it would be done with one more container, or gang, from here on; None likewise and at its n_max."""
     types: list[TypeCurve] = []
     """Its speed by type of node, fastest first; empty if no difference between the cluster's types is known."""
+    across: list[SpeedPoint] = []
+    """Its speed on several nodes with counts that one node could hold; empty if it is not known to be slower there.  The other
+    points are on as few nodes as possible."""
 
 
 def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
@@ -64,7 +69,12 @@ def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
     names = names_of(nodes)
     if len(names) == 1 and names[0] in app.speed_on:
         app = msgspec.structs.replace(app, speed=app.speed_on[names[0]])
-    known = learned(known_of(app))
+    near = app
+    local = _locality(app, nodes, names)
+    if local is not None:
+        near = local.problem.apps[0]
+    known = learned(known_of(near))
+    across = _across(app, local, known) if local is not None else []
     now, gang = sum(app.holds.values()), max(app.gang, 1)
     typed = typed_of(app, names)
     found = by_type(typed) if typed is not None else None
@@ -74,10 +84,38 @@ def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
         on = sorted({type_of.get(node, "") for node in app.holds} & found.curves.keys()) or sorted(found.curves)
         pace = min((found.curves[name] for name in on), key=lambda curve: curve.rate(max(now, gang)))
     remaining = _remaining_s(app, pace, now)
+    if len(app.holds) > 1 and (slower := next((one.steps_per_s for one in across if one.containers == now), None)):
+        remaining = None if app.remaining_steps is None else min(app.remaining_steps / slower, curves.MOST_WORK_S)
     more = _remaining_s(app, pace, now + gang) if now + gang <= app.n_max else None
     saves = max(0.0, remaining - more) if remaining is not None and more is not None else None
     types = _types(app, found) if found is not None else []
-    return SpeedCurve(known.basis, _points(app, known, app.measured), remaining, saves, types)
+    return SpeedCurve(known.basis, _points(app, known, near.measured), remaining, saves, types, across)
+
+
+def _locality(app: AppDemand, nodes: Sequence[NodeRoom], names: Sequence[str]) -> Locality | None:
+    """Return what `dorm-speed` knows of the app on one node and across nodes; None where types matter to it."""
+    if not nodes or (len(names) > 1 and typed_of(app, names) is not None):
+        return None
+    return Locality(Problem(tuple(nodes), (app,)))
+
+
+def _across(app: AppDemand, local: Locality, known: Learned) -> list[SpeedPoint]:
+    """Return its speed on several nodes, where that is lower."""
+    speed = local.across(local.problem.apps[0])
+    if speed is None:
+        return []
+    gang, least = max(app.gang, 1), max(app.n_min, app.gang, 1)
+    one, first = known.rate(gang), known.rate(least)
+    seen: dict[int, float] = {}
+    for each in local.spread.get(app.id, ()):
+        seen[each.containers] = seen.get(each.containers, 0.0) + each.seconds
+    found = []
+    for units in range(2, len(speed)):
+        n, rate = units * gang, one * float(speed[units])
+        if least <= n <= app.n_max:
+            times = rate / first if first > 0 else 0.0
+            found.append(SpeedPoint(n, rate if known.absolute else None, times, known.uncertainty(n), seen.get(n, 0.0)))
+    return found
 
 
 def _types(app: AppDemand, found: ByType) -> list[TypeCurve]:

@@ -185,8 +185,9 @@ async def app_speed(call: Call[Seen, None]) -> Answer:
 
     def build(state: State) -> SpeedCurve | None:
         app = find_app(state, call.path("app"), call.user)
-        demand = next((one for one in problem_of(state, state.time).apps if one.id == app.id), None)
-        return speed_curve(demand) if demand is not None else None
+        problem = problem_of(state, state.time)
+        demand = next((one for one in problem.apps if one.id == app.id), None)
+        return speed_curve(demand, problem.nodes) if demand is not None else None
 
     return await seen(call, build)
 

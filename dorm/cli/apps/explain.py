@@ -200,6 +200,9 @@ def _speed_lines(speed: SpeedCurve) -> list[tuple[str, str]]:
             parts.append(f"{point.containers}: {point.steps_per_s:.3g} steps/s (±{point.uncertainty:.0%}{seen})")
         origin = {"measured": "as measured", "declared": "as its owner declares", "alike": "as a similar app"}
         lines.append(("speed", f"{origin[speed.basis]}: {', '.join(parts)}"))
+    if speed.across:
+        rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in speed.across if point.steps_per_s]
+        lines.append(("across", f"if they are on several nodes, {', '.join(rates)}"))
     for one in speed.types:
         rates = [f"{point.containers}: {point.steps_per_s:.3g} steps/s" for point in one.points if point.steps_per_s]
         times = f"{one.times:.2f} times the slowest" if one.times > 1 else "the slowest"

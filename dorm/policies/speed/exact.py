@@ -5,8 +5,9 @@
                                           Σ_i demand_i x_ij <= room_j
                                           θ1 and θ2 as in `choosing`
 
-It includes the nodes, so nothing has to be placed afterwards.  Which apps run is decided as for `dorm-speed`.  It is the
-reference that tests compare `dorm-speed` with: small clusters only.
+It includes the nodes, so nothing has to be placed afterwards.  It takes the speed on as few nodes as possible for granted:
+what an app loses across nodes counts only where its answer is compared with that of `dorm-speed`.  Which apps run is decided
+as for `dorm-speed`.  It is the reference that tests compare `dorm-speed` with: small clusters only.
 """
 
 from __future__ import annotations

@@ -324,3 +324,29 @@ def test_on_a_cluster_of_one_type_its_speed_is_the_one_declared_for_it() -> None
     assert [point.containers for point in speed.points] == [1, 2]
     assert [point.steps_per_s for point in speed.points] == pytest.approx([3.0, 5.0])
     assert speed.types == []
+
+
+def test_its_speed_across_nodes_where_that_is_lower() -> None:
+    bench = Bench(n1=3, n2=1)
+    told = [[1, 1.0], [2, 1.95], [3, 2.6], [4, 1.2]]
+    bench.running("app", n_min=3, n_max=4, speed=told, steps=100_000)
+    speed = explained(bench, "app").speed
+    assert speed is not None
+    assert [point.containers for point in speed.points] == [3, 4]
+    assert [point.containers for point in speed.across] == [3]
+    assert speed.across[0].steps_per_s == pytest.approx(1 / (1 / 3 + 1 / 1.2 - 1 / 4), rel=1e-6)
+    assert dict(_speed_lines(speed))["across"] == "if they are on several nodes, 3: 1.09 steps/s"
+
+
+def test_an_app_that_lies_across_nodes_needs_longer() -> None:
+    bench = Bench(n1=2, n2=2)
+    told = [[1, 1.0], [2, 1.95], [3, 1.1]]
+    bench.running("other", n_min=1, n_max=1)
+    bench.running("third", n_min=1, n_max=1)
+    bench.running("app", n_min=2, n_max=2, speed=told, steps=100_000)
+    held = len({one.node for one in bench.app("app").current.all_containers()})  # type: ignore[union-attr]
+    speed = explained(bench, "app").speed
+    assert speed is not None
+    assert speed.across
+    rate = speed.across[0].steps_per_s if held > 1 else 1.95
+    assert speed.remaining_s == pytest.approx(100_000 / rate, rel=1e-6)  # type: ignore[operator]
