@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.lab.machines.nats_server import NatsServer
 
 
+@pytest.mark.usefixtures("only_policies_of_ours")
 def test_schemas_accept_what_policies_accept() -> None:
     found = {one.name: one for one in offered({})}
     assert list(found) == names()
