@@ -72,7 +72,8 @@ class Gathering(Resizing):
 
     def _gather(self, app: int, to: int) -> bool:
         """Bring an app to one node with this many units, and others out of its way; return whether that pays."""
-        if not self._allowed(app) or (to == self.parts.n[app] and not self.worth.apart(app, self.parts.rows[app])):
+        there = to == self.parts.n[app] and not self.worth.apart(app, self.parts.rows[app])
+        if there or self._tries >= MOST_TRIES or not self._allowed(app):
             return False
         for node in self._nodes(app, to):
             if self._tries >= MOST_TRIES:
