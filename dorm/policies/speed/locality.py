@@ -51,13 +51,22 @@ class Locality:
         self.problem = msgspec.structs.replace(problem, apps=apps) if self.spread else problem
 
     def _on_few(self, app: AppDemand) -> AppDemand:
-        """Return the app without measurements of several nodes where one would have been enough."""
+        """Return the app without measurements of several nodes where one would have been enough, as far as its speed on one
+        node is known otherwise: declared, or measured with as many containers."""
         here = self.here[app.id]
-        apart = tuple(one for one in app.measured if one.nodes > 1 and one.containers <= here)
-        if not apart or not (app.speed or len(apart) < len(app.measured)):
-            return app  # What was measured apart is better than nothing.
-        self.spread[app.id] = apart
-        return msgspec.structs.replace(app, measured=tuple(one for one in app.measured if one not in apart))
+        spread = [one.nodes > 1 and one.containers <= here for one in app.measured]
+        if not any(spread):
+            return app
+        near = max(
+            (one.containers for one, is_spread in zip(app.measured, spread, strict=True) if not is_spread), default=0
+        )
+        known = here if app.speed else near
+        dropped = [is_spread and one.containers <= known for one, is_spread in zip(app.measured, spread, strict=True)]
+        if not any(dropped):
+            return app
+        self.spread[app.id] = tuple(one for one, is_dropped in zip(app.measured, dropped, strict=True) if is_dropped)
+        kept = tuple(one for one, is_dropped in zip(app.measured, dropped, strict=True) if not is_dropped)
+        return msgspec.structs.replace(app, measured=kept)
 
     def across(self, app: AppDemand) -> Floats | None:
         """Return the app's speed across nodes, relative to one unit, for 0, 1, … units up to those that one node holds;
@@ -74,9 +83,9 @@ def _across(known: Known, units: int, spread: tuple[Measured, ...]) -> Floats | 
         *(one.containers for one in believed((*known.measured, *known.alike))),
     }
     beyond = sorted(n // gang for n in points if n % gang == 0 and units < n // gang <= BEYOND * units)
-    if not beyond:
+    if not beyond and not spread:
         return None
-    crossing = max(0.0, min(1 / curve.one(n) - 1 / n for n in beyond))
+    crossing = max(0.0, min((1 / curve.one(n) - 1 / n for n in beyond), default=0.0))
     n = np.arange(1, units + 1)
     near = curve.speed_up(n)
     found = np.where(n > 1, np.minimum(near, 1 / (1 / n + crossing)), near)

@@ -11,6 +11,7 @@ import pytest
 from dorm.policies import integer
 from dorm.policies.problem import Allocation, AppDemand, Measured, NodeRoom, Problem
 from dorm.policies.registry import policy
+from dorm.policies.speed import curves
 from dorm.policies.speed.locality import Locality
 from dorm.policies.speed.policy import SLOWER_APART
 from dorm.policies.speed.worth import LATELY_S, Worth
@@ -83,6 +84,17 @@ class TestMeasured:
         apart = Measured(2, 1.5, 600.0, nodes=2)
         undeclared = msgspec.structs.replace(app("a", 1, 1, (1, 8)), measured=(apart,))
         assert Locality(Problem(FOURS, (undeclared,))).problem.apps[0].measured == (apart,)
+
+    def test_an_undeclared_speed_is_corrected_once_one_node_was_measured_as_well(self) -> None:
+        near, apart, more = Measured(2, 1.95, 600.0), Measured(2, 1.5, 600.0, nodes=2), Measured(4, 1.6, 600.0, nodes=2)
+        undeclared = msgspec.structs.replace(app("a", 1, 1, (1, 8)), measured=(near, apart, more))
+        found = Locality(Problem(FOURS, (undeclared,)))
+        assert found.problem.apps[0].measured == (near, more)
+        assert found.spread == {"a": (apart,)}
+        speed = found.across(found.problem.apps[0])
+        assert speed is not None
+        on_one = curves.curve(found.problem.apps[0])
+        assert speed[2] / on_one.one(2) == pytest.approx(1.5 / 1.95, rel=0.05)
 
     def test_beyond_one_node_every_measurement_counts(self) -> None:
         seen = (Measured(8, 1.2, 600.0, nodes=2), Measured(8, 1.3, 600.0, nodes=4))
