@@ -6,7 +6,7 @@ than more containers.
 A curve is the speed on as few nodes as possible, so beyond what one node holds it shows what crossing nodes costs: the time s
 of a step that more containers do not shorten (Pollux, OSDI 2021, §3.2, with γ = 1).  For fewer containers on several nodes the
 same time is added, and what was measured that way corrects it.  Such measurements say nothing about one node, so they are no
-part of the curve.
+part of the curve once the speed there is known otherwise.
 """
 
 from __future__ import annotations
