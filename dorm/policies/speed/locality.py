@@ -54,19 +54,13 @@ class Locality:
         """Return the app without measurements of several nodes where one would have been enough, as far as its speed on one
         node is known otherwise: declared, or measured with as many containers."""
         here = self.here[app.id]
-        spread = [one.nodes > 1 and one.containers <= here for one in app.measured]
-        if not any(spread):
+        near = [one.containers for one in app.measured if one.nodes <= 1 or one.containers > here]
+        known = here if app.speed else max(near, default=0)
+        spread = tuple(one for one in app.measured if one.nodes > 1 and one.containers <= min(here, known))
+        if not spread:
             return app
-        near = max(
-            (one.containers for one, is_spread in zip(app.measured, spread, strict=True) if not is_spread), default=0
-        )
-        known = here if app.speed else near
-        dropped = [is_spread and one.containers <= known for one, is_spread in zip(app.measured, spread, strict=True)]
-        if not any(dropped):
-            return app
-        self.spread[app.id] = tuple(one for one, is_dropped in zip(app.measured, dropped, strict=True) if is_dropped)
-        kept = tuple(one for one, is_dropped in zip(app.measured, dropped, strict=True) if not is_dropped)
-        return msgspec.structs.replace(app, measured=kept)
+        self.spread[app.id] = spread
+        return msgspec.structs.replace(app, measured=tuple(one for one in app.measured if one not in spread))
 
     def across(self, app: AppDemand) -> Floats | None:
         """Return the app's speed across nodes, relative to one unit, for 0, 1, … units up to those that one node holds;

@@ -38,7 +38,7 @@ from dorm.policies.speed.worth import Worth
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dorm.policies.integer import Flags, Instance, Rows
+    from dorm.policies.integer import Flags, Instance, Ints, Rows
     from dorm.policies.problem import Allocation, AppDemand, Problem
     from dorm.policies.speed.placing.resizing import Resizing
 
@@ -210,27 +210,26 @@ class Round:
             bound=integer.utilization(instance, integer.counts_of(rows)),
             held_back=self.serving.held_back,
         )
-        n = integer.counts_of(rows)
+        n, free = integer.counts_of(rows), integer.free_room(instance, rows)
         for i, app in enumerate(instance.apps):
             reason = found.reasons.get(app.id)
             if reason is not None and reason.code == "solver" and n[i] >= instance.n_min[i]:
-                apart = _only_apart(instance, worth, rows, i)
+                apart = _only_apart(instance, worth, rows[i], i, free)
                 found.reasons[app.id] = SLOWER_APART if apart else _no_gain(instance, worth, i, int(n[i]))
         return found
 
 
-def _only_apart(instance: Instance, worth: Worth, rows: Rows, app: int) -> bool:
+def _only_apart(instance: Instance, worth: Worth, row: Mapping[int, int], app: int, free: Ints) -> bool:
     """Return whether one more unit would be on another node than the rest, and the app slower with it."""
-    n, row = sum(rows[app].values()), rows[app]
+    n = sum(row.values())
     if app not in worth.across or not 1 < n + 1 < len(worth.across[app]):
         return False
     if worth.across[app][n + 1] > worth.speed(app, row):
         return False
-    free = integer.free_room(instance, rows)
-    for node, units in row.items():
-        free[node] += units * instance.demand[app]
-    usable = instance.eligible[instance.requirement[app]]
-    return not bool((free[usable] >= instance.demand[app] * (n + 1)).all(axis=1).any())
+    demand, usable = instance.demand[app], instance.eligible[instance.requirement[app]]
+    elsewhere = (free[usable] >= demand * (n + 1)).all(axis=1).any()
+    here = any((free[node] >= demand * (n + 1 - units)).all() for node, units in row.items())
+    return not (elsewhere or here)
 
 
 def _no_gain(instance: Instance, worth: Worth, app: int, n: int) -> Reason:

@@ -1,7 +1,7 @@
 """Resizing with apps that are slower across nodes: each is gathered on one node if that pays.
 
-An app is gathered as a whole: it takes a node with enough room, if need be with the room of apps that lose less by going
-elsewhere, and each of these finds room for all its containers.  It counts only if the sum of their worths grows, with the
+An app is gathered as a whole: it takes a node with enough room, if need be with the room of others that are resized live or
+change anyhow, and each of these finds room for all its containers.  It counts only if the sum of their worths grows, with the
 pause of each app that changes, and if θ2 allows all of them.
 """
 
@@ -128,13 +128,9 @@ class Gathering(Resizing):
         if done:
             parts.change(app, node, to)
             for other, units in moved.items():
-                bound = parts.within.get(other)
                 parts.within[other] = (~inside, ~inside)
                 done = parts.put(other, units) == units and done
-                if bound is None:
-                    del parts.within[other]
-                else:
-                    parts.within[other] = bound
+                del parts.within[other]
         if done and self._pays(before):
             return True
         for each in before:
