@@ -60,8 +60,8 @@ class SpeedCurve(msgspec.Struct, frozen=True):
     types: list[TypeCurve] = []
     """Its speed by type of node, fastest first; empty if no difference between the cluster's types is known."""
     across: list[SpeedPoint] = []
-    """Its speed on several nodes with counts that one node could hold; empty if it is not known to be slower there.  The other
-    points are on as few nodes as possible."""
+    """Its speed on several nodes with counts that one node could hold, on its present type if types matter; empty if it is not
+    known to be slower there.  The other points are on as few nodes as possible."""
 
 
 def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
@@ -69,20 +69,19 @@ def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
     names = names_of(nodes)
     if len(names) == 1 and names[0] in app.speed_on:
         app = msgspec.structs.replace(app, speed=app.speed_on[names[0]])
-    near = app
-    local = _locality(app, nodes, names)
-    if local is not None:
-        near = local.problem.apps[0]
+    local = Locality(Problem(tuple(nodes), (app,)))
+    near = local.problem.apps[0]
     known = learned(known_of(near))
-    across = _across(app, local, known) if local is not None else []
     now, gang = sum(app.holds.values()), max(app.gang, 1)
-    typed = typed_of(app, names)
+    typed = typed_of(near, names)
     found = by_type(typed) if typed is not None else None
-    pace = known
+    pace, kept = known, local.across(near)
     if found is not None:
         type_of = {node.id: node.type for node in nodes}
         on = sorted({type_of.get(node, "") for node in app.holds} & found.curves.keys()) or sorted(found.curves)
-        pace = min((found.curves[name] for name in on), key=lambda curve: curve.rate(max(now, gang)))
+        slowest = min(on, key=lambda name: found.curves[name].rate(max(now, gang)))
+        pace, kept = found.curves[slowest], local.across_on(near, names).get(slowest)
+    across = _across(app, local, pace, kept) if kept is not None else []
     remaining = _remaining_s(app, pace, now)
     if len(app.holds) > 1 and (slower := next((one.steps_per_s for one in across if one.containers == now), None)):
         remaining = None if app.remaining_steps is None else min(app.remaining_steps / slower, curves.MOST_WORK_S)
@@ -92,26 +91,17 @@ def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
     return SpeedCurve(known.basis, _points(app, known, near.measured), remaining, saves, types, across)
 
 
-def _locality(app: AppDemand, nodes: Sequence[NodeRoom], names: Sequence[str]) -> Locality | None:
-    """Return what `dorm-speed` knows of the app on one node and across nodes; None where types matter to it."""
-    if not nodes or (len(names) > 1 and typed_of(app, names) is not None):
-        return None
-    return Locality(Problem(tuple(nodes), (app,)))
-
-
-def _across(app: AppDemand, local: Locality, known: Learned) -> list[SpeedPoint]:
-    """Return its speed on several nodes, where that is lower."""
-    speed = local.across(local.problem.apps[0])
-    if speed is None:
-        return []
+def _across(app: AppDemand, local: Locality, known: Learned, kept: Sequence[float]) -> list[SpeedPoint]:
+    """Return its speed on several nodes, where that is lower: the part of its speed on one that it keeps."""
     gang, least = max(app.gang, 1), max(app.n_min, app.gang, 1)
-    one, first = known.rate(gang), known.rate(least)
+    first = known.rate(least)
     seen: dict[int, float] = {}
     for each in local.spread.get(app.id, ()):
         seen[each.containers] = seen.get(each.containers, 0.0) + each.seconds
     found = []
-    for units in range(2, len(speed)):
-        n, rate = units * gang, one * float(speed[units])
+    for units in range(2, len(kept)):
+        n = units * gang
+        rate = known.rate(n) * kept[units]
         if least <= n <= app.n_max:
             times = rate / first if first > 0 else 0.0
             found.append(SpeedPoint(n, rate if known.absolute else None, times, known.uncertainty(n), seen.get(n, 0.0)))

@@ -24,7 +24,7 @@ _FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([\w+-]*)(.*)$")
 _TITLE = re.compile(r'title="([^"]+)"')
 _NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 _CONTINUES = re.compile(r"<!-- continues: (\S+) -->")
-_GENERATED = {"docs/evaluation/report.md", "docs/evaluation/traces/report.md"}
+_GENERATED = {"docs/evaluation/report.md"}
 
 
 class Block(NamedTuple):

@@ -55,8 +55,14 @@ class ByType(NamedTuple):
     """Curves by type; the ratios are those to the type that was measured longest, or was declared first."""
 
     curves: dict[str, Learned]
+    known: dict[str, Known]
+    """What each of these curves follows from."""
     ratios: dict[str, float]
     """How many times as fast each type is for this app; a type of which nothing is known is missing."""
+
+    def on(self, name: str, measured: tuple[Measured, ...]) -> tuple[Measured, ...]:
+        """Return further measurements as they would have been on a type, as far as that is known."""
+        return _converted(measured, name, {each: math.log(ratio) for each, ratio in self.ratios.items()})
 
 
 def typed_of(app: AppDemand, types: Sequence[str]) -> Typed | None:
@@ -77,19 +83,15 @@ def by_type(typed: Typed) -> ByType | None:
     logs = _ratios(typed._replace(known=known._replace(least=0, most=0)))  # They do not depend on its bounds.
     if not typed.speed_on and not any(logs.values()):
         return None
-    curves = {}
-    for name in typed.types:
-        if name in logs:
-            curves[name] = learned(
-                known._replace(
-                    speed=declared.get(name, ()),
-                    measured=_converted(known.measured, name, logs),
-                    alike=_converted(known.alike, name, logs),
-                )
-            )
-        else:
-            curves[name] = learned(known)
-    return ByType(curves, {name: math.exp(value) for name, value in sorted(logs.items())})
+    on = dict.fromkeys(typed.types, known)
+    for name in logs:
+        on[name] = known._replace(
+            speed=declared.get(name, ()),
+            measured=_converted(known.measured, name, logs),
+            alike=_converted(known.alike, name, logs),
+        )
+    curves = {name: learned(one) for name, one in on.items()}
+    return ByType(curves, on, {name: math.exp(value) for name, value in sorted(logs.items())})
 
 
 def _declared(typed: Typed) -> dict[str, Declared]:

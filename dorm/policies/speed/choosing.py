@@ -152,7 +152,7 @@ class _Listed:
         if stays:
             found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
         offers = types.offers(i, np.array(counts or [n], np.int64))
-        values, fits = worth.at_speed(i, offers.speed).tolist(), offers.fits.tolist()
+        values, fits = (worth.at_speed(i, offers.speed) * offers.part).tolist(), offers.fits.tolist()
         for at, count in enumerate(counts):
             seen: set[int] = set()
             for name, each, value, fit in zip(offers.names, offers.bits, values, fits, strict=True):

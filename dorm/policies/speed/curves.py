@@ -6,6 +6,7 @@ steps differ can be compared.  Data about an app may be nonsense, which never ma
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -93,10 +94,10 @@ class Paces(NamedTuple):
         on = [name for name in types if name in self.curves] or self.curves
         return min(on, key=lambda name: (self.curves[name].one(units), name))
 
-    def as_fast(self, units: int, pace: str) -> tuple[str, ...]:
-        """Return the types on which so many units are at least as fast as on this one, sorted."""
-        least = self.curves[pace].one(units) * (1 - 1e-9)
-        return tuple(name for name in sorted(self.curves) if self.curves[name].one(units) >= least)
+    def as_fast(self, units: int, pace: str, most: float = math.inf) -> tuple[str, ...]:
+        """Return the types on which so many units are at least as fast as on this one, and at most so many times, sorted."""
+        one = self.curves[pace].one(units) * (1 - 1e-9)
+        return tuple(name for name in sorted(self.curves) if one <= self.curves[name].one(units) <= one * most)
 
 
 def paces(app: AppDemand, types: Sequence[str], usable: Sequence[str]) -> Paces | None:

@@ -40,9 +40,9 @@ class ExactSpeedPolicy(SpeedPolicy):
     """Parameters: those of `dorm-speed`."""
 
     name = "dorm-speed-exact"
-    version = 5
+    version = 6
 
-    def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+    def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality) -> Round:
         return ExactRound(instance, settings, locality)
 
 

@@ -7,6 +7,8 @@ A curve is the speed on as few nodes as possible, so beyond what one node holds 
 of a step that more containers do not shorten (Pollux, OSDI 2021, §3.2, with γ = 1).  For fewer containers on several nodes the
 same time is added, and what was measured that way corrects it.  Such measurements say nothing about one node, so they are no
 part of the curve once the speed there is known otherwise.
+
+Where types of nodes matter to an app, each type has its own curve, its own largest node, and so its own cost of crossing.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import msgspec
 import numpy as np
 
 from dorm.policies import integer
+from dorm.policies.speed.by_type import by_type, typed_of
 from dorm.policies.speed.curves import curve_of
 from dorm.policies.speed.learning import believed, known_of, learned, sound, trust, weighted_median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dorm.policies.integer import Floats
     from dorm.policies.problem import AppDemand, Measured, NodeRoom, Problem
     from dorm.policies.speed.learning import Known
 
@@ -44,7 +46,7 @@ class Locality:
 
     def __init__(self, problem: Problem) -> None:
         self.here = _on_one_node(problem)
-        """How many containers of each app one empty node holds at most, by app."""
+        """How many containers of each app one empty node of each type holds at most, by app and type."""
         self.spread: dict[str, tuple[Measured, ...]] = {}
         """What was measured on more nodes than necessary, by app."""
         apps = tuple(self._on_few(app) for app in problem.apps)
@@ -54,23 +56,45 @@ class Locality:
         """Return the app without measurements of several nodes where one would have been enough, as far as its speed on one
         node is known otherwise: declared, or measured with as many containers."""
         here = self.here[app.id]
-        near = [one.containers for one in app.measured if one.nodes <= 1 or one.containers > here]
-        known = here if app.speed else max(near, default=0)
-        spread = tuple(one for one in app.measured if one.nodes > 1 and one.containers <= min(here, known))
+        largest = max(here.values(), default=0)
+
+        def apart(one: Measured) -> bool:
+            return one.nodes > 1 and one.containers <= here.get(one.type, largest)
+
+        near = (one.containers for one in app.measured if not apart(one))
+        known = largest if app.speed or app.speed_on else max(near, default=0)
+        spread = tuple(one for one in app.measured if apart(one) and one.containers <= known)
         if not spread:
             return app
         self.spread[app.id] = spread
         return msgspec.structs.replace(app, measured=tuple(one for one in app.measured if one not in spread))
 
-    def across(self, app: AppDemand) -> Floats | None:
-        """Return the app's speed across nodes, relative to one unit, for 0, 1, … units up to those that one node holds;
-        None if it may be anywhere."""
-        units = self.here[app.id] // max(app.gang, 1)
-        return _across(known_of(app), units, self.spread.get(app.id, ())) if 2 <= units <= MOST_HERE else None
+    def across(self, app: AppDemand) -> tuple[float, ...] | None:
+        """Return the part of its speed that an app keeps across nodes, for 0, 1, … units up to those that one node holds;
+        None if it may be anywhere.  It is an app of `problem`, to which types do not matter."""
+        return self._kept(app, known_of(app), max(self.here[app.id].values(), default=0), self.spread.get(app.id, ()))
+
+    def across_on(self, app: AppDemand, types: Sequence[str]) -> dict[str, tuple[float, ...]]:
+        """Return the same for each of these types, if they matter to the app; types on which it may be anywhere are
+        missing."""
+        typed = typed_of(app, types)
+        found = by_type(typed) if typed is not None else None
+        if found is None:
+            return {}
+        here, spread = self.here[app.id], self.spread.get(app.id, ())
+        each = (
+            (name, self._kept(app, found.known[name], here.get(name, 0), found.on(name, spread) if spread else ()))
+            for name in types
+        )
+        return {name: kept for name, kept in each if kept is not None}
+
+    def _kept(self, app: AppDemand, known: Known, here: int, spread: tuple[Measured, ...]) -> tuple[float, ...] | None:
+        units = here // max(app.gang, 1)
+        return _across(known, units, spread) if 2 <= units <= MOST_HERE else None
 
 
 @lru_cache(maxsize=16_384)
-def _across(known: Known, units: int, spread: tuple[Measured, ...]) -> Floats | None:
+def _across(known: Known, units: int, spread: tuple[Measured, ...]) -> tuple[float, ...] | None:
     gang, curve = known.gang, curve_of(known)
     points = {
         *(n for n, _ in sound(known.speed)),
@@ -80,28 +104,25 @@ def _across(known: Known, units: int, spread: tuple[Measured, ...]) -> Floats | 
     if not beyond and not spread:
         return None
     crossing = max(0.0, min((1 / curve.one(n) - 1 / n for n in beyond), default=0.0))
-    n = np.arange(1, units + 1)
-    near = curve.speed_up(n)
-    found = np.where(n > 1, np.minimum(near, 1 / (1 / n + crossing)), near)
-    of = learned(known)
-    seen = [(one, float(found[one.containers // gang - 1])) for one in believed(spread) if one.containers >= 2 * gang]
-    if seen and of.absolute:
+    near = [curve.one(n) for n in range(1, units + 1)]  # Plain numbers: most nodes hold few containers.
+    found = [near[0], *(min(rate, 1 / (1 / n + crossing)) for n, rate in enumerate(near[1:], 2))]
+    seen = [(one, found[one.containers // gang - 1]) for one in believed(spread) if one.containers >= 2 * gang]
+    if seen and (of := learned(known)).absolute:
         off = np.array([math.log(one.rate / (of.rate(gang) * expected)) for one, expected in seen])
         middle = weighted_median(off, np.array([trust(one.seconds) for one, _ in seen]))
         bound = math.log(MOST_OFF)
         sure = trust(sum(one.seconds for one, _ in seen))
         factor = math.exp(round(sure * min(max(middle, -bound), bound), 9))
-        found = np.where(n > 1, np.minimum(near, found * factor), near)
-    if (found >= MATTERS * near).all():
-        return None
-    return np.concatenate([[0.0], found])
+        found = [near[0], *(min(rate, one * factor) for rate, one in zip(near[1:], found[1:], strict=True))]
+    kept = [one / rate for one, rate in zip(found, near, strict=True)]
+    return None if min(kept) >= MATTERS else (1.0, *kept)
 
 
-def _on_one_node(problem: Problem) -> dict[str, int]:
-    """Return how many containers of each app one empty node holds at most."""
+def _on_one_node(problem: Problem) -> dict[str, dict[str, int]]:
+    """Return how many containers of each app one empty node of each type holds at most."""
     nodes = [node for node in problem.nodes if not node.drained]
-    shapes: dict[str, list[dict[str, int]]] = {}
-    found: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+    shapes: dict[str, list[tuple[str, dict[str, int]]]] = {}
+    found: dict[tuple[str, tuple[tuple[str, int], ...]], dict[str, int]] = {}
     held = {}
     for app in problem.apps:
         key = (app.require, tuple(sorted(app.demand.items())))
@@ -109,22 +130,22 @@ def _on_one_node(problem: Problem) -> dict[str, int]:
             if app.require not in shapes:
                 shapes[app.require] = _shapes(nodes, app.require)
             needs = [(kind, amount) for kind, amount in app.demand.items() if amount > 0]
-            each = (
-                min((shape.get(kind, 0) // amount for kind, amount in needs), default=0)
-                for shape in shapes[app.require]
-            )
-            found[key] = max(each, default=0)
+            held_by: dict[str, int] = {}
+            for type_, shape in shapes[app.require]:
+                here = min((shape.get(kind, 0) // amount for kind, amount in needs), default=0)
+                held_by[type_] = max(held_by.get(type_, 0), here)
+            found[key] = held_by
         held[app.id] = found[key]
     return held
 
 
-def _shapes(nodes: Sequence[NodeRoom], require: str) -> list[dict[str, int]]:
-    """Return the different capacities of the nodes that satisfy a requirement."""
+def _shapes(nodes: Sequence[NodeRoom], require: str) -> list[tuple[str, dict[str, int]]]:
+    """Return the different types and capacities of the nodes that satisfy a requirement."""
     if require:
         labelled = {tuple(sorted(node.labels.items())): node.labels for node in nodes}
         good = {key for key, labels in labelled.items() if integer.satisfies(require, labels)}
         nodes = [node for node in nodes if tuple(sorted(node.labels.items())) in good]
-    different: Mapping[tuple[tuple[str, int], ...], dict[str, int]] = {
-        tuple(sorted(node.capacity.items())): node.capacity for node in nodes
+    different: Mapping[tuple[str, tuple[tuple[str, int], ...]], dict[str, int]] = {
+        (node.type, tuple(sorted(node.capacity.items()))): node.capacity for node in nodes
     }
-    return list(different.values())
+    return [(type_, capacity) for (type_, _), capacity in different.items()]

@@ -8,8 +8,8 @@ resize   these counts on nodes, one app after the other, and the remaining room 
 `dorm` counts containers; users want finished work.  So the worth of a container is its effect on the app's remaining time, by
 the speed that its owner declares, or by a prior if nothing is declared (`curves`, `worth`).  For an app that accepts a range
 of batch sizes, that is its goodput with the best one, which the answer names (`goodput.tuning`).  An app that is slower across
-nodes is kept on one (`locality`).  θ1 bounds the fairness loss and `floor` that of each app; θ2 bounds what is disturbed, in
-full restarts: a live change of milliseconds hardly counts.
+nodes is kept on one (`locality`), and on types of nodes that are about as fast for it (`types`).  θ1 bounds the fairness loss
+and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds hardly counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from dorm.policies.goodput.tuning import Tuning
 from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness, queueing
-from dorm.policies.speed.by_type import typed_of
 from dorm.policies.speed.choosing import Chosen, choices, choose, pools
 from dorm.policies.speed.locality import Locality
 from dorm.policies.speed.placing.gathering import Gathering
@@ -41,7 +40,10 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Ints, Rows
     from dorm.policies.problem import Allocation, AppDemand, Problem
     from dorm.policies.speed.placing.resizing import Resizing
+    from dorm.policies.speed.types import Types
 
+MIXING = 100
+"""Among more apps, each is small beside a type of nodes, so a mixture of types is hardly ever needed for θ1."""
 NOT_FASTER = Reason("gain", "it would not be done earlier with more")
 SLOWER_APART = Reason("gain", "with more it would be on several nodes, where it is slower")
 
@@ -50,7 +52,7 @@ class SpeedPolicy:
     """Parameters: see `dorm.policies.parameters.SPEED`."""
 
     name = "dorm-speed"
-    version = 5
+    version = 6
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, SPEED))
@@ -60,10 +62,8 @@ class SpeedPolicy:
         tuning = Tuning(problem)
         types = names_of(problem.nodes)
         problem = _on_one_type(tuning.problem, types[0]) if len(types) == 1 else tuning.problem
-        locality = None
-        if len(types) < 2 or all(typed_of(app, types) is None for app in problem.apps):
-            locality = Locality(problem)
-            problem = locality.problem
+        locality = Locality(problem)
+        problem = locality.problem
         apps = tuple(_within_use(app, types) for app in problem.apps)
         instance = integer.read(msgspec.structs.replace(problem, apps=apps))
         found = self._round(instance, settings, locality).allocation()
@@ -74,7 +74,7 @@ class SpeedPolicy:
             found, reasons=dict(sorted(found.reasons.items())), batches=tuning.batches(found.counts)
         )
 
-    def _round(self, instance: Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+    def _round(self, instance: Instance, settings: dict[str, float], locality: Locality) -> Round:
         return Round(instance, settings, locality)
 
 
@@ -104,8 +104,7 @@ def _beyond_use(app: AppDemand, types: Sequence[str]) -> Reason:
 class Round:
     """The search for one problem's answer."""
 
-    def __init__(self, instance: Instance, settings: Mapping[str, float], locality: Locality | None) -> None:
-        """`locality` is None if types of nodes matter to some app."""
+    def __init__(self, instance: Instance, settings: Mapping[str, float], locality: Locality) -> None:
         self.instance, self.locality = instance, locality
         # Reasons know the price of a change from `worth`, so the horizon of `dorm` plays no part here.
         self.settings = {**settings, "horizon_s": 1.0}
@@ -148,6 +147,9 @@ class Round:
         closed = self.closed(served)
         standing = self.standing(served, terms, worth)
         rows = self.improved(served, terms, worth, closed)
+        few = len(self.instance.apps) <= MIXING
+        if self.types is not None and few and self.standing(rows, terms, worth)[:2] < (0.0, 0):
+            rows = self._mixed(rows, served, terms, worth, closed, self.types)
         if self.standing(rows, terms, worth) >= standing:
             return rows
         # The program's answer may not be placed completely, and a part of it may be worse than nothing: then apps only grow.
@@ -156,6 +158,16 @@ class Round:
         resizing.run(n, n)
         rows = resizing.parts.rows
         return rows if self.standing(rows, terms, worth) >= standing else served
+
+    def _mixed(
+        self, rows: Rows, served: Rows, terms: scoring.Terms, worth: Worth, closed: Flags | None, types: Types
+    ) -> Rows:
+        """Return the program's answer if apps may be on types of nodes that are not alike, or `rows` if that is no better for
+        θ1 and floors."""
+        types.mixing = True
+        mixed = self.improved(served, terms, worth, closed)
+        types.mixing = False
+        return mixed if self.standing(mixed, terms, worth)[:2] > self.standing(rows, terms, worth)[:2] else rows
 
     def closed(self, served: Rows) -> Flags | None:
         """Return the nodes that get nothing further, because they are kept for an app that has waited too long."""
@@ -222,9 +234,8 @@ class Round:
 def _only_apart(instance: Instance, worth: Worth, row: Mapping[int, int], app: int, free: Ints) -> bool:
     """Return whether one more unit would be on another node than the rest, and the app slower with it."""
     n = sum(row.values())
-    if app not in worth.across or not 1 < n + 1 < len(worth.across[app]):
-        return False
-    if worth.across[app][n + 1] > worth.speed(app, row):
+    pace = worth.pace(app, row)
+    if not worth.on_one(app, n + 1, pace) or worth.across_speed(app, n + 1, pace) > worth.speed(app, row):
         return False
     demand, usable = instance.demand[app], instance.eligible[instance.requirement[app]]
     elsewhere = (free[usable] >= demand * (n + 1)).all(axis=1).any()

@@ -1,8 +1,11 @@
 """The types of nodes of one problem: for which apps they matter, and the options of each of these apps.
 
-A choice of such an app is a number of units and the slowest type that it may be on.  It then may be on all types that are as
-fast for it, since a partition works at the pace of the slowest of its nodes.  So a mixture of types is a choice like any
-other.  Sets of types are bits of a whole number.
+A choice of such an app is a number of units and the slowest type that it may be on.  It then may be on all types that are
+about as fast for it, and on any faster type as well if they do not hold as many units, or if θ1 or a floor can't be met
+otherwise (`mixing`).  Such a mixture counts less than its speed: it works at the pace of its slowest node, so faster ones are
+wasted on it, and an app that can use them has to wait until it moves.
+
+Sets of types are bits of a whole number.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from dorm.policies.problem import NodeRoom
     from dorm.policies.speed.curves import Paces
 
+ALIKE_PACE = 1.1
+"""Types that are at most this many times as fast for an app as another are about as fast."""
+MIXED = 0.9
+"""What a partition on types that are not alike is worth, in worths of one that is as fast on types that are."""
 MOST_SETS = 64
 """Sets of types whose room the program includes, in addition to that of the whole cluster."""
 LARGEST_WORD = 63
@@ -46,6 +53,8 @@ class Types:
         self.place = place
         self._nodes: dict[int, Flags] = {}
         self._usable: dict[tuple[bytes, int], Ints] = {}
+        self.mixing = False
+        """Whether apps may be on types that are not alike, whatever their count."""
         self.paces: dict[int, Paces] = {}
         """Of the typed apps, by row."""
         for i, app in enumerate(instance.apps):
@@ -80,8 +89,12 @@ class Types:
         return self.paces[app].slowest(sum(row.values()), self.on(row))
 
     def allowed(self, app: int, units: int, pace: str) -> int:
-        """Return the types on which a typed app is as fast with this many units, as bits."""
-        return self.bits(self.paces[app].as_fast(units, pace))
+        """Return the types on which a typed app may be with this many units at this pace, as bits."""
+        found = self.paces[app]
+        alike = self.bits(found.as_fast(units, pace, ALIKE_PACE))
+        if not self.mixing and int(self._holds(app)[self.inside(alike)].sum()) >= units:
+            return alike
+        return self.bits(found.as_fast(units, pace))
 
     def nodes(self, bits: int) -> Flags:
         """Return the nodes of these types."""
@@ -107,22 +120,29 @@ class Types:
         speed = np.stack([found.curves[name].speed_up(counts) for name in names])
         place = np.array([self.place[name] for name in names])
         bit = np.array([1 << int(t) for t in place], np.int64 if len(self.names) < LARGEST_WORD else object)
-        inside = speed[None, :, :] >= speed[:, None, :] * (1 - 1e-9)  # Whether a type is as fast as another, by count.
-        most = np.minimum((held[place][None, :, None] * inside).sum(axis=1), int(self.instance.n_max[app]))
+        # Whether a partition at the pace of one type may be on another, by count.
+        one, here = speed[:, None, :] * (1 - 1e-9), held[place][None, :, None]
+        faster = speed[None, :, :] >= one
+        alike = faster & (speed[None, :, :] <= one * ALIKE_PACE)
+        mixed = (counts[None, :] > (here * alike).sum(axis=1)) | self.mixing
+        inside = np.where(mixed[:, None, :], faster, alike)
+        most = np.minimum((here * inside).sum(axis=1), int(self.instance.n_max[app]))
         bits = (bit[None, :, None] * inside).sum(axis=1)
-        return Offers(names, speed, bits.tolist(), counts[None, :] <= most)
+        part = np.where(mixed & (faster & ~alike).any(axis=1), MIXED, 1.0)
+        return Offers(names, speed, bits.tolist(), counts[None, :] <= most, part)
 
 
 class Offers(NamedTuple):
-    """What a typed app may have on nodes of each type, or of others that are as fast: a row for each type, a column for each
-    count."""
+    """What a typed app may have at the pace of each type: a row for each type, a column for each count."""
 
     names: list[str]
     speed: Floats
     bits: list[list[int]]
-    """The types on which it is as fast."""
+    """The types on which it may be."""
     fits: Flags
     """Whether these types hold this many while they are empty."""
+    part: Floats
+    """The part of its worth that counts: a mixture of types that are not alike wastes the faster ones."""
 
 
 def types_of(instance: Instance) -> Types | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from dorm.policies.integer import Flags, Floats, Instance, Ints
     from dorm.policies.problem import AppDemand
-    from dorm.policies.speed.curves import Paces
+    from dorm.policies.speed.curves import Curve, Paces
     from dorm.policies.speed.locality import Locality
     from dorm.policies.speed.types import Types
 
@@ -70,11 +70,11 @@ class Worth:
             self.paces[i].mixed if i in self.paces else curves.curve(app) for i, app in enumerate(instance.apps)
         ]
         self.work = [curves.work_s(app, self.paces.get(i)) for i, app in enumerate(instance.apps)]
-        self.across: dict[int, Floats] = {}
-        """Of apps that are slower across nodes: their speed there with 0, 1, … units, up to those that one node holds."""
+        self.across: dict[int, dict[str | None, tuple[float, ...]]] = {}
+        """Of apps that are slower across nodes: the part of their speed that they keep there with 0, 1, … units, up to those
+        that one node holds; by type of node if types matter to them, else under None."""
         if locality is not None:
-            each = (locality.across(app) for app in instance.apps)
-            self.across = {i: speed for i, speed in enumerate(each) if speed is not None}
+            self.across = _across(instance, self.paces, types, locality)
         self.weight = [_weight(app.weight) for app in instance.apps]
         full = settings["full_pause_s"]
         measured = [_pause_s(app) for app in instance.apps]
@@ -127,9 +127,9 @@ class Worth:
         price = 0.0 if units == self.count[app] else float(self.price[app])
         return float(self.weight[app] * (self.work[app] / self.curves[app].one(units) + price) ** -self.power)
 
-    def spread(self, app: int, units: int) -> float:
+    def spread(self, app: int, units: int, pace: str | None) -> float:
         """Return the worth of this many units across nodes, after a pause, for an app that is slower there."""
-        time = self.work[app] / float(self.across[app][units]) + float(self.price[app])
+        time = self.work[app] / self.across_speed(app, units, pace) + float(self.price[app])
         return float(self.weight[app] * time**-self.power)
 
     def at_speed(self, app: int, speed: Floats) -> Floats:
@@ -155,16 +155,30 @@ class Worth:
 
     def speed(self, app: int, row: Mapping[int, int]) -> float:
         """Return its speed with this partition, relative to one unit."""
-        units = sum(row.values())
-        if app in self.paces and self.types is not None:
-            return self.paces[app].curves[self.types.pace(app, row)].one(units)
-        if self.apart(app, row):
-            return float(self.across[app][units])
-        return self.curves[app].one(units)
+        units, pace = sum(row.values()), self.pace(app, row)
+        if len(row) > 1 and self.on_one(app, units, pace):
+            return self.across_speed(app, units, pace)
+        return self._curve(app, pace).one(units)
+
+    def across_speed(self, app: int, units: int, pace: str | None) -> float:
+        """Return the same across nodes, for an app that is slower there."""
+        return self._curve(app, pace).one(units) * self.across[app][pace][units]
+
+    def _curve(self, app: int, pace: str | None) -> Curve:
+        return self.curves[app] if pace is None else self.paces[app].curves[pace]
+
+    def pace(self, app: int, row: Mapping[int, int]) -> str | None:
+        """Return the slowest type that an app to which types matter is on; None for others."""
+        return self.types.pace(app, row) if app in self.paces and self.types is not None else None
+
+    def on_one(self, app: int, units: int, pace: str | None) -> bool:
+        """Return whether this many units are faster on one node, of this type."""
+        here = self.across[app].get(pace) if app in self.across else None
+        return here is not None and 1 < units < len(here)
 
     def apart(self, app: int, row: Mapping[int, int]) -> bool:
         """Return whether an app that is slower across nodes is on several where one could hold all its units."""
-        return len(row) > 1 and app in self.across and sum(row.values()) < len(self.across[app])
+        return len(row) > 1 and app in self.across and self.on_one(app, sum(row.values()), self.pace(app, row))
 
     def speeds_up(self, app: int, units: int, most: int) -> bool:
         """Return whether any larger number of units, up to `most`, is faster on any type."""
@@ -173,6 +187,21 @@ class Worth:
         counts = np.array([units, *counts_up_to(units + 1, most)], np.int64)
         on = self.paces[app].curves.values() if app in self.paces else [self.curves[app]]
         return any(bool(speed[1:].max() > speed[0] * (1 + 1e-9)) for speed in (each.speed_up(counts) for each in on))
+
+
+def _across(
+    instance: Instance, paces: Mapping[int, Paces], types: Types | None, locality: Locality
+) -> dict[int, dict[str | None, tuple[float, ...]]]:
+    found: dict[int, dict[str | None, tuple[float, ...]]] = {}
+    for i, app in enumerate(instance.apps):
+        if i in paces and types is not None:
+            kept: dict[str | None, tuple[float, ...]] = dict(locality.across_on(app, types.names).items())
+        else:
+            alone = locality.across(app)
+            kept = {} if alone is None else {None: alone}
+        if kept:
+            found[i] = kept
+    return found
 
 
 def _pause_s(app: AppDemand) -> float | None:

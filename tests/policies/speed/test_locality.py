@@ -41,8 +41,11 @@ def others(name: str, current: dict[str, int], most: int = 8, **more: Any) -> Ap
 def across(one: AppDemand) -> list[float] | None:
     found = Locality(Problem(FOURS, (one,)))
     asked = found.problem.apps[0]
-    speed = found.across(asked)
-    return None if speed is None else np.round(speed, 3).tolist()
+    kept = found.across(asked)
+    if kept is None:
+        return None
+    near = curves.curve(asked)
+    return [0.0, *(round(near.one(n) * kept[n], 3) for n in range(1, len(kept)))]
 
 
 class TestExpected:
@@ -91,10 +94,9 @@ class TestMeasured:
         found = Locality(Problem(FOURS, (undeclared,)))
         assert found.problem.apps[0].measured == (near, more)
         assert found.spread == {"a": (apart,)}
-        speed = found.across(found.problem.apps[0])
-        assert speed is not None
-        on_one = curves.curve(found.problem.apps[0])
-        assert speed[2] / on_one.one(2) == pytest.approx(1.5 / 1.95, rel=0.05)
+        kept = found.across(found.problem.apps[0])
+        assert kept is not None
+        assert kept[2] == pytest.approx(1.5 / 1.95, rel=0.05)
 
     def test_beyond_one_node_every_measurement_counts(self) -> None:
         seen = (Measured(8, 1.2, 600.0, nodes=2), Measured(8, 1.3, 600.0, nodes=4))
@@ -104,11 +106,11 @@ class TestMeasured:
         big = msgspec.structs.replace(node("big", 16, 64), labels={"size": "big"})
         apps = (yolo(), msgspec.structs.replace(yolo(), id="large", require='size == "big"'))
         found = Locality(Problem((*FOURS, big), apps))
-        assert found.here == {"yolo": 16, "large": 16}
+        assert found.here == {"yolo": {"": 16}, "large": {"": 16}}
         small = msgspec.structs.replace(yolo(), require='size != "big"')
-        assert Locality(Problem((*FOURS, big), (small,))).here == {"yolo": 4}
+        assert Locality(Problem((*FOURS, big), (small,))).here == {"yolo": {"": 4}}
         drained = msgspec.structs.replace(big, drained=True)
-        assert Locality(Problem((*FOURS, drained), (yolo(),))).here == {"yolo": 4}
+        assert Locality(Problem((*FOURS, drained), (yolo(),))).here == {"yolo": {"": 4}}
 
 
 class TestGathered:
@@ -189,6 +191,83 @@ class TestLately:
         live = msgspec.structs.replace(changed, adjust_s=0.01)
         waits = msgspec.structs.replace(waits, adjust_s=15.0)
         assert totals(solve(FOURS[:2], live, waits, theta1=1.0, theta2=0.1, floor=0.0))["next"] > 1
+
+
+def of_type(name: str, cpu: float, kind: str) -> NodeRoom:
+    return msgspec.structs.replace(node(name, cpu, 4 * cpu), labels={"type": kind})
+
+
+TYPED = (*(of_type(f"f{i}", 4, "fast") for i in range(3)), *(of_type(f"s{i}", 4, "slow") for i in range(3)))
+
+
+def typed_yolo(current: dict[str, int] | None = None, times: float = 3.0, **more: Any) -> AppDemand:
+    """The same on nodes of two types: three times as fast on fast ones."""
+    told = yolo(current, **more)
+    return msgspec.structs.replace(told, speed_on={"fast": tuple((n, times * rate) for n, rate in told.speed)})
+
+
+class TestWithTypes:
+    def test_each_type_has_its_own_cost_of_crossing(self) -> None:
+        """On larger nodes of another type the same counts cross nodes later."""
+        nodes = (*TYPED[:2], of_type("s0", 8, "slow"), of_type("s1", 8, "slow"))
+        found = Locality(Problem(nodes, (typed_yolo(),)))
+        assert found.here == {"yolo": {"fast": 4, "slow": 8}}
+        kept = found.across_on(found.problem.apps[0], ("fast", "slow"))
+        assert kept["fast"][1] == 1.0
+        assert kept["fast"][4] == pytest.approx(1.67 / 2.94, abs=0.05)
+        assert len(kept["fast"]) == 5
+        # Nothing is declared that would cross nodes of eight GPUs but for 12 and 16, which are faster than 8.
+        assert "slow" not in kept or len(kept["slow"]) == 9
+
+    def test_types_that_do_not_matter_have_none(self) -> None:
+        found = Locality(Problem(TYPED, (yolo(),)))
+        assert found.across_on(found.problem.apps[0], ("fast", "slow")) == {}
+
+    def test_what_was_measured_on_one_type_corrects_the_other(self) -> None:
+        wrong = Measured(4, 3 * 2.6, 3600.0, nodes=2, type="fast")
+        found = Locality(Problem(TYPED, (typed_yolo(measured=(wrong,)),)))
+        expected = Locality(Problem(TYPED, (typed_yolo(),)))
+        assert found.spread == {"yolo": (wrong,)}
+        assert found.problem.apps[0].measured == ()
+        now, before = (each.across_on(each.problem.apps[0], ("fast", "slow"))["slow"] for each in (found, expected))
+        assert now[4] > before[4] * 1.1
+
+    def test_it_is_gathered_on_the_type_on_which_it_is(self) -> None:
+        """Both types have a free node, and on the fast one it is faster."""
+        got = solve(TYPED, typed_yolo({"f0": 2, "f1": 2}, n_max=4), **ANY)
+        assert got.counts["yolo"] in ({"f0": 4}, {"f1": 4}, {"f2": 4})
+
+    def test_it_moves_to_the_fast_type_as_a_whole(self) -> None:
+        """Two fast nodes have two GPUs free each, and one all four."""
+        held = others("b", {"f0": 2, "f1": 2}, 4, pinned=True)
+        got = solve(TYPED, typed_yolo({"s0": 4}, n_max=4), held, **ANY)
+        assert got.counts["yolo"] == {"f2": 4}
+
+    def test_it_stays_on_one_slow_node_if_the_fast_ones_are_not_much_better_apart(self) -> None:
+        held = others("b", {"f0": 2, "f1": 2, "f2": 4}, 8, pinned=True)
+        got = solve(TYPED, typed_yolo({"s0": 4}, times=1.3, n_max=4), held, **ANY)
+        assert got.counts["yolo"] == {"s0": 4}
+
+    def test_an_app_to_which_types_do_not_matter_is_gathered_beside_others(self) -> None:
+        keen = msgspec.structs.replace(typed_yolo({"f0": 4}, n_max=4), id="keen")
+        got = solve(TYPED, yolo({"s0": 2, "s1": 2}, n_max=4), keen, **ANY)
+        assert len(got.counts["yolo"]) == 1
+        assert got.counts["keen"] == {"f0": 4}
+
+    def test_an_app_that_gives_way_goes_to_nodes_of_its_own_type(self) -> None:
+        """A live app leaves the node that another one needs as a whole, for one on which it is as fast."""
+        live = msgspec.structs.replace(typed_yolo({"f0": 1}, n_max=1), id="live", adjust_s=0.01)
+        held = others("b", {"f1": 3, "f2": 2}, 5, pinned=True)
+        got = solve(TYPED, typed_yolo({"f0": 2, "f2": 2}, n_max=4), live, held, **ANY)
+        assert got.counts["yolo"] == {"f0": 4}
+        assert got.counts["live"] in ({"f1": 1}, {"f2": 1})
+
+    def test_the_reason_for_few_is_the_same(self) -> None:
+        nodes = (TYPED[0], TYPED[1], of_type("s0", 1, "slow"))
+        held = others("b", {"f0": 2, "f1": 2}, 4, pinned=True)
+        got = solve(nodes, typed_yolo({"f0": 2}, n_max=4), held, **ANY)
+        assert got.counts["yolo"] == {"f0": 2}
+        assert got.reasons["yolo"] == SLOWER_APART
 
 
 def test_the_worth_of_a_place_knows_the_nodes() -> None:

@@ -54,7 +54,7 @@ def reserved_by(problem: Problem, params: dict[str, Any]) -> tuple[int, Flags] |
     rounds: list[Round] = []
 
     class Seen(SpeedPolicy):
-        def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+        def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality) -> Round:
             rounds.append(super()._round(instance, settings, locality))
             return rounds[0]
 
@@ -277,7 +277,7 @@ class Watched(Round):
 
 
 class WatchedPolicy(SpeedPolicy):
-    def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+    def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality) -> Round:
         return Watched(instance, settings, locality)
 
 
@@ -299,7 +299,7 @@ def test_a_plan_that_cannot_be_placed_does_not_keep_all_apps_from_growing() -> N
             return [{0: 3, 1: 4}, {0: 1}]  # Less fair than what is.
 
     class RefusingPolicy(SpeedPolicy):
-        def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality | None) -> Round:
+        def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality) -> Round:
             return Refusing(instance, settings, locality)
 
     apps = [telling(app(f"a{i}", 1, 1, (1, 8), {"n0": 2}), 1e6, *LINEAR) for i in range(2)]

@@ -136,6 +136,31 @@ class TestPlacing:
         assert solve(PAIR, keen(app("a", 1, 1, (1, 8)), 3.0)).counts["a"] == {"f0": 4}
         assert solve(PAIR, keen(app("a", 1, 1, (1, 8)), 1.5)).counts["a"] == {"f0": 4, "s0": 4}
 
+    def test_unlike_types_are_mixed_only_for_much_more_speed(self) -> None:
+        """A fast node beside a slow one counts as a slow one."""
+        nodes = (typed("f0", 4, "fast"), typed("s0", 4, "slow"), typed("s1", 4, "slow"))
+        flat = [(1, 1.0), (2, 1.9), (4, 3.6), (8, 6.4), (12, 7.0)]
+        got = solve(nodes, keen(app("a", 1, 1, (1, 12)), 1.5, flat))
+        assert got.counts["a"] == {"s0": 4, "s1": 4}
+        got = solve(nodes, keen(app("a", 1, 1, (1, 12)), 1.5, [(n, float(n)) for n in range(1, 13)]))
+        assert totals(got) == {"a": 12}
+
+    def test_types_are_mixed_if_none_of_them_is_large_enough(self) -> None:
+        got = solve(PAIR, keen(app("a", 1, 1, (6, 8)), 3.0, [(1, 1.0), (6, 2.0), (8, 2.01)]))
+        assert totals(got)["a"] >= 6
+
+    def test_types_are_mixed_if_fairness_asks_for_it(self) -> None:
+        """θ1 comes before all speed: two apps share three nodes of two types evenly."""
+        nodes = (typed("f0", 4, "fast"), typed("s0", 4, "slow"), typed("s1", 4, "slow"))
+        flat = [(1, 1.0), (4, 3.0), (5, 3.1), (6, 3.2), (8, 3.3)]
+        apps = [keen(app(name, 1, 1, (1, 8)), 1.5, flat) for name in ("a", "b")]
+        got = solve(nodes, *apps, params={**ANY, "theta1": 0.0})
+        assert sorted(totals(got).values()) == [6, 6]
+
+    def test_about_equal_types_are_mixed_freely(self) -> None:
+        got = solve(PAIR, keen(app("a", 1, 1, (1, 8)), 1.08, [(1, 1.0), (4, 3.0), (8, 3.3)]))
+        assert totals(got) == {"a": 8}
+
     def test_measurements_move_an_app_too(self) -> None:
         points = (Measured(4, 9.0, 600.0, 1, "fast"), Measured(4, 3.0, 600.0, 1, "slow"))
         here = msgspec.structs.replace(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_NODES = 4
 """Nodes on which one app may try to be gathered."""
-MOST_TRIES = 200
+MOST_TRIES = 100
 """Nodes on which all apps of one decision may try it."""
 
 
@@ -42,8 +42,8 @@ class Gathering(Resizing):
         if app in self.worth.across and units == self.parts.n[app]:
             return self.worth.placed(app, self.parts.rows[app])
         if self._on_one(app, units) and not self._finds_one(app, units):
-            return self.worth.spread(app, units)
-        return self.worth.one(app, units)
+            return self.worth.spread(app, units, self._pace(app))
+        return self._near(app, units)
 
     def gather(self, high: Ints) -> None:
         """Bring each app that is slower across nodes to one node, with the count that it should have."""
@@ -59,11 +59,19 @@ class Gathering(Resizing):
                     break
 
     def _better(self, app: int, to: int) -> float:
-        return self.worth.one(app, to) - self.worth_of(app, int(self.parts.n[app]))
+        return self._near(app, to) - self.worth_of(app, int(self.parts.n[app]))
+
+    def _pace(self, app: int) -> str | None:
+        """Return the slowest type that the app may be on; None if types do not matter to it."""
+        return None
+
+    def _near(self, app: int, units: int) -> float:
+        """Return the worth of the app with this many units on as few nodes as possible."""
+        return self.worth.one(app, units)
 
     def _on_one(self, app: int, to: int) -> bool:
         """Return whether this many units are faster on one node."""
-        return app in self.worth.across and 1 < to < len(self.worth.across[app])
+        return self.worth.on_one(app, to, self._pace(app))
 
     def _resize(self, app: int, to: int) -> bool:
         if to > self.parts.n[app] and self._on_one(app, to) and self._gather(app, to):
@@ -95,6 +103,8 @@ class Gathering(Resizing):
         usable = instance.eligible[instance.requirement[app]] & (instance.room >= need).all(axis=1)
         if parts.closed is not None:
             usable = usable & ~parts.closed
+        if app in parts.within:
+            usable = usable & parts.within[app][0]
         own = np.zeros(len(parts.free), np.int64)
         own[list(parts.rows[app])] = list(parts.rows[app].values())
         return usable, need - parts.free - own[:, None] * instance.demand[app], own
@@ -118,7 +128,7 @@ class Gathering(Resizing):
         inside = np.zeros(len(parts.free), np.bool_)
         inside[node] = True
         moved: dict[int, int] = {}
-        for other in self._on(node, app):
+        for other in self._neighbors(node, app):
             if self._holds(app, to, node):
                 break
             before[other] = dict(parts.rows[other])
@@ -128,9 +138,7 @@ class Gathering(Resizing):
         if done:
             parts.change(app, node, to)
             for other, units in moved.items():
-                parts.within[other] = (~inside, ~inside)
-                done = parts.put(other, units) == units and done
-                del parts.within[other]
+                done = self._put_beside(other, units, inside) and done
         if done and self._pays(before):
             return True
         for each in before:
@@ -139,7 +147,14 @@ class Gathering(Resizing):
             parts.restore(each, row)
         return False
 
-    def _on(self, node: int, app: int) -> list[int]:
+    def _put_beside(self, other: int, units: int, closed: Flags) -> bool:
+        """Place units of an app that gave way on other nodes than these; return whether all of them found room."""
+        self.parts.within[other] = (~closed, ~closed)
+        done = self.parts.put(other, units) == units
+        del self.parts.within[other]
+        return done
+
+    def _neighbors(self, node: int, app: int) -> list[int]:
         """Return the apps with units on the node that may go elsewhere, those first that cost least."""
         worth = self.worth
         found = []

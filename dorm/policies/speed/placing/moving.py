@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dorm.policies.speed.placing.resizing import IN_PLACE_S, Resizing
+from dorm.policies.speed.placing.gathering import Gathering
+from dorm.policies.speed.placing.resizing import IN_PLACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 MOST_GIVE_WAY = 8
 """Apps that one move may send elsewhere."""
-MOST_TRIES = 400
+MOST_MOVES = 400
 """Apps that all moves of one decision may try to send elsewhere: the first moves are those that gain most."""
 
 
-class Moving(Resizing):
+class Moving(Gathering):
     """Resizes the apps of one draft, and moves those to which types matter, or makes room for them on their type."""
 
     def __init__(
@@ -41,7 +42,7 @@ class Moving(Resizing):
         """Of the apps to which types matter: the slowest type that they may be on."""
         self._on: Ints = types.units([])
         """Units of each app by type."""
-        self._tries = 0
+        self._moves = 0
         for app in np.flatnonzero(self.free).tolist():
             if app in worth.paces:
                 self._bind(app, types.pace(app, self.parts.rows[app]), int(self.parts.n[app]))
@@ -67,7 +68,9 @@ class Moving(Resizing):
             for count in dict.fromkeys((to, int(self.parts.n[app]))):
                 if self._move(app, count, pace, chosen):
                     break
+        self.gather(chosen.high)
         self.grow(chosen.high)
+        self.gather(chosen.high)
         self.fill()
 
     def fill(self) -> None:
@@ -80,6 +83,12 @@ class Moving(Resizing):
     def worth_of(self, app: int, units: int) -> float:
         if units == self.parts.n[app]:
             return self.worth.placed(app, self.parts.rows[app])
+        return super().worth_of(app, units)
+
+    def _pace(self, app: int) -> str | None:
+        return self.pace.get(app)
+
+    def _near(self, app: int, units: int) -> float:
         return self.worth.on(app, units, self.pace[app]) if app in self.pace else self.worth.one(app, units)
 
     def _bind(self, app: int, pace: str, units: int) -> None:
@@ -102,9 +111,11 @@ class Moving(Resizing):
         bound = {app: (self.pace[app], self.parts.within[app])}
         in_place = self.worth.pause[app] < IN_PLACE_S and to > self.parts.n[app] and not self._leaves(app, to, pace)
         self._bind(app, pace, to)
+        if self._on_one(app, to) and self._gather(app, to):
+            return True
         got = self._put(app, to, in_place=in_place)
-        for other in self._in_the_way(app, chosen) if got < to and self._tries < MOST_TRIES else ():
-            self._tries += 1
+        for other in self._in_the_way(app, chosen) if got < to and self._moves < MOST_MOVES else ():
+            self._moves += 1
             before[other] = self.parts.clear(other)
             if other in self.pace:
                 bound[other] = self.pace[other], self.parts.within[other]
@@ -123,6 +134,27 @@ class Moving(Resizing):
         for each, (its_pace, within) in bound.items():
             self.pace[each], self.parts.within[each] = its_pace, within
         return False
+
+    def _gather_on(self, app: int, to: int, node: int) -> bool:
+        pace, within = dict(self.pace), dict(self.parts.within)
+        done = super()._gather_on(app, to, node)
+        if done:
+            self._on = self.types.units(self.parts.rows)
+        else:
+            self.pace, self.parts.within = pace, within
+        return done
+
+    def _put_beside(self, other: int, units: int, closed: Flags) -> bool:
+        bound = self.parts.within.get(other)
+        if bound is None:
+            return super()._put_beside(other, units, closed)
+        self.parts.within[other] = (~closed, *(group & ~closed for group in bound[1:]), ~closed)
+        done = self.parts.put(other, units) == units
+        self.parts.within[other] = bound
+        if done:
+            row = self.parts.rows[other]
+            self._bind(other, self.types.pace(other, row), sum(row.values()))
+        return done
 
     def _put(self, app: int, to: int, *, in_place: bool) -> int:
         """Give an app this many units, or as many as there is room for, next to its present ones if it grows `in_place`;
