@@ -31,7 +31,7 @@ _CHANGING = {"submit", "update", "scale", "cancel", "drain", "policy"}
 """Commands after which a reader waits until the cluster has done what was asked for."""
 _SHELL = set("|&;<>()$`*?")
 _LONGEST_S = 300.0
-_PLANNED_S = 90.0
+_PLANNED_S = 240.0
 
 
 class Session:
