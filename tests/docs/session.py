@@ -31,7 +31,7 @@ _CHANGING = {"submit", "update", "scale", "cancel", "drain", "policy"}
 """Commands after which a reader waits until the cluster has done what was asked for."""
 _SHELL = set("|&;<>()$`*?")
 _LONGEST_S = 300.0
-_PLANNED_S = 240.0
+_PLANNED_S = 90.0
 
 
 class Session:
@@ -73,6 +73,8 @@ class Session:
             await self._up(shlex.split(_UP))
         if words[:2] == ["dorm", "checkpoints"]:
             await self._until(lambda state: all(app.checkpoint for app in state.apps.values() if app.name == words[2]))
+        if shown := step.steps:
+            await self._until(lambda state: {app.name for app in state.apps.values() if app.step} >= shown)
         code, printed = await self._ended(step, words)
         if words[:2] == ["dorm", "plan"]:
             # What the next decision would be depends on what apps have reported by now; a reader comes here minutes later.

@@ -59,6 +59,15 @@ class Command(NamedTuple):
         return self.output[-1:] == ["^C"]
 
     @property
+    def steps(self) -> set[str]:
+        """The apps for which it shows a step that they have reported."""
+        head = next((line for line in self.output if {"NAME", "STEP"} <= set(line.split())), "")
+        at = head.find("STEP")
+        return {
+            line.split()[0] for line in self.output if head and line != head and line[at : at + 1] in set("123456789")
+        }
+
+    @property
     def headings(self) -> list[list[str]]:
         """Headings of the tables in its output: they are the same whatever the rows hold."""
         rows = [line.split() for line in self.output if line == line.upper()]
