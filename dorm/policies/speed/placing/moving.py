@@ -145,16 +145,8 @@ class Moving(Gathering):
         return done
 
     def _put_beside(self, other: int, units: int, closed: Flags) -> bool:
-        bound = self.parts.within.get(other)
-        if bound is None:
-            return super()._put_beside(other, units, closed)
-        self.parts.within[other] = (~closed, *(group & ~closed for group in bound[1:]), ~closed)
-        done = self.parts.put(other, units) == units
-        self.parts.within[other] = bound
-        if done:
-            row = self.parts.rows[other]
-            self._bind(other, self.types.pace(other, row), sum(row.values()))
-        return done
+        groups = self.parts.within.get(other, ())[1:]  # Its own types first.
+        return self._put_within(other, units, (~closed, *(group & ~closed for group in groups), ~closed))
 
     def _put(self, app: int, to: int, *, in_place: bool) -> int:
         """Give an app this many units, or as many as there is room for, next to its present ones if it grows `in_place`;
@@ -185,13 +177,18 @@ class Moving(Gathering):
         if self.parts.holds(other, row):
             self.parts.restore(other, dict(row))
             return True
-        units, bound = sum(row.values()), self.parts.within.get(other)
         inside = self.parts.within[app][0]
-        self.parts.within[other] = (np.ones_like(inside), ~inside, inside)
+        return self._put_within(other, sum(row.values()), (np.ones_like(inside), ~inside, inside))
+
+    def _put_within(self, other: int, units: int, within: tuple[Flags, ...]) -> bool:
+        """Place an app that gave way on these nodes (`Partitions.within`), whatever its type; return whether all units found
+        room."""
+        bound = self.parts.within.get(other)
+        self.parts.within[other] = within
         done = self.parts.put(other, units) == units
         del self.parts.within[other]
         if bound is not None:
             self.parts.within[other] = bound
             if done:
-                self._bind(other, self.types.pace(other, self.parts.rows[other]), units)
+                self._bind(other, self.types.pace(other, self.parts.rows[other]), int(self.parts.n[other]))
         return done
