@@ -15,7 +15,7 @@
 
     authoring/   spec
     project/     the folder that an app starts in: shipped by run and submit; files
-    apps/        submit, ps, describe, explain, story, plan
+    apps/        check, submit, ps, describe, explain, story, plan
     outputs/     cp, checkpoints
     containers/  exec, shell, port-forward
     lifecycle/   scale, edit, restart, retry

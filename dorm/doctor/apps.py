@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from dorm.local.scripts import Named
 
-_CHECKPOINTS = "docs/app-contract.md"
 _MOST_NAMED = 4
 _RANKS = (
     "DORM_ARRAY_INDEX", "DORM_MASTER_ADDR", "DORM_MEMBERS", "DORM_PEERS", "DORM_RANK", "DORM_SLOT", "DORM_WORLD_SIZE",
@@ -106,6 +105,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     python: Python | None = None
     unasked: str = ""
     """Why there is no `python`."""
+    not_found: tuple[str, ...] = ()
+    """Programs that start it, and that are not on the nodes."""
     variables: tuple[tuple[str, str], ...] = ()
     """Codes and texts of what looks like variables that nothing expands."""
     cluster: Cluster | None = None
@@ -209,6 +210,13 @@ def _folder(seen: Observed) -> Iterator[AppFinding]:
 
 def _program(seen: Observed) -> Iterator[AppFinding]:
     reading = seen.reading
+    for word in seen.not_found:
+        yield _wrong(
+            "program",
+            f"{word}: there is no such program in the containers' PATH",
+            "name it by its path, or install it",
+            code="check.program.not_found",
+        )
     if reading is None:
         return
     reported = {code for code, _ in seen.faults}
@@ -225,7 +233,12 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
     for name, why in faults.items():
         yield _wrong("program", f"{name}: {why}", "correct it", code="check.program.malformed")
     for tool, where in reading.tools.items():
-        yield _note("program", *_TOOLS[tool](where), code="check.program.foreign_tool")
+        if tool in _OF_SLURM:
+            text, todo = _OF_SLURM[tool]
+            yield _wrong("program", f"{where}: {text}", todo, code="check.program.foreign_tool")
+        else:
+            text, todo = _OF_SHELLS["module" if tool == "module" else "conda"]
+            yield _note("program", f"{where}: {text}", todo, code="check.program.foreign_tool")
     if reading.scripts and not reading.absent and not faults:
         named = ", ".join(reading.started[:_MOST_NAMED]) or "the command"
         modules = len(reading.scripts) - len(reading.started)
@@ -234,29 +247,19 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
     yield from _imports(seen, reading)
 
 
-def _conda(where: str) -> tuple[str, str]:
-    return (
-        f"{where}: conda's functions are those of your shell, and no container has them",
-        "name the environment's Python by its path, list the packages in `requirements:`, or use an image",
-    )
-
-
-_TOOLS = {
-    "srun": lambda where: (
-        f"{where}: srun is Slurm's; Dorm starts the command in each container",
-        "leave it out, and see docs/coming-from/slurm.md",
+_OF_SLURM = {
+    "srun": ("srun is Slurm's; Dorm starts the command in each container", "leave srun and its options out"),
+    "sbatch": ("sbatch submits to Slurm, not to this cluster", "name the script that it submits instead"),
+}
+_OF_SHELLS = {
+    "module": (
+        "`module` is a function of login shells, and containers have none",
+        "use an image, `requirements:` or `setup:`, or set the variables in `env:`",
     ),
-    "sbatch": lambda where: (
-        f"{where}: sbatch submits to Slurm, not to this cluster",
-        "see docs/coming-from/slurm.md",
+    "conda": (
+        "`conda activate` needs functions of your shell, which no container has",
+        "name the environment's Python by its path, list its packages in `requirements:`, or use an image",
     ),
-    "module": lambda where: (
-        f"{where}: `module` is a function of login shells, and containers have none",
-        "use an image, `requirements:` and `setup:`, or set the variables in `env:`",
-    ),
-    "conda": _conda,
-    "mamba": _conda,
-    "micromamba": _conda,
 }
 
 
@@ -277,23 +280,24 @@ def _imports(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
         there = " and the requirements provide" if packages else " has"
         yield _ok("python", f"{python.program} ({python.version}){there} the packages that the program imports")
         return
-    for name in missing:
-        place = reading.imports[name]
-        package = _PROVIDES.get(name, name)
-        if builds:
-            yield _note(
-                "python",
-                f"{place}: {name} is not among the requirements by its name; another package may bring it",
-                f"add {package} to `requirements:`, unless it comes with another one",
-                code="check.python.not_required",
-            )
-        else:
-            yield _wrong(
-                "python",
-                f"{place}: {python.program} ({python.version}) has no module {name}",
-                f"install {package} there, or name it in `requirements:` (`--requirements FILE`)",
-                code="check.python.module_not_found",
-            )
+    named = ", ".join(f"{name} ({reading.imports[name]})" for name in missing[:_MOST_NAMED])
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    install = " ".join(sorted({_PROVIDES.get(name, name) for name in missing}))
+    modules = "module" if len(missing) == 1 else "modules"
+    if builds:
+        yield _note(
+            "python",
+            f"{python.program} ({python.version}) has no {modules} {named}{more}, and no requirement has such a name",
+            f"add {install} to `requirements:`, unless they come with other packages",
+            code="check.python.not_required",
+        )
+    else:
+        yield _wrong(
+            "python",
+            f"{python.program} ({python.version}) has no {modules} {named}{more}",
+            f"install {install} there, or list them in `requirements:` (`--requirements FILE`)",
+            code="check.python.module_not_found",
+        )
 
 
 def _package(line: str) -> str:
@@ -316,6 +320,7 @@ def _paths(seen: Observed) -> Iterator[AppFinding]:
     reading, told = seen.reading, set[tuple[str, str]]()
     if reading is None:
         return
+    yield from _results(seen, reading)
     for named in reading.paths:
         found = _path(seen, named)
         if found is not None and (found.code, named.target) not in told:
@@ -338,20 +343,6 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
     if folder is None or folder.refused is not None:
         return None
     outside = named.target.startswith("..")
-    if named.written and not named.used and not _asks_for_outputs(seen):
-        return _note(
-            "paths",
-            f"{named.where}: what it writes to {named.path} is deleted with the container",
-            "write to the folder in DORM_OUTPUTS, or checkpoints to the one in DORM_CHECKPOINT_DIR",
-            code="check.paths.not_kept",
-        )
-    if named.written and named.used:
-        return _note(
-            "paths",
-            f"{named.where}: if {named.path} is for results, they are deleted with the container",
-            "name a folder below $DORM_OUTPUTS or $DORM_CHECKPOINT_DIR",
-            code="check.paths.not_kept",
-        )
     if named.written or not named.there:
         return None
     if outside:
@@ -369,8 +360,20 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
     return None
 
 
-def _asks_for_outputs(seen: Observed) -> bool:
-    return seen.reading is not None and seen.reading.mentions("DORM_OUTPUTS", "DORM_CHECKPOINT_DIR")
+def _results(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
+    """Judge where results go: everything in the copy ends with the container."""
+    if seen.folder is None or reading.mentions("DORM_OUTPUTS", "DORM_CHECKPOINT_DIR"):
+        return
+    written = {one.path: one.where for one in reversed(reading.paths) if one.written and not one.path.startswith("/")}
+    places = list(dict.fromkeys(one.path for one in reading.paths if one.path in written))
+    if places:
+        named = ", ".join(places[:_MOST_NAMED]) + (" and others" if len(places) > _MOST_NAMED else "")
+        yield _note(
+            "paths",
+            f"{written[places[0]]}: what it writes into its folder ({named}) is deleted with the container",
+            "write results to the folder in DORM_OUTPUTS, and checkpoints to the one in DORM_CHECKPOINT_DIR",
+            code="check.paths.not_kept",
+        )
 
 
 def _absolute(seen: Observed, named: Named) -> AppFinding | None:
@@ -426,7 +429,7 @@ def _contract(seen: Observed) -> Iterator[AppFinding]:
         yield _note(
             "checkpoints",
             f"{reading.started[-1]} {which}, so {when} restarts it from the beginning",
-            f"save to DORM_CHECKPOINT_DIR and report it in DORM_PROGRESS ({_CHECKPOINTS}){more}",
+            f"save to DORM_CHECKPOINT_DIR and report it in DORM_PROGRESS (`The app contract`){more}",
             code="check.checkpoints.none",
         )
     else:
@@ -492,8 +495,7 @@ def _cluster(seen: Observed) -> Iterator[AppFinding]:
         code, text = seen.unreached
         yield _unknown(
             "cluster",
-            f"{text}; nodes, volumes, limits and the place that it would get are not checked",
-            "start one with `dorm up`, or name one with --url",
+            f"nodes, volumes, limits and the place that it would get are not checked: {text}",
             code=code,
         )
         return
@@ -504,7 +506,8 @@ def _cluster(seen: Observed) -> Iterator[AppFinding]:
             code="check.cluster.not_asked",
         )
         return
-    yield from _image(spec, cluster)
+    if "run.image.missing" not in {code for code, _ in seen.faults}:
+        yield from _image(spec, cluster)
     for code, text in cluster.refusals:
         yield _wrong("cluster", text, code=code)
     if not cluster.nodes:
