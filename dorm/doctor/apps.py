@@ -142,7 +142,7 @@ def _spec(seen: Observed) -> Iterator[AppFinding]:
     for code, text in seen.faults:
         yield _wrong("spec", text, code=code)
     for text in seen.notes:
-        yield _note("spec", text, code="check.spec.note")
+        yield _note("spec", f"noticed while it was read: {text}", code="check.spec.note")
     for code, text in seen.variables:
         yield _wrong("variables", text, code=code)
     if (spec := seen.spec) is None:
@@ -235,10 +235,11 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
     for tool, where in reading.tools.items():
         if tool in _OF_SLURM:
             text, todo = _OF_SLURM[tool]
-            yield _wrong("program", f"{where}: {text}", todo, code="check.program.foreign_tool")
+            yield _wrong("program", f"{where}: {tool} is Slurm's; {text}", todo, code="check.program.foreign_tool")
         else:
-            text, todo = _OF_SHELLS["module" if tool == "module" else "conda"]
-            yield _note("program", f"{where}: {text}", todo, code="check.program.foreign_tool")
+            todo = _OF_SHELLS["module" if tool == "module" else "conda"]
+            text = f"{where}: {tool} needs functions of a login shell, which no container has"
+            yield _note("program", text, todo, code="check.program.foreign_tool")
     if reading.scripts and not reading.absent and not faults:
         named = ", ".join(reading.started[:_MOST_NAMED]) or "the command"
         modules = len(reading.scripts) - len(reading.started)
@@ -248,18 +249,12 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
 
 
 _OF_SLURM = {
-    "srun": ("srun is Slurm's; Dorm starts the command in each container", "leave srun and its options out"),
-    "sbatch": ("sbatch submits to Slurm, not to this cluster", "name the script that it submits instead"),
+    "srun": ("Dorm starts the command in each container", "leave srun and its options out"),
+    "sbatch": ("it would submit to Slurm, not to this cluster", "name the script that it submits instead"),
 }
 _OF_SHELLS = {
-    "module": (
-        "`module` is a function of login shells, and containers have none",
-        "use an image, `requirements:` or `setup:`, or set the variables in `env:`",
-    ),
-    "conda": (
-        "`conda activate` needs functions of your shell, which no container has",
-        "name the environment's Python by its path, list its packages in `requirements:`, or use an image",
-    ),
+    "module": "use an image, `requirements:` or `setup:`, or set the variables in `env:`",
+    "conda": "name the environment's Python by its path, list its packages in `requirements:`, or use an image",
 }
 
 

@@ -72,6 +72,8 @@ _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELL = re.compile(r"bash|sh|dash|zsh")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 _TOOLS = ("srun", "sbatch", "conda", "mamba", "micromamba", "module")
+_AROUND = ("mpirun", "nice", "numactl", "poetry", "srun", "stdbuf", "timeout", "uv")
+"""Programs that start the command after their own options."""
 _BEFORE = ("exec", "time", "nohup", "command")
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _BETWEEN = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", "then", "do", "else"))
@@ -140,6 +142,7 @@ def read_program(words: Sequence[str], folder: Path) -> Reading:
     Runs nothing, and never reads outside of the folder.  Blocks."""
     reader = _Reader(folder.resolve())
     reader.command(list(words), "the command", folder.resolve(), typed=True)
+    reader.modules()
     return reader.reading()
 
 
@@ -161,6 +164,13 @@ class _Reader:
         self._options: set[str] = set()
         """Options of the command: what a script says of their defaults does not hold."""
         self._depth = 0
+        self._due: list[tuple[Path, Path, list[Path]]] = []
+        """Modules that are still to be read."""
+
+    def modules(self) -> None:
+        """Read the modules of the folder that scripts import, and those that these import."""
+        for path, at, roots in self._due:  # which grows meanwhile
+            self._file(path, at, roots, started=False)
 
     def reading(self) -> Reading:
         return Reading(
@@ -202,8 +212,9 @@ class _Reader:
                 self._note_path(value, where, at, used=typed, written=written)
         if program in _TOOLS:
             self._tools.setdefault(program, where)
-            if program == "srun":
-                self.command([word for word in words[1:] if not word.startswith("-")], where, at)
+        if program in _AROUND:
+            inner = next((index for index, word in enumerate(words) if index and _starts(word)), len(words))
+            self.command(words[inner:], where, at)
             return
         self._depth += 1
         try:
@@ -363,7 +374,7 @@ class _Reader:
         for one in (path.with_name(path.name + ".py"), path / "__init__.py"):
             if one.is_file():
                 self._local.setdefault(self._name(one), where)
-                self._file(one, at, roots, started=False)
+                self._due.append((one, at, roots))
                 return True
         return path.is_dir() and any(path.glob("*.py"))
 
@@ -384,6 +395,13 @@ def _without_prefix(words: list[str]) -> list[str]:
     if words[:1] == ["env"] and words[1:2] != ["-C"]:
         return _without_prefix(words[1:])
     return words
+
+
+def _starts(word: str) -> bool:
+    """Return whether a word looks like the first one of a command that starts a script."""
+    program = word.rpartition("/")[2]
+    known = _PYTHON.fullmatch(program) or _SHELL.fullmatch(program) or program in _LAUNCHERS
+    return bool(known) or word.endswith(_ENDINGS)
 
 
 def _expands(word: str) -> bool:
