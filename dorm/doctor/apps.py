@@ -290,7 +290,7 @@ def _imports(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
         yield _wrong(
             "python",
             f"{python.program} ({python.version}) has no {modules} {named}{more}",
-            f"install {install} there, or list them in `requirements:` (`--requirements FILE`)",
+            f"install {install} there, or list {'it' if len(missing) == 1 else 'them'} in `requirements:` (`--requirements FILE`)",
             code="check.python.module_not_found",
         )
 
@@ -424,7 +424,7 @@ def _contract(seen: Observed) -> Iterator[AppFinding]:
         yield _note(
             "checkpoints",
             f"{reading.started[-1]} {which}, so {when} restarts it from the beginning",
-            f"save to DORM_CHECKPOINT_DIR and report it in DORM_PROGRESS (`The app contract`){more}",
+            f"save to DORM_CHECKPOINT_DIR and report it in DORM_PROGRESS{more}",
             code="check.checkpoints.none",
         )
     else:
