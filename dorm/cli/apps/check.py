@@ -40,8 +40,7 @@ _NODES_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def register(app: typer.Typer) -> None:
-    # Options after the command's first word are the command's own.
-    app.command("check", rich_help_panel=PANEL, context_settings={"allow_interspersed_args": False})(check)
+    app.command("check", rich_help_panel=PANEL)(check)
 
 
 def complete_file(incomplete: str) -> list[str]:

@@ -124,6 +124,8 @@ async def test_a_file_is_checked_as_it_would_be_submitted(cluster: Up, project: 
     assert (code, levels(document)) == (1, {"check.folder.not_shipped": "wrong"})
     file.write_text(yaml.safe_dump({**spec, "workdir": "."}))
     assert levels((await found(project, cluster.home, "app.yaml"))[1]) == {}
+    code, out, err = await check(project, cluster.home, "app.yaml", "-o", "json")
+    assert (code, err, json.loads(out)["wrong"]) == (0, "", 0)
     file.write_text(yaml.safe_dump({**spec, "workdir": ".", "command": ["bash", "gone.sh"], "n_min": 3}))
     code, document = await found(project, cluster.home, "app.yaml")
     assert code == 1
