@@ -56,6 +56,8 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that it has, with the folders in between."""
     left_out: tuple[str, ...] = ()
     """What is left out, in words."""
+    room: int | None = None
+    """Bytes, compressed, that its owner may still ship; None if that is not known."""
     refused: tuple[str, str] | None = None
     """Code and text, if it cannot be shipped."""
 
@@ -199,6 +201,14 @@ def _folder(seen: Observed) -> Iterator[AppFinding]:
         return
     files = f"{folder.files:,} file{'' if folder.files == 1 else 's'}"
     yield _ok("folder", f"{folder.path}: {files}, {humanize(MEMORY, folder.size)} would be shipped")
+    if folder.room is not None and folder.size > folder.room:
+        yield _note(
+            "folder",
+            f"it may not fit: {humanize(MEMORY, max(0, folder.room))} are left of what you may ship, compressed and without "
+            "what is there already",
+            "`dorm files purge --unused-for 1m` removes what no app of yours names; leave out what is large by .dormignore",
+            code="check.folder.quota",
+        )
     for line in folder.left_out[:_MOST_NAMED]:
         yield _note("folder", line, code="check.folder.left_out")
     if more := folder.left_out[_MOST_NAMED:]:
@@ -290,7 +300,7 @@ def _imports(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
         yield _wrong(
             "python",
             f"{python.program} ({python.version}) has no {modules} {named}{more}",
-            f"install {install} there, or list {'it' if len(missing) == 1 else 'them'} in `requirements:` (`--requirements FILE`)",
+            f"install {install} there, or name it in `requirements:` (`--requirements FILE`)",
             code="check.python.module_not_found",
         )
 
@@ -326,7 +336,7 @@ def _paths(seen: Observed) -> Iterator[AppFinding]:
             yield _wrong(
                 "paths",
                 f"{where}: it imports {name}, which is not shipped",
-                f"ship it by a line `!{name}` in .dormignore",
+                _shipping(name, seen.folder),
                 code="check.paths.left_out",
             )
 
@@ -349,10 +359,20 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
         )
     if named.target not in folder.names:
         text = f"{named.where}: {named.path} is here and is not shipped"
-        todo = f"ship it by a line `!{named.target}` in .dormignore; large data belongs on the nodes, as a volume (`volumes:`)"
+        if named.target.endswith(("/activate", "/conda.sh")):
+            todo = "leave this line out, and list the environment's packages in `requirements:`"
+        else:
+            todo = f"{_shipping(named.target, folder)}; large data belongs on the nodes, as a volume (`volumes:`)"
         make = _wrong if named.used else _note
         return make("paths", text, todo, code="check.paths.left_out")
     return None
+
+
+def _shipping(target: str, folder: Folder) -> str:
+    """Return how to ship something that is left out.  Rules do not look into a folder that is left out as a whole."""
+    path = PurePosixPath(target)
+    outermost = next((str(one) for one in reversed(path.parents) if str(one) not in folder.names), "")
+    return f"ship it by a line `!/{outermost + '/' if outermost else target}` in .dormignore"
 
 
 def _results(seen: Observed, reading: Reading) -> Iterator[AppFinding]:

@@ -16,7 +16,7 @@ import shlex
 import subprocess
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -86,6 +86,20 @@ _WRITES = frozenset(
         "savefig", "savetxt", "savez", "to_csv", "to_json", "to_parquet", "to_pickle", "write_bytes", "write_text",
     )
 )  # fmt: skip
+_READS = frozenset(
+    (
+        "fromfile",
+        "genfromtxt",
+        "imread",
+        "load",
+        "loadtxt",
+        "open",
+        "read_csv",
+        "read_json",
+        "read_parquet",
+        "read_table",
+    )
+)
 _FOR_RESULTS = re.compile(r"out|save|log|ckpt|checkpoint|result|run|export|tmp|cache|dest", re.IGNORECASE)
 
 
@@ -100,7 +114,8 @@ class Named(NamedTuple):
     where: str
     """`the command`, or the script and its line."""
     used: bool
-    """Whether it is certainly used: a word of the command, or a file that a shell script includes."""
+    """Whether it is used for certain: a word of the command or of one that a script starts, a file that a shell script
+    includes, a file that a program opens, or the default of an option that the command does not give."""
     written: bool
     """Whether results seem to go there."""
 
@@ -209,7 +224,7 @@ class _Reader:
             option = word if value != word else before if before.startswith("-") else ""
             written = program == "tee" or before in (">", ">>") or bool(_FOR_RESULTS.search(option))
             if value and not value.startswith("-") and " " not in value:
-                self._note_path(value, where, at, used=typed, written=written)
+                self._note_path(value, where, at, used=typed or _starts(words[0]), written=written)
         if program in _TOOLS:
             self._tools.setdefault(program, where)
         if program in _AROUND:
@@ -352,8 +367,9 @@ class _Reader:
                 if base is not None:
                     for one in [node.module] if node.module else [alias.name for alias in node.names]:
                         self._follow(base.joinpath(*one.split(".")), where, at, looked)
-        for path, number, written in _constants(tree, self._options):
-            self._note_path(path, f"{name}, line {number}", at, used=False, written=written)
+        for found in _constants(tree, self._options):
+            where = f"{name}, line {found.line}"
+            self._note_path(found.text, where, at, used=found.use == "read", written=found.use == "written")
 
     def _import(self, module: str, where: str, at: Path, roots: list[Path], names: Sequence[str] = ()) -> None:
         first, *rest = module.split(".")
@@ -436,30 +452,38 @@ def _simple_commands(line: str) -> Iterator[list[str]]:
             found.append(word)
 
 
-def _constants(tree: ast.AST, options: Collection[str]) -> Iterator[tuple[str, int, bool]]:
-    """Yield texts that look like paths, with their lines and whether results seem to go there.  Defaults of options that the
-    command gives are left out."""
-    written: set[int] = set()
+class _Constant(NamedTuple):
+    text: str
+    line: int
+    use: Literal["read", "written", ""]
+
+
+def _constants(tree: ast.AST, options: Collection[str]) -> Iterator[_Constant]:
+    """Yield texts that look like paths, with their lines and what they are for.  Defaults of options that the command gives
+    are left out."""
+    uses: dict[int, Literal["read", "written", ""]] = {}
     skipped: set[int] = set()
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument")):
                 names = {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
                 skipped |= {id(one) for one in ast.walk(node) if names & set(options)}
-                if any(_FOR_RESULTS.search(name) for name in names):
-                    written |= {one for word in node.keywords if word.arg == "default" for one in _texts(word.value)}
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _WRITES or _opens_to_write(
-                node
-            ):
+                results = any(_FOR_RESULTS.search(name) for name in names)
+                for word in node.keywords:
+                    if word.arg == "default":
+                        uses |= dict.fromkeys(_texts(word.value), "written" if results else "read")
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _WRITES or name in _READS:
+                reads = name in _READS and not _opens_to_write(node)
                 given = [*node.args, *(word.value for word in node.keywords if word.arg in _TO)]
-                written |= {one for value in given for one in _texts(value)}
+                for value in given:
+                    uses |= dict.fromkeys(_texts(value), "read" if reads else "written")
             case ast.Assign(targets=[ast.Name(id=name)]) if _FOR_RESULTS.search(name):
-                written |= set(_texts(node.value))
+                uses |= dict.fromkeys(_texts(node.value), "written")
             case ast.Expr(value=ast.Constant()):
                 skipped.add(id(node.value))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield node.value, node.lineno, id(node) in written and node.value not in _WRITE_MODES
+            yield _Constant(node.value, node.lineno, "" if node.value in _WRITE_MODES else uses.get(id(node), ""))
 
 
 def _texts(value: ast.expr) -> Iterator[int]:
@@ -474,11 +498,8 @@ def _texts(value: ast.expr) -> Iterator[int]:
 
 
 def _opens_to_write(call: ast.Call) -> bool:
-    match call:
-        case ast.Call(func=ast.Name(id="open") | ast.Attribute(attr="open")):
-            given = [*call.args, *(word.value for word in call.keywords if word.arg == "mode")]
-            return any(isinstance(one, ast.Constant) and one.value in _WRITE_MODES for one in given)
-    return False
+    given = [*call.args, *(word.value for word in call.keywords if word.arg == "mode")]
+    return any(isinstance(one, ast.Constant) and one.value in _WRITE_MODES for one in given)
 
 
 _TO = ("dir", "directory", "file", "filename", "fname", "log_dir", "name", "path")

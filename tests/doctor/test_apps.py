@@ -64,6 +64,7 @@ def test_an_app_with_nothing_wrong() -> None:
         ({"variables": (("spec.command.variable", "$LR is not expanded"),)}, "spec.command.variable", "wrong"),
         ({"folder": Folder(path=".", refused=("workdir.too_large", "it is large"))}, "workdir.too_large", "wrong"),
         ({"folder": Folder(path=".", left_out=("a is a socket",))}, "check.folder.left_out", "note"),
+        ({"folder": Folder(path=".", size=2048, room=2047)}, "check.folder.quota", "note"),
         ({"folder": None, "unshipped": "train.py"}, "check.folder.not_shipped", "wrong"),
         ({"reading": reading(absent={"trian.py": "run.sh, line 2"})}, "check.program.script_not_found", "wrong"),
         ({"reading": reading(faults={"run.sh": "CR LF"})}, "check.program.malformed", "wrong"),
@@ -169,3 +170,33 @@ def test_a_sweep_shows_the_words_of_its_first_and_its_last_app() -> None:
         's-0000: ["python","t.py","--lr","0.1"]',
         's-0011: ["python","t.py","--lr","1e-3"]',
     ]
+
+
+def test_what_is_left_out_is_shipped_by_the_outermost_folder() -> None:
+    paths = (
+        named("data/raw/y.csv", used=True),
+        named("big/raw/z.csv", used=True),
+        named(".venv/bin/activate", used=True),
+    )
+    found = [one for one in judge_app(observed(reading=reading(paths=paths))) if one.code == "check.paths.left_out"]
+    assert [one.todo.partition(" in ")[0] for one in found] == [
+        "ship it by a line `!/data/raw/`",
+        "ship it by a line `!/big/`",
+        "leave this line out, and list the environment's packages",
+    ]
+
+
+def test_paths_of_this_machine() -> None:
+    def absolute(seen: Observed) -> bool:
+        return "check.paths.of_this_machine" in said(seen)
+
+    here = reading(paths=(named("/data/x"),))
+    assert not absolute(observed(reading=here))
+    assert not absolute(observed(reading=here, cluster=None, unreached=("log.no_server", "none")))
+    assert absolute(observed(reading=here, cluster=cluster(local=False)))
+    assert absolute(observed(reading=here, cluster=cluster(images=("n1",), processes=())))
+    mounted = {"volumes": {"d": "/data"}}
+    assert not absolute(observed(mounted, reading=here, cluster=cluster(local=False)))
+    assert not absolute(observed(reading=reading(paths=(named("/dev/null"),)), cluster=cluster(local=False)))
+    gone = reading(paths=(named("/data/gone", there=False, used=True),))
+    assert absolute(observed(reading=gone))

@@ -151,6 +151,29 @@ def test_modules_launchers_and_tools_of_others(project: Path) -> None:
     ]
 
 
+def test_what_is_read_for_certain(project: Path) -> None:
+    (project / "data").mkdir()
+    for name in ("data/a.csv", "data/b.csv", "data/c.csv", "data/d.csv"):
+        (project / name).touch()
+    (project / "fit.py").write_text(
+        "import argparse\n"
+        'p = argparse.ArgumentParser()\np.add_argument("--data", default="data/a.csv")\n'
+        'open("data/b.csv")\nOTHER = "data/c.csv"\nopen("data/d.csv", mode="a")\n'
+    )
+    used = {one.path: (one.used, one.written) for one in read(project, "python", "fit.py").paths if "data/" in one.path}
+    assert used == {
+        "data/a.csv": (True, False),
+        "data/b.csv": (True, False),
+        "data/c.csv": (False, False),
+        "data/d.csv": (False, True),
+    }
+    (project / "run.sh").write_text("ls data/b.csv\npython fit.py --data data/c.csv | tee log.txt > all.txt\n")
+    used = {one.path: (one.used, one.written) for one in read(project, "bash", "run.sh").paths if "run.sh" in one.where}
+    assert used["data/b.csv"] == (False, False)
+    assert used["data/c.csv"] == (True, False)
+    assert used["log.txt"] == used["all.txt"] == (False, True)
+
+
 def test_why_a_script_cannot_be_run(project: Path) -> None:
     (project / "run.sh").write_text("if true\n")
     assert shell_faults(read(project, "bash", "run.sh"), project)["run.sh"].startswith("line ")

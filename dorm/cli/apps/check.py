@@ -287,18 +287,29 @@ async def _checked(app: _App, where: tuple[str | None, str | None, str | None]) 
     place = target(url, cluster)
     asked: Cluster | None = None
     unreached = ("", "")
-    limits = Limits()
+    limits, room = Limits(), None
     try:
         async with client(url, cluster, user=user) as connected:
             limits = await connected.log.files.limits()
+            room = await _room(connected, app, limits) if app.ships else None
             asked = await _asked(connected, app, place.cluster, place.url)
     except LogError as error:
         unreached = (code_of(error), line(error))
-    seen = await asyncio.to_thread(_seen, app, limits, asked, unreached)
+    seen = await asyncio.to_thread(_seen, app, limits, room, asked, unreached)
     return _Checked(app, place.cluster if asked is not None else "", judge_app(seen))
 
 
-def _seen(app: _App, limits: Limits, cluster: Cluster | None, unreached: tuple[str, str]) -> Observed:
+async def _room(connected: Client, app: _App, limits: Limits) -> int:
+    """Return how many bytes the app's owner may still ship."""
+    from dorm.workdir import tenant_of
+    from dorm.workdir.quotas import room_of
+
+    owner = app.spec.user if app.spec is not None and app.spec.user != "anonymous" else ""
+    tenant = await tenant_of(connected, owner)
+    return room_of(limits, tenant, await connected.log.files.listed(tenant), replaced=())
+
+
+def _seen(app: _App, limits: Limits, room: int | None, cluster: Cluster | None, unreached: tuple[str, str]) -> Observed:
     """Look at the folder and the program.  Blocks."""
     from dorm.doctor.apps import Observed
     from dorm.local.scripts import ask_python, read_program, shell_faults, unshipped
@@ -320,7 +331,7 @@ def _seen(app: _App, limits: Limits, cluster: Cluster | None, unreached: tuple[s
         notes=tuple(app.notes),
         apps=tuple(app.apps),
         count=app.count,
-        folder=_folder_of(app.runs_in, limits) if app.ships and app.runs_in is not None else None,
+        folder=_folder_of(app.runs_in, limits, room) if app.ships and app.runs_in is not None else None,
         unshipped=unshipped(app.words, app.base) if app.typed is None and _ships_nothing(app) else "",
         reading=reading,
         python=python,
@@ -341,8 +352,8 @@ def _variables_of(app: _App) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def _folder_of(root: Path, limits: Limits) -> Folder:
-    """Look at what would be shipped.  Blocks."""
+def _folder_of(root: Path, limits: Limits, room: int | None) -> Folder:
+    """Look at what would be shipped, by an owner who may ship `room` bytes more, if that is known.  Blocks."""
     from dorm.doctor.apps import Folder
     from dorm.workdir import Unshippable
     from dorm.workdir.scanning import FoundFile, scan
@@ -360,6 +371,7 @@ def _folder_of(root: Path, limits: Limits) -> Folder:
         size=sum(entry.status.size for entry in files),
         names=frozenset(names),
         left_out=tuple(scanned.left_out),
+        room=room,
     )
 
 
@@ -438,11 +450,11 @@ async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Clu
     from dorm.core.query.planning.plans import plan
     from dorm.core.state import Submission
     from events.identities import owned_id
-    from events.spec import document_of
+    from events.spec import as_shipped, document_of
 
     now = max(state.time, time.time_ns())
     tenant = state.known.tenant_of(connected.user) if state.known is not None else ""
-    mine = spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=connected.user)
+    mine = as_shipped(spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=connected.user))
     submission = Submission(
         id=owned_id(tenant, "check"), seq=0, at=now, by=connected.user, spec=document_of(spec), size=0
     )
