@@ -11,11 +11,11 @@
     terminal     untrusted text, made safe for a terminal;  tables: apps and nodes
     sizes        options that are sizes and times
     settings     settings as people write them;  changes: the event that changes them
-    completion: `dorm completion`
+    check        `dorm check`;  completion: `dorm completion`
 
     authoring/   spec
     project/     the folder that an app starts in: shipped by run and submit; files
-    apps/        check, submit, ps, describe, explain, story, plan
+    apps/        submit, ps, describe, explain, story, plan
     outputs/     cp, checkpoints
     containers/  exec, shell, port-forward
     lifecycle/   scale, edit, restart, retry

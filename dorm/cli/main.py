@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "apps.run": ("run",),
-    "apps.check": ("check",),
+    "check": ("check",),
     "apps.commands": ("submit", "ps", "update", "cancel", "kill"),
     "apps.logs": ("logs",),
     "outputs.cp": ("cp",),

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from dorm.cli.apps.check import complete_file
+from dorm.cli.check import complete_file
 from tests.e2e import forked
 from tests.e2e.commands import done, environment
 from tests.e2e.local_up import Up, leaving_nothing, up
