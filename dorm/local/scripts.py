@@ -79,6 +79,7 @@ _BEFORE = ("exec", "time", "nohup", "command")
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _BETWEEN = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", "then", "do", "else"))
 _PATH = re.compile(r"(\.{1,2}|(\.{1,2}/|/|[\w.-]+/)[\w./+ -]*|[\w-]+\.[A-Za-z0-9]{1,8})")
+_MODULE = re.compile(r"\w+(\.\w+)*")
 _WORD = re.compile(r"[A-Za-z][\w-]{0,63}")
 _LONGEST_PATH = 500
 _WRITES = frozenset(
@@ -269,8 +270,10 @@ class _Reader:
                 return
 
     def _module(self, name: str, where: str, at: Path) -> None:
+        if _MODULE.fullmatch(name) is None:
+            return
         path = at.joinpath(*name.split("."))
-        found = next((one for one in (path.with_suffix(".py"), path / "__main__.py") if one.is_file()), None)
+        found = next((one for one in (path.with_suffix(".py"), path / "__main__.py") if _is_file(one)), None)
         if found is not None:
             self._file(found, at, [at])
         else:
@@ -293,7 +296,7 @@ class _Reader:
         if not script or _expands(script) or script.startswith("/"):
             return
         path = at / script
-        if not path.is_file():
+        if not _is_file(path):
             self._absent.setdefault(script, where)
             return
         if itself and not os.access(path, os.X_OK):
@@ -394,7 +397,7 @@ class _Reader:
     def _follow(self, path: Path, where: str, at: Path, roots: list[Path]) -> bool:
         """Read a module or a package of the folder; return whether it is there."""
         for one in (path.with_name(path.name + ".py"), path / "__init__.py"):
-            if one.is_file():
+            if _is_file(one):
                 self._local.setdefault(self._name(one), where)
                 self._due.append((one, at, roots))
                 return True
@@ -406,7 +409,7 @@ class _Reader:
             return
         full = os.path.normpath(at / path)
         target = path if path.startswith("/") else os.path.relpath(full, self._root)
-        there = os.path.lexists(full)
+        there = _is_there(full)
         if there or written or path.startswith("/"):
             self._paths.setdefault(Named(path, target, there, where, used, written))
 
@@ -417,6 +420,21 @@ def _without_prefix(words: list[str]) -> list[str]:
     if words[:1] == ["env"] and words[1:2] != ["-C"]:
         return _without_prefix(words[1:])
     return words
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is such a file; False for a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return os.path.lexists(path)
+    except ValueError:
+        return False
 
 
 def _starts(word: str) -> bool:

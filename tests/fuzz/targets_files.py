@@ -20,6 +20,7 @@ from agents.progress.file import ProgressFile
 from agents.runtime.interface import Key
 from dorm.core.snapshot import dump, load, restore
 from dorm.core.state import digest
+from dorm.local.scripts import read_program
 from events import subjects
 from events.archive.blocks import (
     HEAD_SIZE,
@@ -288,11 +289,40 @@ def _check_manifest(data: bytes) -> None:
     assert paths == sorted(set(paths))
 
 
+# --- programs -----------------------------------------------------------------------------------------------------------
+
+_TOKENS = (
+    "python", " train.py", "bash ", "-c ", "run.sh", "\n", "\\\n", "'", '"', "$", "`", "(", ")", "|", "&&", ";", "cd ", "..",
+    "/", "source ", "env ", "-C ", "=", "A=b ", "srun ", "-m ", "x.y", "-- ", "tee ", "> ", "#", "#SBATCH -n 2", "#!/bin/sh",
+    "\0", "\r\n", "import train", "from . import a", "from .... import b", "open('..')", "~", "*", "timeout 5 ", "a" * 600,
+    "../" * 40,
+)  # fmt: skip
+
+
+def _programs(source: Source) -> bytes:
+    """Return a command and two scripts, of words that mean something there."""
+    texts = ["".join(source.pick(_TOKENS) for _ in range(1 + source.below(10))) for _ in range(3)]
+    return spliced(source, "\x1e".join(texts).encode()) if source.one_in(3) else "\x1e".join(texts).encode()
+
+
+def _check_program(data: bytes) -> None:
+    """Check that reading ends, and stays within the folder."""
+    command, shell, python = [*data.split(b"\x1e"), b"", b""][:3]
+    folder = _folder() / "program"
+    folder.mkdir(exist_ok=True)
+    (folder / "run.sh").write_bytes(shell)
+    (folder / "train.py").write_bytes(python)
+    (_folder() / "outside.py").touch()
+    reading = read_program(command.decode("utf-8", "replace").split() or ["bash", "run.sh"], folder)
+    assert set(reading.scripts) <= {"run.sh", "train.py"}
+
+
 TARGETS = [
     Target("archive", 1, _archives, _check_archive),
     Target("block", 14, _changed_blocks, _check_block),
     Target("snapshot", 4, _changed_snapshots, _check_snapshot),
     Target("seal", 4, _seals, _check_seal),
     Target("progress", 6, _progress, _check_progress),
+    Target("program", 2, _programs, _check_program),
     Target("manifest", 2, _manifests, _check_manifest),
 ]
