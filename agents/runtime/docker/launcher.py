@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from agents.runtime import stopping
 from agents.runtime.docker import checkpoints, config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
@@ -21,6 +22,7 @@ from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
 
     from agents.runtime.interface import ContainerSpec
     from agents.runtime.run_dirs import RunDirs
@@ -104,8 +106,11 @@ class Launcher:
         return bool(config.differences(wanted, info, swap_limit=host.swap_limit))
 
     async def _make_dir(self, spec: ContainerSpec, owner: tuple[int, int]) -> None:
+        def fill(new: Path) -> None:
+            (new / stopping.FILE).write_text(spec.stop)
+
         make = partial(
-            self._dirs.make, spec.key, files=spec.files, owner=owner, workdir=spec.workdir, tenant=spec.tenant
+            self._dirs.make, spec.key, fill, files=spec.files, owner=owner, workdir=spec.workdir, tenant=spec.tenant
         )
         await self._on_disk(spec.key, self._dirs.work.run(spec.tenant, make))
 

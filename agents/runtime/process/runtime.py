@@ -30,7 +30,7 @@ import msgspec
 import structlog
 
 from agents import lease
-from agents.runtime import listeners
+from agents.runtime import listeners, stopping
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
     NOT_FOUND,
@@ -238,6 +238,7 @@ class ProcessRuntime:
 
         def fill(new: Path) -> None:
             (new / "tmp").mkdir(mode=0o700)
+            (new / stopping.FILE).write_text(spec.stop)
             records.write_launch(new, records.Launch(str(begins), spec.command, variables), self._log_cap, wanted)
             volumes.put(new, spec.mounts, mounting=volumes.may_mount())
 
@@ -284,7 +285,7 @@ class ProcessRuntime:
         return await asyncio.to_thread(self._dirs.identity)
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """Send SIGTERM to its process group, after `grace_s` SIGKILL to everything that it started."""
+        """Let its supervisor ask it, after `grace_s` SIGKILL to everything that it started."""
         loop = asyncio.get_running_loop()
         async with self._lock(key):  # not in the middle of a start
             found = await asyncio.to_thread(self._look, key)
