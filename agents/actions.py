@@ -359,5 +359,5 @@ class Actions:
                 code = await self._runtime.run(key, self.inside(key, tuple(spec.checkpoint)), spec.grace_s)
             if code:
                 _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
-        if await self._runtime.stop(key, spec.grace_s if spec else 10.0):
+        if await self._runtime.stop(key, spec.stop_s if spec else 10.0):
             await self._reporter.killed(key)

@@ -83,6 +83,7 @@ def container_spec(
         resources=spec.resources(),
         checkpoint_dir=checkpoint_dir,
         grace_s=spec.grace_s,
+        stop=f"{spec.stop_signal.signal} {spec.stop_signal.to} {spec.stop_signal.before_s:g}",
         devices=devices,
         files={**launch.files, **plan.files(spec, environment, f"{app_id}-{app.generation}")},
         mounts=(*mounts, *plan.mounts(environment)),

@@ -45,7 +45,7 @@ FILE = "stop"
 """The file in a container's folder, out of its reach, with how it is asked: `SIGNAL main|group BEFORE_SECONDS`."""
 DEFAULT = "SIGTERM main 0"
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
-"""Signals that an app may be asked with."""
+"""Those of `events.spec`, which a script outside the virtual environment can't import."""
 SHELLS = frozenset(("sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "ksh93", "mksh", "yash", "fish", "tcsh", "csh"))
 SETTLE_S = 1.0
 """Seconds that readers of a pipe get to read its end."""
@@ -163,9 +163,11 @@ class Stopping:
         first = next((one for one in live.values() if one.pid == main), None)
         # Without a main process, what is left below an asked one is that one's own.
         order = [first] if first is not None else [] if self.asked else _roots(live)
+        met = {one.pid for one in order}  # a table that was read while processes came and went may hold a circle
         for one in order:  # which grows meanwhile: a list, since a hostile tree may be deeper than a stack
             if one.id not in self.asked and (one.shell or not one.handles(self._number)):
-                order += [child for child in below.get(one.pid, ()) if not child.is_loader]
+                order += [child for child in below.get(one.pid, ()) if child.pid not in met and not child.is_loader]
+                met.update(child.pid for child in below.get(one.pid, ()))
         chosen, above = [], []
         passed = set()  # pids of processes at or below which somebody is asked
         for one in reversed(order):
@@ -187,14 +189,16 @@ class Stopping:
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
         self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2]
-        left = [
-            one
-            for one in _by_depth(live)
-            if one.id not in self._told
-            and one.id not in self.asked
-            and (now >= self._settled_at or not one.reads or one.state == "T")
-            and not self._belongs(one, live)
-        ]
+        ended = (*self._told, *self.asked)
+        busy = {one[0] for one in ended if one in live}  # pids of traps that run, and then of their commands
+        left = []
+        for one in _by_depth(live):
+            if one.id in self._told or one.id in self.asked:
+                continue
+            if one.parent in busy:
+                busy.add(one.pid)
+            elif now >= self._settled_at or not one.reads or one.state == "T":
+                left.append(one)
         self._told.update(dict.fromkeys(one.id for one in left))
         signals = []
         for one in left:
@@ -202,18 +206,6 @@ class Stopping:
             if one.state == "T":
                 signals.append((one.id, int(signal.SIGCONT)))
         return signals
-
-    def _belongs(self, process: Process, live: "dict[Id, Process]") -> bool:
-        """Return whether it was started by a process that had been told before, and has handled that: a trap's command."""
-        by_pid = {one.pid: one for one in live.values()}
-        above = by_pid.get(process.parent)
-        for _ in live:  # at most: pids in a table that was read while processes came and went may form a circle
-            if above is None:
-                break
-            if above.id in self._told or above.id in self.asked:
-                return True
-            above = by_pid.get(above.parent)
-        return False
 
 
 def _seconds(text: str) -> float:

@@ -23,7 +23,7 @@ from events.spec.provided.environment import check_environment, check_environmen
 from events.spec.provided.volumes import check_volumes, check_volumes_form
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
-from events.spec.spec import PARTS, AppSpec, CheckedSpec
+from events.spec.spec import PARTS, SIGNALS, AppSpec, CheckedSpec
 from events.spec.texts import check_texts
 
 LARGEST_SPEC = 256 * 1024
@@ -35,6 +35,8 @@ _FORMATS = {
     "engine": f"{', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
     "engine_options.rendezvous": "static or c10d",
     "placement": "spread or pack",
+    "stop_signal.signal": f"{', '.join(SIGNALS[:-1])} or {SIGNALS[-1]}",
+    "stop_signal.to": "main or group",
     "after[]": "the name or id of an app",
     "after[].app": "the name or id of an app",
     "after[].when": "completed, failed or ended",
@@ -55,6 +57,8 @@ def check_spec(document: object) -> CheckedSpec:
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
         raise SpecError(text, code="spec.not_a_map")
     document = as_map(document)
+    if isinstance(name := document.get("stop_signal"), str):
+        document = {**document, "stop_signal": {"signal": name}}
     _check_fields(document)
     check_volumes_form(document)
     check_environment_form(document)
