@@ -10,7 +10,7 @@ import pytest
 from agents.runtime.interface import ContainerSpec, Key, Refused
 from agents.runtime.process.runtime import ProcessRuntime
 from agents.runtime.process.times import read
-from tests.agents.harness import PATIENCE_S, ended, output
+from tests.agents.harness import PATIENCE_S, container_dir, ended, output
 from tests.agents.runtime.conformance import RuntimeConformance
 from tests.errors import raises
 
@@ -30,7 +30,7 @@ class TestProcessRuntime(RuntimeConformance):
 
     async def noted(self, runtime: Runtime, key: Key) -> None:
         """Wait until its supervisor has looked."""
-        index = runtime.run_dir(key).parent / "times"
+        index = container_dir(runtime, key) / "times"
         async with asyncio.timeout(PATIENCE_S):
             while not read(index.read_bytes())[1]:  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(0.05)

@@ -8,7 +8,7 @@ import pytest
 
 from agents.runtime.interface import Unavailable
 from events.workdir import File, Folder, Link, Manifest, Part, encode, hash_of, seal_blob
-from tests.agents.harness import ended, output
+from tests.agents.harness import container_dir, ended, output
 from tests.errors import raises
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class Workdirs:
                 said = await output(runtime, spec.key)
                 assert (seen.exit_code, said) == (0, b"shipped\n-rwxr-xr-x\nmine\ndata\nlatest\nmade\nrun.sh\n")
                 await runtime.remove(spec.key)
-                assert not runtime.run_dir(spec.key).parent.exists()
+                assert not container_dir(runtime, spec.key).exists()
 
     async def test_a_container_without_all_parts_is_not_started_and_leaves_nothing(self, harness: Harness) -> None:
         async with harness.opened() as runtime:
             spec = harness.spec("./run.sh", workdir=kept(runtime))
-            (runtime.run_dir(spec.key).parent.parent / "workdirs").rename(harness.checkpoint_root / "elsewhere")
+            (container_dir(runtime, spec.key).parent / "workdirs").rename(harness.checkpoint_root / "elsewhere")
             with raises(Unavailable, "container.folder.not_writable"):
                 await runtime.ensure(spec)
             assert not runtime.run_dir(spec.key).exists()
