@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +17,7 @@ from tests.agents.runtime.conformance import RuntimeConformance
 from tests.errors import raises
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from agents.runtime.interface import Runtime
     from tests.agents.harness import Harness
@@ -27,6 +29,32 @@ class TestProcessRuntime(RuntimeConformance):
     @pytest.fixture
     def harness(self, process_harness: Harness) -> Harness:
         return process_harness
+
+    @pytest.fixture
+    def deep(self) -> Callable[[Path], Runtime]:
+        return lambda root: ProcessRuntime("node", root)
+
+    def check_temporary(self, runtime: Runtime, key: Key, found: dict[str, object]) -> None:
+        folder = container_dir(runtime, key)
+        assert os.path.samefile(str(found["temporary"]), folder / "tmp"), (
+            "on the node's disk, removed with the container"
+        )
+        assert (found["private"], found["owner"]) == (0o700, os.getuid())
+        assert Path(str(found["temporary"])).parents[1].stat().st_mode & 0o777 == 0o700
+
+    async def test_the_folder_above_a_working_directory_is_empty(self, harness: Harness) -> None:
+        script = """
+            [ "$(pwd -P)" = "$(cd "$HOME" && pwd -P)" ] && [ "$(ls -A ..)" = run ] && [ "$(ls -A ../..)" = up ] || exit 9
+            echo first; echo mine > ../log; rm -rf ../tmp ../home; mkdir ../hash ../../lock; echo mine > ../../log
+            echo 1 >> "$DORM_PROGRESS"; mktemp > /dev/null && echo last
+        """
+        async with harness.opened() as runtime:
+            spec = harness.shell(script)
+            await runtime.ensure(spec)
+            assert (await ended(runtime, spec.key)).exit_code == 0
+            assert await output(runtime, spec.key) == b"first\nlast\n"
+            await runtime.remove(spec.key)
+            assert not container_dir(runtime, spec.key).exists()
 
     async def noted(self, runtime: Runtime, key: Key) -> None:
         """Wait until its supervisor has looked."""
