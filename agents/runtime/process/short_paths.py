@@ -190,7 +190,11 @@ def _remove_if_abandoned(path: Path) -> None:
             return
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its agent lives
         root = _target(_ROOT, folder)
-        if _is_at(folder, path) and (root is None or _read(Path(root, RECORD)) != str(path)):
+        if not _is_at(folder, path):
+            return
+        if root is None:
+            path.rmdir()  # an agent died when it had just made it; what is not empty is something else's
+        elif _read(Path(root, RECORD)) != str(path):
             delete(path)
     finally:
         os.close(folder)

@@ -233,10 +233,12 @@ def test_only_what_a_dead_agents_root_no_longer_names_is_removed(place: Path, tm
     half = place / "dorm-00000006"
     half.mkdir(mode=0o700)
     old(half)
-    foreign = place / "dorm-users"
-    foreign.mkdir()
-    old(foreign)
-    keep = {others, young, locked, foreign}
+    foreign, similar = place / "dorm-users", place / "dorm-00000008"
+    for folder in (foreign, similar):
+        folder.mkdir(mode=0o700)
+        (folder / "data").touch()
+        old(folder)
+    keep = {others, young, locked, foreign, similar}
     if os.geteuid() == 0:
         keep.add(left(7, root=False))
         os.chown(place / "dorm-00000007", OTHER_USER, OTHER_USER)
