@@ -151,7 +151,10 @@ class ShortPaths:
                 raise
             self._folder, self._path = folder, path
             return
-        raise OSError(errno.EACCES, f"none of {', '.join(map(str, PLACES))} takes a folder for short paths")
+        places = ", ".join(map(str, PLACES))
+        raise OSError(
+            errno.EACCES, f"none of {places} can hold its short path: let the agent write to one (chmod 1777)"
+        )
 
     def _restore(self, *, clean: bool) -> None:
         """Have a link for each container that was given one here; with `clean`, no other."""

@@ -208,7 +208,9 @@ async def test_only_a_place_where_nobody_can_exchange_it_is_used(
     good.mkdir()
     monkeypatch.setattr(short_paths, "PLACES", (shared, missing))
     async with process_harness.opened() as runtime:
-        with raises(Unavailable, "container.folder.not_writable", f"none of {shared}, {missing} takes a folder"):
+        with raises(
+            Unavailable, "container.folder.not_writable", f"none of {shared}, {missing} can hold its short path"
+        ):
             await runtime.ensure(process_harness.shell("true"))
         assert await runtime.list() == []
         monkeypatch.setattr(short_paths, "PLACES", (shared, missing, good))
