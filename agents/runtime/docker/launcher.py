@@ -75,12 +75,16 @@ class Launcher:
         info = await self._engine.inspect(name)
         folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
         outputs = await asyncio.to_thread(checkpoints.find, spec.outputs_dir, host.checkpoint_root)
-        work_dir = self._dirs.work_dir(spec.key)
-        wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), folder, outputs, work_dir)
+
+        def request() -> Json:
+            run_dir, work_dirs = self._dirs.run_dir(spec.key), self._dirs.work_dirs(spec.key)
+            return config.container_config(host, spec, run_dir, folder, outputs, work_dirs)
+
+        wanted = request()
         ours = info is not None and info["Config"]["Labels"] == {**info["Config"]["Labels"], **wanted["Labels"]}
         if info is not None and ours and self._is_outdated(spec.key, info, wanted, host):
             await self._discard(name, spec.key)
-            info = None
+            info, wanted = None, request()  # its folders were perhaps where an earlier release had them
         if info is None:
             await self._make_dir(spec, owner)
             try:

@@ -18,6 +18,7 @@ from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, l
 from tests.agents.killed_agent import start_and_kill
 from tests.agents.runtime.lease_conformance import LeaseConformance
 from tests.agents.runtime.output.conformance import OutputConformance
+from tests.agents.runtime.paths_conformance import PathsConformance
 from tests.agents.runtime.stopping_conformance import StoppingConformance
 from tests.agents.volumes.conformance import VolumesConformance
 from tests.errors import raises
@@ -40,7 +41,9 @@ def lines(written: bytes) -> list[bytes]:
     return [line for line in written.splitlines() if b"Terminated" not in line]
 
 
-class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance, StoppingConformance):
+class RuntimeConformance(
+    LeaseConformance, VolumesConformance, OutputConformance, PathsConformance, StoppingConformance
+):
     """The suite; subclasses add only marks and further tests."""
 
     # starting and ending
