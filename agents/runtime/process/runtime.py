@@ -140,7 +140,7 @@ class ProcessRuntime:
 
     def _release(self) -> None:
         used = True
-        with contextlib.suppress(Displaced):
+        with contextlib.suppress(Displaced, OSError):
             used = any(found.seen.state == "running" or found.supervisor for found in self._look_all())
         self._short.close(used=used)
 

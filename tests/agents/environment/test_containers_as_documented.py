@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.agents.harness import Harness, ended, output
-from tests.agents.runtime.paths_conformance import LONGEST
+from tests.agents.runtime.paths.conformance import LONGEST
 
 if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
