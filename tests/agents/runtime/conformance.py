@@ -18,12 +18,8 @@ from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, l
 from tests.agents.killed_agent import start_and_kill
 from tests.agents.runtime.lease_conformance import LeaseConformance
 from tests.agents.runtime.output.conformance import OutputConformance
-<<<<<<< HEAD
-from tests.agents.runtime.paths_conformance import PathsConformance
-from tests.agents.runtime.stopping_conformance import StoppingConformance
-=======
 from tests.agents.runtime.paths.conformance import PathsConformance
->>>>>>> w-paths
+from tests.agents.runtime.stopping_conformance import StoppingConformance
 from tests.agents.volumes.conformance import VolumesConformance
 from tests.errors import raises
 
