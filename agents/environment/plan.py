@@ -47,6 +47,11 @@ def key_of(spec: AppSpec, owner: str, base: str) -> str:
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=16).hexdigest()
 
 
+def variables(environment: Environment | None) -> Mapping[str, str]:
+    """Return Dorm's own variables that the builder sets."""
+    return {} if environment is None else {"DORM_ENVIRONMENT": f"{environment.target}/venv"}
+
+
 def mounts(environment: Environment | None) -> tuple[Mount, ...]:
     """Return how a container sees its environment, if that has its own path there."""
     if environment is None or environment.source == environment.target:

@@ -336,6 +336,13 @@ class ProcessRuntime:
         code = process.returncode or 0
         return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
 
+    async def variables(self, key: Key) -> dict[str, str]:
+        """Read its records."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is None or found.seen.state != "running":
+            raise KeyError(key)
+        return (await asyncio.to_thread(records.read_launch, self._dirs.container_dir(key))).environment
+
     async def runs(self, key: Key) -> bool:
         """Read its records."""
         found = await asyncio.to_thread(self._look, key)
