@@ -103,7 +103,7 @@ def test_torchrun_finds_the_variables_of_its_launcher() -> None:
 
 
 def test_variables_in_its_command_and_its_env_have_their_values() -> None:
-    fields = {
+    fields: dict[str, Any] = {
         "command": ["train", "--rank=$DORM_RANK", "${OUT}", "$HOME", "$LR", "$KEY", "$DORM_PROGRESS"],
         "resume": ["train", "--resume", "$DORM_CHECKPOINT_DIR"],
         "env": {"OUT": "$DORM_CHECKPOINT_DIR/$LR", "LR": "0.1", "OMP_NUM_THREADS": "$DORM_WORLD_SIZE"},

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL as PANEL
+from dorm.cli.authoring.fields import tell_findings
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
@@ -90,6 +91,7 @@ def submit(
     files = [(checked[index], specs[index]) for index in in_order(checked)]
     for one, file in files:
         _hint(one, file)
+        tell_findings(one)
     if dry_run:
         documents = [document_of(one) for one, _ in files]
         kind = Format.json if output is Format.json else Format.yaml

@@ -14,6 +14,8 @@ from dorm.cli.terminal import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from events.spec import AppSpec
+
 
 def complete_field(incomplete: str) -> list[str]:
     """Complete `--set` with the fields of a spec."""
@@ -93,3 +95,12 @@ class Given(NamedTuple):
             )
         found |= {"max_runtime": self.max_runtime} if self.max_runtime else {}
         return found | ({"after": list(self.after)} if self.after else {})
+
+
+def tell_findings(spec: AppSpec) -> None:
+    """Print what its author should look at before it runs.  Raises SpecError."""
+    from events.spec.variables import check_names, findings
+
+    check_names(spec)
+    for one in findings(spec):
+        say(f"note: {spec.name}: {one.text}", error=True)

@@ -11,7 +11,17 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
+from dorm.cli.authoring.fields import (
+    After,
+    Env,
+    EnvFiles,
+    Given,
+    MaxRuntime,
+    Requirements,
+    Settings,
+    Volumes,
+    tell_findings,
+)
 from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
@@ -123,8 +133,10 @@ def run_sweep(
     document, command = document_of(words, typed, given)
     if name is not None:
         document["name"] = name
+    sweep = _expanded(document, most)
+    tell_findings(sweep.specs[0])
     if dry_run:
-        _show_specs(_expanded(document, most), output)
+        _show_specs(sweep, output)
         return
     made = _Made(document, command, name is not None, base_of(words), most)
     run(_run(made, wait, output, (url, cluster, user)))
@@ -171,7 +183,6 @@ async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None,
     from dorm.cli.swept.waiting import until_all_ended
 
     url, cluster, user = where
-    _expanded(made.document, made.most)  # Whatever is wrong with it is said before anything is connected to.
     async with client(url, cluster, user=user) as connected:
         sweep = await _ready(connected, made, target(url, cluster).url)
         with stops() as signals:

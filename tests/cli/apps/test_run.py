@@ -13,10 +13,12 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from events.spec import SpecError
 from tests.e2e import forked
 from tests.e2e.commands import DORM, done, environment
 from tests.e2e.local_up import Up, leaving_nothing, named, up
 from tests.e2e.story import until
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -289,3 +291,48 @@ async def test_on_a_terminal_ctrl_c_asks_and_the_output_continues_through_a_resi
         terminal.type(b"c\n")
         await terminal.until("is cancelled")
         assert await asyncio.wait_for(terminal.process.wait(), 30) == 130
+
+
+async def test_variables_in_a_list_have_their_values_and_what_no_shell_reads_is_said(
+    cluster: Up, project: Path
+) -> None:
+    (project / "write.py").write_text(
+        "import os, sys, time\nos.makedirs(sys.argv[1])\nopen(sys.argv[1] + '/result', 'w').write(' '.join(sys.argv[2:]))\n"
+        "open(os.environ['DORM_PROGRESS'], 'a').write('{\"step\": %s, \"checkpoint\": %s}\\n' % (sys.argv[3], sys.argv[3]))\n"
+        "time.sleep(600)\n"
+    )
+    (project / "write.yaml").write_text(
+        "name: write\nworkdir: .\ndemand: {cpu: 250m}\nenv: {RUN: '$DORM_OUTPUTS/run-$DORM_RANK'}\ngrace: 30s\n"
+        "command: [python3, write.py, '${RUN}', $HOME, '$DORM_GENERATION', $$RUN]\n"
+        "resume: [python3, write.py, '${RUN}-again', $$LR, $DORM_GENERATION]\n"
+        "checkpoint: [cp, $RUN/result, '$DORM_CHECKPOINT_DIR/saved-${DORM_SLOT}']\n"
+    )
+    code, _, err = await dorm_in(project, cluster.home, "submit", "write.yaml")
+    assert code == 0, err
+    assert "note: write: command[3]: $HOME stays as it is" in " ".join(err.split())
+    async with cluster.client() as client:
+        app = named(await client.state(), "write")
+
+        def written(name: str) -> list[str]:
+            return [path.read_text() for path in cluster.home.rglob(name) if app.id in str(path)]
+
+        await until(client, lambda s: s.apps[app.id].step == 1, "it has started")
+        assert written("run-0/result") == ["$HOME 1 $RUN"]
+        await done(cluster.home, "restart", "write")
+        await until(client, lambda s: s.apps[app.id].step == 2, "it has resumed")
+        assert written("saved-0") == ["$HOME 1 $RUN"]
+        assert written("run-0-again/result") == ["$$LR 2"]
+        await done(cluster.home, "cancel", "write", "--wait")
+
+
+async def test_a_variable_that_no_container_has_is_refused(cluster: Up, project: Path) -> None:
+    spec = "{name: typo, command: [python3, fail.py, $DORM_OUTPUT], demand: {cpu: 1}}"
+    (project / "typo.yaml").write_text(spec)
+    for words in (("submit", "typo.yaml"), ("run", "--", "python3", "fail.py", "$DORM_OUTPUT")):
+        code, out, err = await dorm_in(project, cluster.home, *words)
+        assert (code, out) == (2, "")
+        assert "did you mean DORM_OUTPUTS?" in err
+        assert "[spec.command.unknown_variable]" in err
+    async with cluster.client() as client:
+        with raises(SpecError, "spec.command.unknown_variable"):
+            await client.submit(yaml.safe_load(spec))
