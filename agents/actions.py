@@ -109,7 +109,7 @@ class Actions:
 
     def _builds(self, key: Key, tasks: asyncio.TaskGroup) -> bool:
         app = self._desired.apps.get(key.app)
-        needed = app is not None and app.spec.needs_environment
+        needed = app is not None and self._environments.of(app.spec, app.owner) is not None
         return needed and self._building.waits(key, self._runtime.run_dir(key), tasks)
 
     def kill_what_stops(self, tasks: asyncio.TaskGroup) -> None:
@@ -245,7 +245,8 @@ class Actions:
             await self._reporter.refused(key, "unknown", str(error))
         else:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
-            if seen.state == "running" and key not in self._desired.started and not app.spec.needs_environment:
+            builds = self._environments.of(app.spec, app.owner) is not None
+            if seen.state == "running" and key not in self._desired.started and not builds:
                 await self._reporter.started(seen)
 
     async def _bring_origin(self, name: str, app: DesiredApp) -> None:

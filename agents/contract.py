@@ -76,6 +76,7 @@ def container_spec(
         **_volumes(spec, mounts),
         **({"DORM_MEMBERS": f"{run_dir}/{MEMBERS_FILE}"} if app.live else {}),
         **({"DORM_BATCH": f"{run_dir}/{BATCH_FILE}"} if app.batch_size else {}),
+        **({"DORM_PYTHON": spec.python} if spec.python.startswith("/") else {}),
     }
     own = {name: text for name, text in {**spec.env, **given}.items() if name.startswith("DORM_")}
     own |= {"DORM_PROGRESS": f"{run_dir}/{PROGRESS_FILE}", **plan.variables(environment)}

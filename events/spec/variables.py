@@ -144,7 +144,7 @@ def names_for(spec: AppSpec) -> frozenset[str]:
     own = [*_ALWAYS, *_OF_ENGINES.get(spec.engine, ())]
     own += ["DORM_MEMBERS"] if spec.elastic == "live" else []
     own += ["DORM_BATCH"] if spec.batch is not None else []
-    own += ["DORM_ENVIRONMENT"] if spec.needs_environment else []
+    own += ["DORM_ENVIRONMENT"] if spec.builds else []
     own += ["DORM_PYTHON"] if spec.python.startswith("/") else []
     own += [volume.variable for volume in volumes_of(spec.volumes)]
     return frozenset(own) | own_names(spec.env)

@@ -20,6 +20,7 @@ from dorm.cli.authoring.fields import (
     Settings,
     Volumes,
     tell_findings,
+    tell_left_out,
 )
 from dorm.cli.connect import ClusterName, Url, User, client, complete_app, complete_engine, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
@@ -162,10 +163,12 @@ def run_app(
         spec = document(typed, typed.name or made_name(typed.words))
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
-    tell_findings(check_spec(spec))
+    checked = check_spec(spec)
+    tell_findings(checked)
     if dry_run:
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
+    tell_left_out(checked)
     code = run(_run(typed, detach, output, (url, cluster, user)))
     if code:
         raise typer.Exit(code)

@@ -21,6 +21,7 @@ from dorm.cli.authoring.fields import (
     Settings,
     Volumes,
     tell_findings,
+    tell_left_out,
 )
 from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
@@ -138,6 +139,8 @@ def run_sweep(
     if dry_run:
         _show_specs(sweep, output)
         return
+    if command is not None:
+        tell_left_out(sweep.specs[0])
     made = _Made(document, command, name is not None, base_of(words), most)
     run(_run(made, wait, output, (url, cluster, user)))
 
@@ -207,14 +210,18 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     node could not run it."""
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
-    from dorm.local.commands import check_nodes
+    from dorm.local.commands import check_nodes, with_shell_python
     from events.spec.sweeps.expanding import digest_of
 
     state, document = await connected.state(), made.document
     if made.command is not None:
         local = check_nodes(made.command, state.nodes.values(), url)
-        document = {**document, "command": spec_of(made.command, local=local)["command"]}
+        made_here = spec_of(made.command, local=local)
+        document = {**document, "command": made_here["command"], "python": made_here.get("python", "")}
     sweep = _expanded(document, made.most)
+    if made.command is None:
+        spec = await asyncio.to_thread(with_shell_python, sweep.specs[0], state.nodes.values(), url)
+        document = {**document, **({"python": spec.python} if spec.python else {})}
     shipped = await with_workdir(connected, sweep.specs[0], made.base)
     if shipped is not sweep.specs[0]:
         document = {**document, "workdir": msgspec.to_builtins(shipped.workdir)}
