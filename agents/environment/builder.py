@@ -155,7 +155,7 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
     pip = base["ensurepip"] or (sees and base["pip"])
     # A virtual environment passes on the packages of the Python that it was made from, and not its own.
     options = ["--system-site-packages"] if sees and not base["venv"] else []
-    options += [] if base["ensurepip"] else ["--without-pip"]
+    options += [] if base["ensurepip"] and not (sees and base["pip"]) else ["--without-pip"]
     run([python, "-m", "venv", *options, venv], environment, shown=" ".join([python, "-m", "venv", *options]))
     if sees:
         build_on(venv, python, base["sites"] if base["venv"] else [])
@@ -222,16 +222,22 @@ def build_on(venv: str, python: str, sites: "list[str]") -> None:
     programs = os.path.dirname(python)
     if programs in SEARCHED.split(":"):
         return
-    interprets = re.compile(rb"#!" + re.escape(os.fsencode(programs)) + rb"/python[0-9.]*[ \t]*\n")
+    # The second form is pip's for paths that are long or have a space.
+    named = re.escape(os.fsencode(programs)) + rb"/python[0-9.]*"
+    interprets = re.compile(
+        rb"#!" + named + rb"[ \t]*\n|#!/bin/sh\n'''exec' \"?" + named + rb"\"? \"\$0\" \"\$@\"\n' '''\n"
+    )
+    start = b"#!/bin/sh\n'''exec' \"" + os.fsencode(own) + b'" "$0" "$@"\n\' \'\'\'\n'
     for name in os.listdir(programs):
         path, mine = os.path.join(programs, name), os.path.join(venv, "bin", name)
         if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_PROGRAM or os.path.lexists(mine):
             continue
         with open(path, "rb") as file:
             text = file.read()
-        if interprets.match(text):
+        found = interprets.match(text)
+        if found:
             with open(mine, "wb") as file:
-                file.write(interprets.sub(b"#!" + os.fsencode(own).replace(b"\\", rb"\\") + b"\n", text, count=1))
+                file.write(start + text[found.end() :])
             os.chmod(mine, 0o755)
 
 

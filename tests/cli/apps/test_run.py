@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import os
 import pty
+import pwd
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -336,3 +339,61 @@ async def test_a_variable_that_no_container_has_is_refused(cluster: Up, project:
     async with cluster.client() as client:
         with raises(SpecError, "spec.command.unknown_variable"):
             await client.submit(yaml.safe_load(spec))
+
+
+async def test_every_command_of_a_shell_gets_its_python(cluster: Up, project: Path) -> None:
+    venv = project.parent / "a venv"
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    shell = environment(cluster.home)
+    shell["PATH"] = f"{venv / 'bin'}:{shell['PATH']}"
+    (project / "which.py").write_text("import os, sys\nprint(sys.prefix, os.environ['VIRTUAL_ENV'])\n")
+    (project / "which.sh").write_text("python which.py\n")
+    (project / "which.yaml").write_text("{name: filed, workdir: ., command: [python3, which.py], demand: {cpu: 250m}}")
+
+    async def said(*words: str) -> str:
+        code, out, err = await forked.command(words, shell, b"", 60.0, project)
+        assert code == 0, err
+        return out.decode()
+
+    for command in (("python", "which.py"), ("bash", "which.sh"), ("sh", "-c", "python3 which.py"), ("./which.sh",)):
+        (project / "which.sh").chmod(0o755)
+        if command == ("./which.sh",):
+            (project / "which.sh").write_text("#!/bin/sh\npython which.py\n")
+        assert await said("run", "--cpu", "250m", "--", *command) == f"{venv} {venv}\n"
+    await said("submit", "--wait", "which.yaml")
+    assert await said("logs", "filed") == f"{venv} {venv}\n"
+    assert f"Python {venv}/bin/python3" in " ".join((await said("describe", "filed")).split())
+    await said("sweep", "run", "--wait", "--array", "1", "--name", "swept", "--cpu", "250m", "--", "bash", "which.sh")
+    assert await said("logs", "swept-0000") == f"{venv} {venv}\n"
+
+
+async def test_a_python_that_a_node_does_not_have_fails_by_name(cluster: Up, project: Path) -> None:
+    spec = {"name": "gone", "command": ["true"], "demand": {"cpu": 1}, "python": "/no/python", "retries": {"limit": 0}}
+    async with cluster.client() as client:
+        app = await client.submit(spec)
+        state = await until(client, lambda s: bool(s.apps[app.id].ended), "it fails")
+    assert "has no Python at /no/python" in state.apps[app.id].end_reason
+
+
+async def test_variables_of_the_shell_are_passed_by_name_and_others_are_named(cluster: Up, project: Path) -> None:
+    (project / "env.py").write_text(
+        "import getpass, os\nfrom os import environ\n"
+        "print(environ['WANDB_MODE'], environ.get('HF_HOME'), getpass.getuser(), environ['USER'])\n"
+    )
+    shell = {
+        **{name: text for name, text in environment(cluster.home).items() if name != "PYTHONPATH"},
+        "WANDB_MODE": "offline",
+        "HF_HOME": "/data/hf",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    words = ("run", "--env", "WANDB_MODE", "--", "python3", "env.py")
+    code, out, err = await forked.command(words, shell, b"", 60.0, project)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert (code, out.decode()) == (0, f"offline None {user} {user}\n")
+    notes = [line for line in err.decode().splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: HF_HOME, CUDA_VISIBLE_DEVICES are set in this shell and not in the app's environment: --env HF_HOME passes it; "
+        "--gpu N gives it GPUs"
+    ]
+    code, _, err = await forked.command(("run", "--env", "NO_SUCH", "--", "true"), shell, b"", 60.0, project)
+    assert (code, b"--env: 'NO_SUCH' has no value" in err) == (2, True)
