@@ -328,6 +328,11 @@ class Runtime(Protocol):
         such command.  KeyError if no such container runs."""
         ...
 
+    async def variables(self, key: Key) -> dict[str, str]:
+        """Return the environment variables that its program was started with, in Docker with those of its image.
+        KeyError if no such container runs."""
+        ...
+
     async def runs(self, key: Key) -> bool:
         """Return whether it runs, if the engine can tell at once; False for an unknown key."""
         ...

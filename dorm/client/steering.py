@@ -18,6 +18,7 @@ from events.codec import decode
 from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised, Round
 from events.spec import AppSpec, SpecError
 from events.spec.editing import differing, fingerprint
+from events.spec.variables import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +49,12 @@ async def edit(
     def check() -> None:
         check_editable(app)
         check_unchanged(app, basis)
-        if not differing(app.owners_spec, spec_of(document, app)).all:
+        edited = spec_of(document, app)
+        changed = differing(app.owners_spec, edited).all
+        if not changed:
             raise SpecError(f"the spec is the one that {app.name} has", code="edit.no_change")
+        if not {"command", "resume", "checkpoint", "env"}.isdisjoint(changed):
+            check_names(edited)
 
     _or_refused(check)
     return await _ask(client, AppEditRequested(app=app.id, spec=document, made_from=basis), app, answer_timeout)

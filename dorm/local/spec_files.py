@@ -15,6 +15,7 @@ from dorm.local.spec_includes import ENV_FILE_SCHEMA, REQUIREMENTS_FILE_SCHEMA, 
 from events.errors import code_of
 from events.spec import LARGEST_SPEC, CheckedSpec, SpecError, check_spec, spec_schema
 from events.spec.sweeps.expanding import is_sweep
+from events.spec.variables import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +121,8 @@ def load_spec(
         if isinstance(document, dict):
             folder = Path() if str(path) == "-" else path.parent
             document = included({**document, **(changes or {})}, folder, note)
-        return check_spec(document)
+        spec = check_spec(document)
+        check_names(spec)
+        return spec
     except SpecError as error:
         raise error.within(name) from None

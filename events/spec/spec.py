@@ -376,6 +376,12 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return _seconds(self.max_runtime) if self.max_runtime != "" else None
 
     @property
+    def builds(self) -> bool:
+        """Whether packages or commands of its own are built on each node; the path of a Python alone builds nothing on nodes
+        that run plain processes."""
+        return bool(self.requirements or self.setup or (self.python and not self.python.startswith("/")))
+
+    @property
     def needs_environment(self) -> bool:
         """Whether something has to be built before its command can run."""
         return bool(self.requirements or self.setup or self.python)

@@ -138,7 +138,9 @@ def container_config(
         )
     environment = {
         "HOME": RUN_MOUNT,
-        "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass looks here first
+        # The user has no entry in the image's passwd, and getpass looks here first.
+        "LOGNAME": "dorm",
+        "USER": "dorm",
         **spec.env,
         # A container without GPUs gets none, regardless of its image and of the engine's default runtime.
         **({} if spec.devices else {"NVIDIA_VISIBLE_DEVICES": "void"}),

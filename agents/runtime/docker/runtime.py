@@ -383,6 +383,11 @@ class DockerRuntime:
             log.warning("a command in a container failed", key=key, command=command, code=code, output=output)
         return code
 
+    async def variables(self, key: Key) -> dict[str, str]:
+        """Ask the engine."""
+        given = (await self._running(key))["Config"].get("Env") or ()
+        return dict(one.partition("=")[::2] for one in given)
+
     async def runs(self, key: Key) -> bool:
         """Ask the engine."""
         with contextlib.suppress(KeyError):

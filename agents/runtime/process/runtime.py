@@ -9,8 +9,9 @@ finds it again with its state and exit code.  One small supervisor for each cont
 and its records (`agents.runtime.process.records`) ensure this.  The supervisors also enforce the node's lease, and no program
 outlives its supervisor.
 
-A program's PATH starts with the folder of the agent's own interpreter, so `python3` is that one, with its packages.  Do not
-run the agent under an init system that kills its whole control group with it.
+A program's PATH starts with the folder of the Python that its app names by a path (`DORM_PYTHON`), else with that of the
+agent's own interpreter, so `python3` is that one, with its packages.  Do not run the agent under an init system that kills its
+whole control group with it.
 """
 
 from __future__ import annotations
@@ -162,12 +163,14 @@ class ProcessRuntime:
         """Start it unless it was started before.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
         await self._check_tenant(spec)
+        await self._check_python(spec)
         return await self._inflight.run(self._ensure(spec, files or {}))
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Make its folder.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
         await self._check_tenant(spec)
+        await self._check_python(spec)
         await self._inflight.run(self._create(spec, spec_hash(spec)))
 
     async def _check_tenant(self, spec: ContainerSpec) -> None:
@@ -189,6 +192,17 @@ class ProcessRuntime:
                 f"node {self.node} runs plain processes, which can read each other's files, and serves {served} only: use "
                 f"Docker there, or trust all apps with --trust-apps{instead}",
                 code="container.tenant.not_served",
+            )
+
+    async def _check_python(self, spec: ContainerSpec) -> None:
+        """Raises `Refused` if the app names a Python that this machine does not have."""
+        python = spec.env.get(records.PYTHON, "")
+        if python and not await asyncio.to_thread(os.access, python, os.X_OK):
+            raise Refused(
+                "command",
+                f"node {self.node} has no Python at {python}: name another one in `python`, such as '3.12' (`dorm nodes -o "
+                "wide`), or leave it out for the node's own",
+                code="container.python.not_found",
             )
 
     async def _create(self, spec: ContainerSpec, wanted: str) -> None:
@@ -250,7 +264,13 @@ class ProcessRuntime:
         run, short, made = self._dirs.run_dir(spec.key), self._short.make(folder), False
         variables = records.environment(
             spec,
-            {"PATH": _DEFAULT_PATH, "HOME": str(short / RUN), "LANG": "C.UTF-8", "TMPDIR": str(short / "tmp")},
+            {
+                **records.of_machine(),
+                "PATH": _DEFAULT_PATH,
+                "HOME": str(short / RUN),
+                "LANG": "C.UTF-8",
+                "TMPDIR": str(short / "tmp"),
+            },
             {
                 "PATH": str(Path(sys.executable).parent),
                 "DORM_PROGRESS": str(run / PROGRESS_FILE),
@@ -372,6 +392,13 @@ class ProcessRuntime:
             await asyncio.wait((command_ends, container_ends))
         code = process.returncode or 0
         return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
+
+    async def variables(self, key: Key) -> dict[str, str]:
+        """Read its records."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is None or found.seen.state != "running":
+            raise KeyError(key)
+        return (await asyncio.to_thread(records.read_launch, self._dirs.container_dir(key))).environment
 
     async def runs(self, key: Key) -> bool:
         """Read its records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
 from pathlib import Path
@@ -11,7 +12,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL as PANEL
-from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.authoring.fields import tell_findings
+from dorm.cli.connect import AppName, ClusterName, Url, User, client, target
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.swept.lines import SweepArgument
@@ -81,6 +83,7 @@ def submit(
     from dorm.cli.apps.waiting import reporting_missing_master
     from dorm.cli.project.shipping import with_workdir
     from dorm.core.query.views import app_row
+    from dorm.local.commands import with_shell_python
     from dorm.local.spec_files import load_spec
     from events.spec import document_of
     from events.spec.gates import in_order
@@ -90,6 +93,7 @@ def submit(
     files = [(checked[index], specs[index]) for index in in_order(checked)]
     for one, file in files:
         _hint(one, file)
+        tell_findings(one)
     if dry_run:
         documents = [document_of(one) for one, _ in files]
         kind = Format.json if output is Format.json else Format.yaml
@@ -98,9 +102,10 @@ def submit(
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            apps = []
+            apps, nodes = [], (await connected.state()).nodes.values()
             for one, file in files:
-                app = await _submit(connected, await with_workdir(connected, one, file.absolute().parent), file, id)
+                spec = await asyncio.to_thread(with_shell_python, one, nodes, target(url, cluster).url)
+                app = await _submit(connected, await with_workdir(connected, spec, file.absolute().parent), file, id)
                 apps.append(app)
                 if output not in (Format.json, Format.yaml) and not wait:
                     console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))

@@ -10,7 +10,18 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL
-from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
+from dorm.cli.authoring.fields import (
+    After,
+    Env,
+    EnvFiles,
+    Given,
+    MaxRuntime,
+    Requirements,
+    Settings,
+    Volumes,
+    tell_findings,
+    tell_left_out,
+)
 from dorm.cli.connect import ClusterName, Url, User, client, complete_app, complete_engine, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
@@ -152,10 +163,12 @@ def run_app(
         spec = document(typed, typed.name or made_name(typed.words))
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
-    check_spec(spec)
+    checked = check_spec(spec)
+    tell_findings(checked)
     if dry_run:
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
+    tell_left_out(checked)
     code = run(_run(typed, detach, output, (url, cluster, user)))
     if code:
         raise typer.Exit(code)

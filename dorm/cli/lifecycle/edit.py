@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.authoring.fields import complete_field
+from dorm.cli.authoring.fields import complete_field, tell_findings
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
@@ -119,6 +119,8 @@ async def _edit(
     if after is None or changes is None or not changes.all:
         console.print(Text(f"nothing to change: {found.name} has this spec already"))
         return
+    if not {"command", "resume", "checkpoint", "env"}.isdisjoint(changes.all):
+        tell_findings(after)
     planned = _planned(state, found, after) if not found.ended else None
     if output in (Format.json, Format.yaml) and dry_run:
         show_document(_document(found, before, after, changes, planned), output)

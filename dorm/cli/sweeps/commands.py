@@ -11,7 +11,18 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
+from dorm.cli.authoring.fields import (
+    After,
+    Env,
+    EnvFiles,
+    Given,
+    MaxRuntime,
+    Requirements,
+    Settings,
+    Volumes,
+    tell_findings,
+    tell_left_out,
+)
 from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
@@ -123,9 +134,13 @@ def run_sweep(
     document, command = document_of(words, typed, given)
     if name is not None:
         document["name"] = name
+    sweep = _expanded(document, most)
+    tell_findings(sweep.specs[0])
     if dry_run:
-        _show_specs(_expanded(document, most), output)
+        _show_specs(sweep, output)
         return
+    if command is not None:
+        tell_left_out(sweep.specs[0])
     made = _Made(document, command, name is not None, base_of(words), most)
     run(_run(made, wait, output, (url, cluster, user)))
 
@@ -171,7 +186,6 @@ async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None,
     from dorm.cli.swept.waiting import until_all_ended
 
     url, cluster, user = where
-    _expanded(made.document, made.most)  # Whatever is wrong with it is said before anything is connected to.
     async with client(url, cluster, user=user) as connected:
         sweep = await _ready(connected, made, target(url, cluster).url)
         with stops() as signals:
@@ -196,14 +210,18 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     node could not run it."""
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
-    from dorm.local.commands import check_nodes
+    from dorm.local.commands import check_nodes, with_shell_python
     from events.spec.sweeps.expanding import digest_of
 
     state, document = await connected.state(), made.document
     if made.command is not None:
         local = check_nodes(made.command, state.nodes.values(), url)
-        document = {**document, "command": spec_of(made.command, local=local)["command"]}
+        made_here = spec_of(made.command, local=local)
+        document = {**document, "command": made_here["command"], "python": made_here.get("python", "")}
     sweep = _expanded(document, made.most)
+    if made.command is None:
+        spec = await asyncio.to_thread(with_shell_python, sweep.specs[0], state.nodes.values(), url)
+        document = {**document, **({"python": spec.python} if spec.python else {})}
     shipped = await with_workdir(connected, sweep.specs[0], made.base)
     if shipped is not sweep.specs[0]:
         document = {**document, "workdir": msgspec.to_builtins(shipped.workdir)}

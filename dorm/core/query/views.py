@@ -151,7 +151,7 @@ def _early_end(app: App) -> str:
 
 def _builds(app: App) -> str:
     """Return what an app does that has its place and has not started, if that may take long."""
-    waits = app.spec.needs_environment and app.phase in ("starting", "adjusting")
+    waits = app.spec.builds and app.phase in ("starting", "adjusting")
     released = app.current is not None and bool(app.current.released_at) and not app.current.started_at
     return "builds its environment where it is not there yet" if waits and released else ""
 

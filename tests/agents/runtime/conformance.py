@@ -303,6 +303,20 @@ class RuntimeConformance(
         assert "AGENT_SECRET" not in inside
         assert "hush" not in inside.values()
 
+    async def test_the_variables_of_a_running_container_can_be_asked_for(
+        self, harness: Harness, runtime: Runtime
+    ) -> None:
+        spec = harness.shell("exec sleep 600")
+        env = {**spec.env, "DORM_OUTPUTS": "/results of/a=b", "LINES": "two\nlines"}
+        spec = msgspec.structs.replace(spec, env=env)
+        await runtime.ensure(spec)
+        found = await runtime.variables(spec.key)
+        assert {name: found[name] for name in env} == env
+        assert found["DORM_PROGRESS"] == f"{runtime.run_mount(spec.key)}/{PROGRESS_FILE}"
+        await runtime.stop(spec.key, 0.0)
+        with pytest.raises(KeyError):
+            await runtime.variables(spec.key)
+
     async def test_progress_is_read_from_outside(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell('echo "{\\"step\\": 1}" >> "$DORM_PROGRESS" && echo ready; exec sleep 600')
         await runtime.ensure(spec)

@@ -43,6 +43,7 @@ def test_the_whole_configuration_that_the_engine_gets() -> None:
             "HOME=/dorm/run",
             "LOGNAME=dorm",
             "TINI_KILL_PROCESS_GROUP=1",
+            "USER=dorm",
         ],
         "User": "65534:65534",
         "Labels": {
