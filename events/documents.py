@@ -5,16 +5,18 @@ text belongs (`command`, `env`), a scalar without quotes is the text as it was t
 and what readers of YAML disagree about is refused.  Keys are always texts.  Dates are texts everywhere.
 
 read       a text into maps, lists and scalars, with the lines of its fields.  Start here
+read_json  the same for JSON, which has types of its own
 Shape      what belongs at each place: made from a type by `shape_of`
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from datetime import date, time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import yaml
@@ -22,9 +24,6 @@ import yaml
 from events.quantities import short
 from events.spec.faults import SpecError
 from events.spec.groups import setting
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MOST_VALUES = 100_000
 """Values in a document with its aliases expanded: a few lines of YAML can expand to more than any memory holds."""
@@ -44,6 +43,7 @@ _FLOAT = re.compile(
 _SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TOML_TOKEN = re.compile(r"(?<![^\s=,\[])[-+0-9][0-9A-Za-z_:.+-]*(?: [0-9]{2}:[0-9][0-9:.Z+-]*)?(?=[\s,\]}#]|$)")
 
 
@@ -55,19 +55,25 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     flags: bool = False
     nulls: bool = True
     """Whether `null` and `~` stand for nothing, not for themselves."""
-    fields: Mapping[str, Shape] = {}
+    fields: dict[str, Shape] = {}
     """Of a map with known keys."""
     values: Shape | None = None
     """Of a map with any keys."""
     items: Shape | None = None
     """Of a list."""
     settings: bool = False
-    """A value that keeps its text, as the parameters of sweeps do: also a list or a map is one, if it stands on one line."""
+    """A value that keeps its text, as the parameters of sweeps do: also a list or a map is one, if it stands on one line and
+    the shape has no `items` or `fields` for it."""
 
     @property
     def plain(self) -> bool:
         """Whether a scalar here is the text that was typed."""
         return self.texts and not self.numbers and not self.flags
+
+    @property
+    def whole(self) -> bool:
+        """Whether also a list or a map is one value here."""
+        return self.settings and not self.items and not self.fields
 
     def of(self, key: str) -> Shape:
         """Return the shape of a map's value."""
@@ -153,7 +159,12 @@ def _key_of(node: yaml.MappingNode, rest: str) -> tuple[tuple[yaml.Node, yaml.No
     for key, value in node.value:
         for name in {key.value, short(key.value), short(key.value)[1:-1]} if isinstance(key, yaml.ScalarNode) else ():
             after = rest[len(name) :]
-            if name and rest.startswith(name) and after[:1] in ("", ".", "[") and (best is None or len(after) < len(best[1])):
+            if (
+                name
+                and rest.startswith(name)
+                and after[:1] in ("", ".", "[")
+                and (best is None or len(after) < len(best[1]))
+            ):
                 best = (key, value), after.removeprefix(".")
     return best
 
@@ -162,7 +173,7 @@ def read(text: str, shape: Shape = ANY, *, toml: bool = False) -> Document:
     """Return what a text says.  Raises SpecError, with the line."""
     try:
         if toml:
-            document = Document(_Toml(text).read(shape))
+            document = Document(_Typed(text).read(tomllib.loads(text, parse_float=_kept), shape))
         else:
             reading = _Reading(text)
             root = reading.composed()
@@ -181,6 +192,13 @@ def read(text: str, shape: Shape = ANY, *, toml: bool = False) -> Document:
         kind = "TOML" if toml else "YAML"
         raise SpecError(f"not {kind}: {' '.join(str(error).split())}", code=f"file.not_{kind.lower()}") from None
     return document
+
+
+def read_json(body: bytes, shape: Shape = ANY) -> Any:
+    """Return what a JSON document says.  Texts need quotes; parameters of sweeps (`Shape.settings`) keep the text of numbers.
+
+    Raises msgspec.DecodeError, RecursionError, SpecError."""
+    return _Typed().read(_json.decode(body), shape)
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
@@ -206,10 +224,14 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (as in its base class)
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        tag = self.peek_event().tag
+        tag = self.peek_event().tag  # type: ignore[no-untyped-call]
         node: yaml.ScalarNode = super().compose_scalar_node(anchor)
         if tag == _STR:
             node.style = "'"  # `!!str 50` is as good as quotes.
+        if node.style == '"' and _SURROGATE.search(node.value):
+            # JSON writes a character beyond 2^16 as two escapes, which a reader of YAML leaves apart.
+            with contextlib.suppress(UnicodeDecodeError):
+                node.value = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         return node
 
 
@@ -225,7 +247,7 @@ class _Reading:
 
     def composed(self) -> yaml.Node | None:
         try:
-            return self._loader.get_single_node()  # type: ignore[no-any-return]
+            return self._loader.get_single_node()
         finally:
             self._loader.dispose()
 
@@ -244,7 +266,7 @@ class _Reading:
         return made
 
     def _value(self, node: yaml.Node, shape: Shape) -> Any:
-        if shape.settings and isinstance(node, yaml.CollectionNode):
+        if shape.whole and isinstance(node, yaml.CollectionNode):
             return self._written(node)
         if isinstance(node, yaml.ScalarNode):
             if node.tag != _STR:
@@ -263,7 +285,7 @@ class _Reading:
         try:
             value = self._loader.construct_object(node, deep=True)
         except (AttributeError, KeyError, TypeError, IndexError):  # `!!bool maybe`
-            raise _refused(node, f"this is no value for the tag {short(node.tag)}", "file.not_yaml") from None
+            raise _refused(node, f"this is no value for the tag {short(node.tag)}", code="file.not_yaml") from None
         return value.isoformat() if isinstance(value, date) else value
 
     def _entries(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
@@ -275,17 +297,17 @@ class _Reading:
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _refused(key, "a key has to be a text", "file.key.not_text")
+                raise _refused(key, "a key has to be a text", code="file.key.not_text")
             if key.style is None and key.value == "<<":
                 for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(one, yaml.MappingNode):
-                        raise _refused(one, "<< takes a map, or a list of maps", "file.merge.not_a_map")
+                        raise _refused(one, "<< takes a map, or a list of maps", code="file.merge.not_a_map")
                     merged = {**self._entries(one), **merged}
                 continue
             if key.value in own:
                 first = own[key.value][0].start_mark.line + 1
                 text = f"{short(key.value)} is there already, in line {first}; leave one of them out"
-                raise _refused(key, text, "file.key.repeated")
+                raise _refused(key, text, code="file.key.repeated")
             own[key.value] = (key, value)
         self._merged[id(node)] = {**merged, **own}
         return self._merged[id(node)]
@@ -295,19 +317,21 @@ class _Reading:
         text = self._text[node.start_mark.index : node.end_mark.index]
         tokens = (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken)
         if not node.flow_style or "\n" in text or any(isinstance(one, tokens) for one in yaml.scan(text)):
-            hint = "a list or a map is one value if it is written on one line, such as [64, 64]; else write it in quotes"
-            raise _refused(node, hint, "sweep.values.not_one_line")
+            hint = (
+                "a list or a map is one value if it is written on one line, such as [64, 64]; else write it in quotes"
+            )
+            raise _refused(node, hint, code="sweep.values.not_one_line")
         return text
 
 
-def _refused(node: yaml.Node, text: str, code: str) -> SpecError:
+def _refused(node: yaml.Node, text: str, *, code: str) -> SpecError:
     return SpecError(f"line {node.start_mark.line + 1}: {text}", code=code)
 
 
 def _at_line(node: yaml.Node, value: Any) -> Any:
     """Return a value, or raise it with the line of its node if it is an error."""
     if isinstance(value, SpecError):
-        raise _refused(node, str(value), value.code)
+        raise _refused(node, str(value), code=value.code)
     return value
 
 
@@ -324,8 +348,8 @@ def _scalar(text: str, shape: Shape) -> Any:
     if _OCTAL.fullmatch(text):
         plain = text.replace("_", "").lstrip("+-").lstrip("0") or "0"
         return SpecError(
-            f"{text} is {int(plain, 8)} for some readers of YAML and {plain} for others; write the number without zeros before "
-            f"it, or the text in quotes",
+            f"{text} is {int(plain, 8)} for some readers of YAML and {plain} for others; write the number without zeros "
+            "before it, or the text in quotes",
             code="file.value.ambiguous",
         )
     if _INT.fullmatch(text):
@@ -342,7 +366,7 @@ def _scalar(text: str, shape: Shape) -> Any:
     return text
 
 
-# --- TOML ---------------------------------------------------------------------------------------------------------------
+# --- TOML and JSON ------------------------------------------------------------------------------------------------------
 
 
 class _Float(float):
@@ -357,37 +381,52 @@ def _kept(text: str) -> _Float:
     return number
 
 
-class _Toml:
-    """The values of one TOML text.  Its reader tells the text of fractions alone.  That of an integer or a date is certain if all
-    that is written in the document and has this value is spelled alike; else it is refused."""
+_json = msgspec.json.Decoder(float_hook=_kept)
 
-    def __init__(self, text: str) -> None:
+
+class _Typed:
+    """The values of a text in a format that has types of its own.
+
+    Its reader gives the text of fractions alone.  The text of an integer or a date in TOML is certain if all in the document
+    that has this value is spelled alike; else it is refused.  JSON spells an integer in one way."""
+
+    def __init__(self, text: str = "") -> None:
+        """`text`: of TOML, "" for JSON."""
         self._text = text
         self._spelled: dict[tuple[type, Any], set[str]] | None = None
 
-    def read(self, shape: Shape) -> Any:
-        return self._value(tomllib.loads(self._text, parse_float=_kept), shape, "")
+    def read(self, value: Any, shape: Shape) -> Any:
+        """Return a decoded document by its shape."""
+        return self._value(value, shape, "")
 
     def _value(self, value: Any, shape: Shape, path: str) -> Any:
-        if shape.settings and isinstance(value, dict | list):
-            hint = "a list or a table as one value is a text in TOML: write it in quotes, such as '[64, 64]'"
+        if shape.whole and isinstance(value, dict | list):
+            hint = "a list or a map as one value is a text here: write it in quotes, such as '[64, 64]'"
             raise SpecError(f"{path}: {hint}", code="sweep.values.not_one_line")
         if isinstance(value, dict):
-            return {key: self._value(one, shape.of(key), f"{path}.{key}" if path else key) for key, one in value.items()}
+            return {
+                key: self._value(one, shape.of(key), f"{path}.{key}" if path else key) for key, one in value.items()
+            }
         if isinstance(value, list):
             return [self._value(one, shape.items or ANY, f"{path}[{index}]") for index, one in enumerate(value)]
         if isinstance(value, str):
             return value
-        if shape.settings or shape.plain or isinstance(value, date | time):
+        if value is not None and (shape.settings or (shape.plain and self._text) or isinstance(value, date | time)):
             text = self._spelling(value, path)
             return setting(text) if shape.settings else text
-        return float(value) if isinstance(value, _Float) else value
+        if isinstance(value, _Float):
+            plain = float(value)
+            # JSON has one kind of number: 2.0 is an integer.
+            return int(plain) if not self._text and plain.is_integer() and abs(plain) < 2**53 else plain
+        return value
 
     def _spelling(self, value: Any, path: str) -> str:
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, _Float):
             return value.text
+        if not self._text:
+            return str(value)
         if self._spelled is None:
             self._spelled = _spellings(self._text)
         found = self._spelled.get((type(value), value), set())

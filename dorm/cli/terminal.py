@@ -12,8 +12,13 @@ owner and passes unchanged, as with kubectl and docker.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _KEPT = frozenset("\n\t")
 
@@ -54,6 +59,16 @@ def _json(sign: str) -> str:
         return sign
     units = sign.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+
+
+def in_shell(words: Iterable[str]) -> str:
+    """Return a command as a shell takes it, on one line: each word in quotes if it needs them."""
+    return " ".join(
+        shlex.quote(word)
+        if word.isprintable()
+        else "$'" + one_line(word.replace("\\", "\\\\")).replace("'", "\\'") + "'"
+        for word in words
+    )
 
 
 def say(text: str, *, error: bool = False, flush: bool = False) -> None:

@@ -102,18 +102,18 @@ def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
         spec = msgspec.structs.replace(spec, n_min=spec.gang)
     if "n_max" not in document:
         spec = msgspec.structs.replace(spec, n_max=spec.n_min)
-    for error in _faults(spec, wrong):
-        wrong.add(field_of(str(error).partition(":")[0]))
-        yield error
+    for found in _faults(spec, wrong):
+        wrong.add(field_of(str(found).partition(":")[0]))
+        yield found
     if "group" not in wrong:
         spec = msgspec.structs.replace(spec, env=completed(spec.group, written(spec.group, spec.env)))
     size = 0 if wrong else len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         wrong.add("size")
         yield SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")
-    for error in _raised(lambda: check_secrets(spec)):
+    for found in _raised(lambda: check_secrets(spec)):
         wrong.add("secrets")
-        yield error
+        yield found
     if not wrong:
         made.append(spec)
 

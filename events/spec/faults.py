@@ -98,9 +98,13 @@ def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str 
 
 
 def misshapen(
-    document: dict[Any, Any], kind: type[msgspec.Struct], struct: Any, formats: Mapping[str, str], instead: Mapping[str, Any]
+    document: dict[Any, Any],
+    kind: type[msgspec.Struct],
+    struct: Any,
+    formats: Mapping[str, str],
+    instead: Mapping[str, Any],
 ) -> Iterator[Fault]:
-    """Yield a fault for each part of a document that `kind` has no place for, and take it out of the document, which then fits.
+    """Yield a fault for each part of a document that `kind` has no place for; take it out of the document, which then fits.
     `struct` names the fields of codes; `instead` has values for fields that may not be missing."""
     for field, value in instead.items():
         if field not in document:
@@ -133,9 +137,10 @@ def _steps(error: msgspec.ValidationError, document: Any, struct: Any) -> list[A
 
 def _take_out(document: dict[Any, Any], steps: list[Any], instead: Mapping[str, Any]) -> None:
     """Remove an entry of a map, or the whole field: what a list is without an entry is not what its author meant."""
-    field, inner = steps[0], document
+    field = steps[0]
+    inner: Any = document
     for step in steps[:-1]:
-        inner = inner.get(step, {}) if isinstance(inner, dict) else {}
+        inner = inner.get(step) if isinstance(inner, dict) else None
     if len(steps) > 1 and isinstance(inner, dict) and len(inner) > 1 and steps[-1] in inner:
         document[field] = _without(document[field], steps[1:])
     elif field in instead:
@@ -171,7 +176,8 @@ def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats
     code = _coded(struct, path, _problem(message))
     if wanted is None:
         return Fault(f"{path}: {message[:1].lower()}{message[1:]}"[:500], code)
-    return Fault(f"{path}: expected {wanted}{_got(value)}"[:500], code)
+    hint = "; write it in quotes" if wanted == "text" and isinstance(value, bool | int | float) else ""
+    return Fault(f"{path}: expected {wanted}{_got(value)}"[:500] + hint, code)
 
 
 def _problem(message: str) -> str:

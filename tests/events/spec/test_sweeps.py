@@ -113,7 +113,7 @@ def test_a_raised_limit_allows_more_apps() -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1)
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), min_size=1)
 )
 def test_a_grid_has_one_app_for_each_combination(values: dict[str, list[int]]) -> None:
     found = rows(sweep=values)
