@@ -11,7 +11,6 @@ Shape      what belongs at each place: made from a type by `shape_of`
 
 from __future__ import annotations
 
-import contextlib
 import re
 import tomllib
 from datetime import date, time
@@ -230,8 +229,10 @@ class _Loader(yaml.SafeLoader):
             node.style = "'"  # `!!str 50` is as good as quotes.
         if node.style == '"' and _SURROGATE.search(node.value):
             # JSON writes a character beyond 2^16 as two escapes, which a reader of YAML leaves apart.
-            with contextlib.suppress(UnicodeDecodeError):
+            try:
                 node.value = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+            except UnicodeDecodeError:
+                raise SpecError(_on_line(node, "this text is not valid Unicode"), code="file.not_unicode") from None
         return node
 
 
@@ -285,7 +286,9 @@ class _Reading:
         try:
             value = self._loader.construct_object(node, deep=True)
         except (AttributeError, KeyError, TypeError, IndexError):  # `!!bool maybe`
-            raise _refused(node, f"this is no value for the tag {short(node.tag)}", code="file.not_yaml") from None
+            raise SpecError(
+                _on_line(node, f"this is no value for the tag {short(node.tag)}"), code="file.not_yaml"
+            ) from None
         return value.isoformat() if isinstance(value, date) else value
 
     def _entries(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
@@ -297,17 +300,17 @@ class _Reading:
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _refused(key, "a key has to be a text", code="file.key.not_text")
+                raise SpecError(_on_line(key, "a key has to be a text"), code="file.key.not_text")
             if key.style is None and key.value == "<<":
                 for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(one, yaml.MappingNode):
-                        raise _refused(one, "<< takes a map, or a list of maps", code="file.merge.not_a_map")
+                        raise SpecError(_on_line(one, "<< takes a map, or a list of maps"), code="file.merge.not_a_map")
                     merged = {**self._entries(one), **merged}
                 continue
             if key.value in own:
                 first = own[key.value][0].start_mark.line + 1
                 text = f"{short(key.value)} is there already, in line {first}; leave one of them out"
-                raise _refused(key, text, code="file.key.repeated")
+                raise SpecError(_on_line(key, text), code="file.key.repeated")
             own[key.value] = (key, value)
         self._merged[id(node)] = {**merged, **own}
         return self._merged[id(node)]
@@ -320,18 +323,18 @@ class _Reading:
             hint = (
                 "a list or a map is one value if it is written on one line, such as [64, 64]; else write it in quotes"
             )
-            raise _refused(node, hint, code="sweep.values.not_one_line")
+            raise SpecError(_on_line(node, hint), code="sweep.values.not_one_line")
         return text
 
 
-def _refused(node: yaml.Node, text: str, *, code: str) -> SpecError:
-    return SpecError(f"line {node.start_mark.line + 1}: {text}", code=code)
+def _on_line(node: yaml.Node, text: str) -> str:
+    return f"line {node.start_mark.line + 1}: {text}"
 
 
 def _at_line(node: yaml.Node, value: Any) -> Any:
     """Return a value, or raise it with the line of its node if it is an error."""
     if isinstance(value, SpecError):
-        raise _refused(node, str(value), code=value.code)
+        raise SpecError(_on_line(node, str(value)), code=value.code)
     return value
 
 

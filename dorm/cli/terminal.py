@@ -62,13 +62,15 @@ def _json(sign: str) -> str:
 
 
 def in_shell(words: Iterable[str]) -> str:
-    """Return a command as a shell takes it, on one line: each word in quotes if it needs them."""
-    return " ".join(
-        shlex.quote(word)
-        if word.isprintable()
-        else "$'" + one_line(word.replace("\\", "\\\\")).replace("'", "\\'") + "'"
-        for word in words
-    )
+    """Return a command as bash takes it, on one line: each word in quotes if it needs them."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_ansi_c, word))}'" for word in words)
+
+
+def _ansi_c(sign: str) -> str:
+    if sign in "\\'":
+        return f"\\{sign}"
+    code = ord(sign)
+    return sign if _harmless(sign) else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def say(text: str, *, error: bool = False, flush: bool = False) -> None:

@@ -88,13 +88,17 @@ def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
             document = {key: value for key, value in document.items() if key != field_of(str(error).partition(":")[0])}
     wrong |= {key for key in whole if key not in document}
     try:
-        spec = msgspec.convert(document, CheckedSpec)
-    except msgspec.ValidationError:
-        document = {key: value for key, value in document.items() if isinstance(key, str)}
-        for fault in misshapen(document, CheckedSpec, AppSpec, _FORMATS, _INSTEAD):
-            wrong.add(field_of(fault.text.partition(":")[0]))
-            yield SpecError.of(fault)
-        spec = msgspec.convert(document, CheckedSpec)
+        try:
+            spec = msgspec.convert(document, CheckedSpec)
+        except msgspec.ValidationError:
+            document = {key: value for key, value in document.items() if isinstance(key, str)}
+            for fault in misshapen(document, CheckedSpec, AppSpec, _FORMATS, _INSTEAD):
+                wrong.add(field_of(fault.text.partition(":")[0]))
+                yield SpecError.of(fault)
+            spec = msgspec.convert(document, CheckedSpec)
+    except UnicodeEncodeError:
+        yield SpecError("a text in the spec is not valid Unicode; write it again", code="spec.not_unicode")
+        return
     except RecursionError:
         yield SpecError("the spec is nested too deeply", code="spec.too_deep")
         return

@@ -108,7 +108,7 @@ def misshapen(
     `struct` names the fields of codes; `instead` has values for fields that may not be missing."""
     for field, value in instead.items():
         if field not in document:
-            yield Fault(f"{field}: missing", f"{field}.missing")
+            yield Fault(f"{field}: missing", _coded(struct, field, "missing"))
             document[field] = value
     out: set[tuple[Any, ...]] = set()
     while True:

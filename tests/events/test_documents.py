@@ -119,6 +119,7 @@ def test_numbers_and_flags_are_read_where_they_belong() -> None:
         ("env: {A: 1, A: 2}", "file.key.repeated", 1),
         ("? [a, b]\n: c", "file.key.not_text", 1),
         ("<<: 3", "file.merge.not_a_map", 1),
+        ('a: "\\ud800x"', "file.not_unicode", 1),
         ("hold: !!bool maybe", "file.not_yaml", 1),
         ("sweep:\n  p:\n  - [64,\n     64]", "sweep.values.not_one_line", 3),
         ("sweep:\n  p:\n  - - 64\n    - 64", "sweep.values.not_one_line", 3),
