@@ -7,10 +7,10 @@ A submission's id starts with its tenant: `<tenant>//<anything>`.  So another te
 or repeating it, and everything that derives from a submission's id (the app's id, its name's scope) belongs to the
 tenant as well.
 
-A node's name alone does not identify its machine: an operator may give the successor of a cut-off machine the same name while
-the first one still runs containers.  So each agent keeps a random identity in its node's folder and adds it to every event.  The
-first identity that joins holds the name until it leaves cleanly or its lease ends (`may_hold`, `ends`).  The master's fold and
-every agent's fold apply the rules here, so they agree on the holder, and on whether it has left.
+A node's name alone does not identify its machine: an operator may give the successor of a cut-off machine the same name
+while the first one still runs containers. So each agent keeps a random identity in its node's folder and adds it to every
+event. The first identity that joins holds the name until it leaves cleanly or its lease ends (`may_hold`, `ends`). The
+master's fold and every agent's fold apply the rules here, so they agree on the holder, and on whether it has left.
 """
 
 from __future__ import annotations

@@ -163,12 +163,24 @@ def _foreign(what: str, page: str) -> SpecError:
 
 
 def file_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a spec in a file, which may name other files."""
+    """Return the JSON Schema of a spec in a file, which may name other files, and whose texts need no quotes."""
     schema = spec_schema()
+    fields = schema["properties"]
+    typed = {"type": ["string", "number", "boolean", "null"]}
+    lists = {
+        name: {**fields[name], "items": {**fields[name]["items"], **typed}}
+        for name in ("command", "resume", "checkpoint")
+    }
+    maps = {
+        name: {**fields[name], "additionalProperties": {**fields[name]["additionalProperties"], **typed}}
+        for name in ("env", "labels")
+    }
     return {
         **schema,
         "properties": {
-            **schema["properties"],
+            **fields,
+            **lists,
+            **maps,
             "env_file": ENV_FILE_SCHEMA,
             "requirements_file": REQUIREMENTS_FILE_SCHEMA,
         },
