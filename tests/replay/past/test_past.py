@@ -143,7 +143,7 @@ def test_texts_of_parameters_are_numbers_when_they_are_compared_and_sorted() -> 
             lost_steps=0, paused_s=0, container_hours=0, core_hours=0,
         )  # fmt: skip
 
-    values = ["1e-2", 0.1, "0.10", "010", 9, "[1,2]", "True", "1:10"]
+    values: list[float | str] = ["1e-2", 0.1, "0.10", "010", 9, "[1,2]", "True", "1:10"]
     ordered = [one.parameters["p"] for one in in_order([row(value) for value in reversed(values)], "p")]
     assert ordered == ["1e-2", "0.10", 0.1, 9, "010", "1:10", "True", "[1,2]"]
     for condition, found in (
