@@ -20,8 +20,7 @@ from events import kinds as k
 from events import subjects
 from events.chain.rounds import is_signed_by
 from events.codec import decode
-from events.holders import ends, may_hold
-from events.identities import Identities, NotAllowed, after, claims_too_much, takes, tenant_in
+from events.identities import Identities, NotAllowed, after, claims_too_much, ends, may_hold, takes, tenant_in
 from events.kinds import Placed
 from events.log.records import Record
 from events.spec import AppSpec, can_be_read

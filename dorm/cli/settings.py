@@ -15,6 +15,7 @@ from dorm.cli.errors import WrongUsage
 from dorm.core.settings import TIMES
 from dorm.local.spec_files import load_document, parse
 from dorm.policies.registry import names, policy
+from events.documents import shape_of
 from events.errors import code_of
 from events.kinds import PolicyChanged
 from events.quantities import MEMORY, Quantity, capacity, resource, resources
@@ -70,7 +71,7 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
     """Return a checked cluster file.  Raises SpecError with the file's name."""
     if path is None:
         return ClusterFile()
-    document = load_document(path)
+    document = load_document(path, shape_of(ClusterFile))
     document = {} if document is None else document
     try:
         if not isinstance(document, dict):

@@ -11,6 +11,7 @@ from rich.text import Text
 from dorm.cli.output import Format, ago, cell, console, counted, show
 from dorm.core.apps.failures import SHARED
 from events.quantities import CPU, MEMORY, SECOND, humanize
+from events.spec.groups import as_text
 from events.spec.notify import ON_DEFAULT
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _sweep(group: dict[str, Any] | None) -> str:
     """Return `lr, 3 of 20: seed=2` for an app of a sweep."""
     if not group:
         return ""
-    parameters = ", ".join(f"{name}={value}" for name, value in group.get("parameters", {}).items())
+    parameters = ", ".join(f"{name}={as_text(value)}" for name, value in group.get("parameters", {}).items())
     place = f"{group['name']}, {group.get('index', 0) + 1} of {group.get('count', 1)}"
     return f"{place}: {parameters}" if parameters else place
 

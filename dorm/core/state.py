@@ -207,7 +207,7 @@ class Node(msgspec.Struct):
     port_cursor: int = 0
     """The last port that was assigned here."""
     identity: str = ""
-    """Of the agent that holds the name (`events.holders`); "" for agents older than 0.6.0."""
+    """Of the agent that holds the name (`events.identities`); "" for agents older than 0.6.0."""
     refused: Refused | None = None
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False

@@ -83,7 +83,7 @@ class NodeLeft(Event, frozen=True):
     identity: Identity = ""
     process: Identity = ""
     """The process that stopped. The event has no effect if another process of the node has joined since
-    (`events.holders.ends`)."""
+    (`events.identities.ends`)."""
 
 
 class ContainerStarted(Event, frozen=True):

@@ -128,6 +128,11 @@ async def test_impossible_requests_are_refused_with_their_code(nats_server: Nats
             if status == 422:
                 assert await connection.log.end() == before
             found.append((path, problem["code"]))
+        problem = await api.send("POST", "/v1/apps", {"name": "x", "colour": 1, "n_max": 0}, 422)
+        codes = ["spec.unknown_field", "spec.command.missing", "spec.demand.missing", "spec.n_max.out_of_range"]
+        assert [one["code"] for one in problem["errors"]] == codes
+        assert (problem["code"], problem["detail"]) == (codes[0], problem["errors"][0]["detail"])
+        assert "errors" not in await api.send("POST", "/v1/apps", {"name": "x", "command": ["x"]}, 422)
         assert found == [(path, code) for _, path, _, _, code in asked]
 
 
@@ -147,6 +152,17 @@ async def test_yaml_is_taken_for_a_spec(nats_server: NatsServer) -> None:
         spec = b"name: yaml\ncommand: [work]\ndemand: {cpu: 500m}\n"
         async with api.session.post("/v1/apps", data=spec, headers=headers) as answer:
             assert answer.status == 202
+        typed = b"name: typed\ncommand: [work, 010, no]\ndemand: {cpu: 500m}\nenv: {N: 1e-4}\nlabels: {on: off}\n"
+        async with api.session.post("/v1/apps", data=typed, headers=headers) as answer:
+            assert answer.status == 202
+        sent = (await said(connection.log, AppSubmitted))[-1].spec
+        assert (sent["command"], sent["env"], sent["labels"]) == (["work", "010", "no"], {"N": "1e-4"}, {"on": "off"})
+        for data, code in (
+            (b"apiVersion: v1\nkind: Job", "spec.foreign.kubernetes"),
+            (b"n_max: 010", "file.value.ambiguous"),
+        ):
+            async with api.session.post("/v1/apps", data=data, headers=headers) as answer:
+                assert (answer.status, (await answer.json())["code"]) == (422, code)
         async with api.session.post("/v1/apps", data=b"a: [", headers=headers) as answer:
             assert (answer.status, (await answer.json())["code"]) == (422, "file.not_yaml")
         async with api.session.post("/v1/plan", data=b"{}", headers=headers) as answer:

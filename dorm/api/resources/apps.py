@@ -278,7 +278,7 @@ async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
     """The spec as JSON or YAML.  It waits for the master's answer for a while; a refusal is a problem with its code."""
     key = idempotency_key(call)
     document = call.body
-    checked = await asyncio.to_thread(check_spec, document)
+    checked = await asyncio.to_thread(check_spec, document, every=True)
     async with requester(call) as client:
         id = await client.submission_id(key)
         answered = True

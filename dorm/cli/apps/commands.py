@@ -18,6 +18,7 @@ from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.swept.lines import SweepArgument
 from dorm.cli.tables import show_apps, show_pause
+from dorm.cli.terminal import in_shell, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +98,8 @@ def submit(
     if dry_run:
         documents = [document_of(one) for one, _ in files]
         kind = Format.json if output is Format.json else Format.yaml
+        for one, _ in files if kind is Format.yaml else ():
+            say(f"# {one.name} runs: {in_shell(one.command)}")
         show_document(documents[0] if len(documents) == 1 else documents, kind)
         return
 

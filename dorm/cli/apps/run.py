@@ -25,6 +25,7 @@ from dorm.cli.authoring.fields import (
 from dorm.cli.connect import ClusterName, Url, User, client, complete_app, complete_engine, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
+from dorm.cli.terminal import in_shell, say
 
 if TYPE_CHECKING:
     from dorm.cli.signals import Stops
@@ -163,9 +164,11 @@ def run_app(
         spec = document(typed, typed.name or made_name(typed.words))
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
-    checked = check_spec(spec)
+    checked = check_spec(spec, every=True)
     tell_findings(checked)
     if dry_run:
+        if output is not Format.json:
+            say(f"# {checked.name} runs: {in_shell(checked.command)}")
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
     tell_left_out(checked)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.cli.errors import Fail
 from dorm.cli.output import as_yaml
-from dorm.local.spec_files import load_document, parse
+from dorm.local.spec_files import load_document, parse_spec
 from events.spec import SpecError, document_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) 
         if text.strip() in ("", before.strip()):
             return None
         try:
-            document = parse(text)
+            document = parse_spec(text)
             if not isinstance(document, dict):
                 raise SpecError("a spec is a map with name, command and demand", code="spec.not_a_map")
             check(document)

@@ -30,6 +30,8 @@ from dorm.cli.sweeps.described import base_of, document_of, name_of, parameters,
 from dorm.cli.sweeps.edit import edit_sweep
 from dorm.cli.sweeps.show import show_sweep
 from dorm.cli.swept.lines import SWEEPS, SweepName, sweep_lines
+from dorm.cli.terminal import in_shell, say
+from events.spec import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +66,7 @@ def run_sweep(
     ],
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUES", help="Values separated by commas, or a range such as 0..9; may be repeated."),
+        typer.Option("--param", "-p", metavar="NAME=VALUES", help="Values with commas between, as they are typed; 0..9 is a range; quotes keep commas; may be repeated."),
     ] = None,
     array: Annotated[int | None, typer.Option(min=1, help="Submit this many apps that differ only in DORM_ARRAY_INDEX.")] = None,
     mode: Annotated[Mode | None, typer.Option(help="grid: all combinations; list: the first values of all parameters, then the second ones.")] = None,
@@ -101,7 +103,8 @@ def run_sweep(
     """Submit a sweep: one app for each combination of parameters.
 
     A parameter's value is `{name}` in the command and in variables, and
-    DORM_PARAM_NAME in the environment. Each app also has DORM_SWEEP,
+    DORM_PARAM_NAME in the environment, as it is typed: 010 stays 010. A list, a
+    tuple or JSON is one value, and so is a text in quotes. Each app also has DORM_SWEEP,
     DORM_ARRAY_INDEX (from 0) and DORM_ARRAY_COUNT. The apps are called NAME-0000,
     NAME-0001 and so on. A command's folder is shipped once for all apps, as by
     `dorm run`, and so is the `workdir` of a file.
@@ -119,6 +122,8 @@ def run_sweep(
 
       dorm sweep run -p lr=0.1,0.01 --engine torchrun --n-min 2 -- python train.py --lr {lr}
 
+      dorm sweep run -p 'layers=[64,64],[128]' -p seed=0..4,17 -- python train.py --layers {layers}
+
       dorm sweep run sweep.yaml --dry-run
     """
     typed = {"n_min": n_min, "n_max": n_max, "cpu": cpu, "memory": memory, "gpu": gpu, "image": image, "folder": folder,
@@ -131,10 +136,13 @@ def run_sweep(
         "parallel": parallel,
     }
     given = {field: value for field, value in given.items() if value is not None}
-    document, command = document_of(words, typed, given)
+    document, command, placed = document_of(words, typed, given)
     if name is not None:
         document["name"] = name
-    sweep = _expanded(document, most)
+    try:
+        sweep = _expanded(document, most)  # Whatever is wrong with it is said before anything is connected to.
+    except SpecError as error:
+        raise placed(error) from None
     tell_findings(sweep.specs[0])
     if dry_run:
         _show_specs(sweep, output)
@@ -153,6 +161,7 @@ def _expanded(document: Mapping[str, Any], most: int) -> Sweep:
 
 def _show_specs(sweep: Sweep, output: Format) -> None:
     from events.spec import document_of
+    from events.spec.groups import as_text
 
     if output in (Format.json, Format.yaml):
         show_document([document_of(spec) for spec in sweep.specs], output)
@@ -160,10 +169,13 @@ def _show_specs(sweep: Sweep, output: Format) -> None:
     rows = []
     for spec in sweep.specs:
         parameters = spec.group.parameters if spec.group is not None else {}
-        rows.append({"name": spec.name, "parameters": parameters, "command": " ".join(spec.command)})
+        shown = ", ".join(f"{key}={as_text(value)}" for key, value in parameters.items())
+        rows.append({"name": spec.name, "parameters": shown, "command": in_shell(spec.command)})
     limit = f", at most {sweep.parallel} at once" if sweep.parallel else ""
     console.print(Text(f"{sweep.name}: {counted(len(sweep.specs), 'app')}{limit}"))
     show(rows, [("NAME", "name"), ("PARAMETERS", "parameters")], output, note=("COMMAND", "command"))
+    for spec in sweep.specs if len(sweep.specs) < 2 else (sweep.specs[0], sweep.specs[-1]):
+        say(f"{spec.name} runs: {in_shell(spec.command)}")
 
 
 # --- running ------------------------------------------------------------------------------------------------------------

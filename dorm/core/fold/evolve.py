@@ -73,7 +73,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
 from events.errors import DormError
-from events.holders import ends, may_hold
+from events.identities import ends, may_hold
 from events.limits import clipped
 from events.log.records import Record
 from events.spec import SpecError, check_gang, check_roles
