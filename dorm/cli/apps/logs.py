@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.output import progress_console
 from dorm.cli.source import clock_time
 
 if TYPE_CHECKING:
@@ -97,11 +99,15 @@ def logs(
     begin = clock_time(since)
 
     async def work() -> None:
+        from dorm.cli.project.shipping import missing_in
+
         async with client(url, cluster) as connected:
             output = connected.output
             ran = await output.generation(await connected.app(app), generation, previous=previous)
             wanted = _Wanted(follow, tail, await begin(connected.log), timestamps, grep or "")
             await _print(output, ran, None if every else ran.slot(slot=slot, rank=rank), wanted)
+            if missing := await missing_in((found := await connected.app(ran.app.id)), None):
+                progress_console.print(Text(f"{found.name} {found.ended}: {missing}"), soft_wrap=True)
 
     run(work())
 

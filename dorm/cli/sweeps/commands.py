@@ -11,7 +11,17 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
+from dorm.cli.authoring.fields import (
+    After,
+    Env,
+    EnvFiles,
+    Given,
+    MaxRuntime,
+    Requirements,
+    Settings,
+    ShowIgnored,
+    Volumes,
+)
 from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
@@ -82,6 +92,7 @@ def run_sweep(
     retries: Annotated[int | None, typer.Option(min=0, help="How often an app is restarted after failures.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs and submit nothing.")] = False,
+    show_ignored: ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -123,10 +134,15 @@ def run_sweep(
     document, command = document_of(words, typed, given)
     if name is not None:
         document["name"] = name
+    made = _Made(document, command, name is not None, base_of(words), most, show_ignored)
     if dry_run:
-        _show_specs(_expanded(document, most), output)
+        sweep = _expanded(document, most)
+        if show_ignored:
+            from dorm.cli.project.shipping import show_left_out
+
+            show_left_out(sweep.specs[0], made.base)
+        _show_specs(sweep, output)
         return
-    made = _Made(document, command, name is not None, base_of(words), most)
     run(_run(made, wait, output, (url, cluster, user)))
 
 
@@ -163,6 +179,7 @@ class _Made(NamedTuple):
     """Whether its user gave it a name."""
     base: Path
     most: int
+    show_ignored: bool
 
 
 async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> None:
@@ -204,7 +221,7 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
         local = check_nodes(made.command, state.nodes.values(), url)
         document = {**document, "command": spec_of(made.command, local=local)["command"]}
     sweep = _expanded(document, made.most)
-    shipped = await with_workdir(connected, sweep.specs[0], made.base)
+    shipped = await with_workdir(connected, sweep.specs[0], made.base, show_ignored=made.show_ignored)
     if shipped is not sweep.specs[0]:
         document = {**document, "workdir": msgspec.to_builtins(shipped.workdir)}
     if made.command is not None and not made.named:
