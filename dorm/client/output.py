@@ -51,24 +51,36 @@ class Line(NamedTuple):
     text: bytes
     time: int | None = None
     """UTC ns, 0 if it is not known; None if it was not asked for."""
+    whole: bool = True
+    """Whether it has ended.  Otherwise, it is the line of a progress bar so far: after each carriage return a state of it."""
 
 
-async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Line]:
-    """Yield the lines of some output."""
+async def lines(chunks: AsyncIterator[bytes], *, bars: bool = False) -> AsyncIterator[Line]:
+    """Yield the lines of some output; with `bars`, also the last line of each chunk that a progress bar has begun."""
     rest = b""
     async for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
         for one in whole:
             yield Line(one)
         while len(rest) >= _LONGEST:
-            yield Line(rest[:_LONGEST])
-            rest = rest[_LONGEST:]
+            end = _end_of_part(rest)
+            yield Line(rest[:end], whole=not bars or end == _LONGEST)
+            rest = rest[end:]
+        if bars and b"\r" in rest:
+            yield Line(rest, whole=False)
     if rest:
         yield Line(rest)
 
 
-async def timed_lines(pieces: AsyncIterator[LogPiece]) -> AsyncIterator[Line]:
-    """Yield the lines of some output with their times; a line has the time at which it begins."""
+def _end_of_part(line: bytes) -> int:
+    """Return where to cut a line that is too long: between two states of a progress bar, if it is one."""
+    at = line.rfind(b"\r", 1, _LONGEST)
+    return at if at > 0 else _LONGEST
+
+
+async def timed_lines(pieces: AsyncIterator[LogPiece], *, bars: bool = False) -> AsyncIterator[Line]:
+    """Yield the lines of some output with their times; a line has the time at which it begins.  With `bars`, also the last line
+    of each stretch that a progress bar has begun, with the time of that stretch."""
     rest, began = b"", 0
     async for piece in pieces:
         for stretch in piece.stretches:
@@ -79,8 +91,11 @@ async def timed_lines(pieces: AsyncIterator[LogPiece]) -> AsyncIterator[Line]:
                 yield Line(one, began)
                 began = stretch.time
             while len(rest) >= _LONGEST:
-                yield Line(rest[:_LONGEST], began)
-                rest = rest[_LONGEST:]
+                end = _end_of_part(rest)
+                yield Line(rest[:end], began, not bars or end == _LONGEST)
+                rest = rest[end:]
+            if bars and b"\r" in rest:
+                yield Line(rest, stretch.time, whole=False)
     if rest:
         yield Line(rest, began)
 

@@ -143,7 +143,7 @@ def test_without_git_its_files_are_read_and_that_is_said(root: Path, monkeypatch
         raise FileNotFoundError("git")
 
     with_git = scan(root, LIMITS)
-    monkeypatch.setattr(git.subprocess, "run", silent)
+    monkeypatch.setattr(subprocess, "run", silent)
     scanned = scan(root, LIMITS)
     # Folders in which everything is left out are there, but empty.
     assert shipped(scanned) == ["configs", "notes.md", "package.json", "project/utils", "train.py"]

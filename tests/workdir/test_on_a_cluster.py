@@ -107,7 +107,7 @@ async def test_a_failure_names_the_missing_file_and_the_rule_that_left_it_out(cl
     assert "secret.log is in " in err.splitlines()[-1]
     assert ".gitignore:1: *.log" in err.splitlines()[-1]
     run = ("run", "--workdir", str(project), "--cpu", "500m", *cluster.as_("alice"), "--", "python3", "train.py")
-    code, out, err = await dorm(cluster.home, *run)
+    code, _, err = await dorm(cluster.home, *run)
     assert code == 1
     assert ".gitignore:1: *.log" in err.splitlines()[-1]
     code, _, err = await dorm(cluster.home, run[0], "--dry-run", "--show-ignored", *run[1:])

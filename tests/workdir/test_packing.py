@@ -86,7 +86,7 @@ def test_links_stay_within_and_special_files_are_named_and_left_out(tmp_path: Pa
 def test_a_link_is_relative_in_the_copy_or_left_out_if_it_leads_out(tmp_path: Path) -> None:
     root = filled(tmp_path / "p", a__x="1", a__b__y="1")
     (tmp_path / "data").mkdir()
-    links = {
+    links: dict[str, Path | str] = {
         "absolute": root / "a" / "x", "a/b/absolute": root / "a" / "x", "gone": root / "nowhere", "itself": root,
         "a/b/round": "../b/../x", "chain": root / "absolute",
         "out": "/etc/passwd", "a/up": "../../elsewhere", "data": tmp_path / "data", "through": "data/../data/z",

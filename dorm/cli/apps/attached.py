@@ -198,7 +198,7 @@ class Attached:
             ran = await self._client.output.generation(self.app, number)
             chunks = self._chunks(ran, ran.slot(slot=slot))
             if printer is not None:
-                await printer.print(lines(chunks), rank)
+                await printer.print(lines(chunks, bars=True), rank)
                 return
             async for chunk in chunks:
                 sys.stdout.buffer.write(chunk)

@@ -41,8 +41,9 @@ class _Wanted(msgspec.Struct, frozen=True):
         from dorm.client.output import lines, timed_lines
 
         if not self.times:
-            return lines(self.chunks(output, ran, slot))
-        return timed_lines(output.read_timed(ran, slot, follow=self.follow, tail=self.tail, since=self.since))
+            return lines(self.chunks(output, ran, slot), bars=self.follow)
+        pieces = output.read_timed(ran, slot, follow=self.follow, tail=self.tail, since=self.since)
+        return timed_lines(pieces, bars=self.follow)
 
 
 def logs(
