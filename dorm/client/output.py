@@ -79,8 +79,8 @@ def _end_of_part(line: bytes) -> int:
 
 
 async def timed_lines(pieces: AsyncIterator[LogPiece], *, bars: bool = False) -> AsyncIterator[Line]:
-    """Yield the lines of some output with their times; a line has the time at which it begins.  With `bars`, also the last line
-    of each stretch that a progress bar has begun, with the time of that stretch."""
+    """Yield the lines of some output with their times; a line has the time at which it begins.  With `bars`, also the last
+    line of each stretch that a progress bar has begun, with the time of that stretch."""
     rest, began = b"", 0
     async for piece in pieces:
         for stretch in piece.stretches:

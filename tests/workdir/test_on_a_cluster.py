@@ -99,7 +99,7 @@ async def test_a_plain_user_ships_a_folder_and_its_app_starts_in_a_copy(cluster:
 
 async def test_a_failure_names_the_missing_file_and_the_rule_that_left_it_out(cluster: Shared, project: Path) -> None:
     (project / "train.py").write_text("open('secret.log')\n")
-    code, out, err = await dorm(
+    code, _, err = await dorm(
         cluster.home, "submit", "--wait", str(project / "app.yaml"), "--name", "misses", *cluster.as_("alice")
     )
     assert code == 1

@@ -11,6 +11,7 @@ lasts: a file gets a number of lines that grows with the logarithm of the time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import math
 import re
@@ -23,7 +24,7 @@ from dorm.client.output import stamp
 from events.errors import DormError, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from dorm.client.output import Line
 
@@ -55,11 +56,12 @@ class Printer:
     async def print(self, source: AsyncIterator[Line], rank: int) -> None:
         """Print the lines of one container as they come."""
         bar = _Bar(console.is_terminal)
-        async for one in _until_due(source, bar):
-            if one is None or (one.whole and not _UP.search(one.text)):
-                self._put(one or bar.taken(), rank, bar)
-            else:
-                bar.draw(one)
+        async with contextlib.aclosing(_until_due(source, bar)) as found:
+            async for one in found:
+                if one is None or (one.whole and not _UP.search(one.text)):
+                    self._put(one or bar.taken(), rank, bar)
+                else:
+                    bar.draw(one)
         if bar.waiting is not None and bar.waiting.whole:
             self._put(bar.taken(), rank, bar)
 
@@ -71,8 +73,8 @@ class Printer:
 
     def _put(self, one: Line, rank: int, bar: _Bar) -> None:
         """Print a line, if it is wanted and not the state of the bar that is there already."""
-        shown = self._shown(one)
-        if not (bar.drawn and shown == bar.shown):
+        shown = self._shown(one) if bar.drawn else None
+        if shown is None or shown != bar.shown:
             self.put(one, rank)
         bar.printed(one, shown)
 
@@ -134,7 +136,7 @@ class _Bar:
         self.waiting, self.shown = None, shown
 
 
-async def _until_due(source: AsyncIterator[Line], bar: _Bar) -> AsyncIterator[Line | None]:
+async def _until_due(source: AsyncIterator[Line], bar: _Bar) -> AsyncGenerator[Line | None, None]:
     """Yield the lines, and None whenever the state of a bar that waits is due."""
     coming: asyncio.Task[Line | None] | None = None
 
