@@ -61,6 +61,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4,
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
+MOST_COUNTED = 64
+"""How many times its cap a log may have so that its lines are counted."""
 LOOK_S = 1.0
 """Seconds between looks at the log's size and at the lease."""
 
@@ -199,15 +201,19 @@ def look_at_log(times: Times, cap: "int | None" = None) -> None:
             size = os.fstat(log.fileno()).st_size
             times.note(size)
             if cap is not None and size > cap:
-                times.moved(size, kept=move_aside(log, size, cap))
+                kept, size, breaks = move_aside(log, size, cap)
+                times.moved(size, breaks, kept=kept)
     except OSError:
         pass
 
 
-def move_aside(log: "BufferedRandom", size: int, cap: int) -> bool:
-    """Move the last `cap` bytes of the log aside; return whether they were kept.  The program holds the file open for
-    appending, so it is copied and emptied in place; output written in between is lost.  If the disk has no room for the copy,
-    the log is emptied anyway."""
+def move_aside(log: "BufferedRandom", size: int, cap: int) -> "tuple[bool, int, int | None]":
+    """Move the last `cap` bytes of the log aside; return whether they were kept, the size at which the log was emptied, and
+    how many line breaks it had, None if that would take too long.  The program holds the file open for appending, so it is
+    copied and emptied in place; output written in between is lost, but counted.  If the disk has no room for the copy, the log
+    is emptied anyway."""
+    counts = size <= MOST_COUNTED * cap
+    breaks = count_breaks(log, 0, size - cap) if counts else 0
     log.seek(size - cap)
     left, kept = cap, True  # no more, however fast the program keeps writing
     try:
@@ -215,14 +221,28 @@ def move_aside(log: "BufferedRandom", size: int, cap: int) -> bool:
             while part := log.read(min(left, 1 << 20)):
                 old.write(part)
                 left -= len(part)
+                breaks += part.count(b"\n")
         os.rename("log.1.new", "log.1")
     except OSError as failure:
-        kept = False
+        kept, counts = False, False
         if os.path.exists("log.1.new"):
             os.unlink("log.1.new")
         say(f"the log could not be moved aside: {failure}")
+    end = os.fstat(log.fileno()).st_size
+    counts = counts and end - size <= MOST_COUNTED * cap
+    breaks += count_breaks(log, size, end) if counts else 0
     os.ftruncate(log.fileno(), 0)
-    return kept
+    return kept, end, breaks if counts else None
+
+
+def count_breaks(log: "BufferedRandom", begin: int, end: int) -> int:
+    """Return how many line breaks a part of the log has."""
+    log.seek(begin)
+    left, breaks = end - begin, 0
+    while part := log.read(min(left, 1 << 20)):
+        left -= len(part)
+        breaks += part.count(b"\n")
+    return breaks
 
 
 def children() -> list[int]:

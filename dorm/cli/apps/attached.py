@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from dorm.cli.apps.lines import MOST_FOLLOWED, Printer
+from dorm.cli.apps.lines import MOST_FOLLOWED, Printer, report_missed
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
@@ -208,7 +209,8 @@ class Attached:
             progress_console.print(Text(f"{who}: its output can't be followed: {error}"))
 
     async def _chunks(self, ran: Ran, slot: int) -> AsyncIterator[bytes]:
-        async for chunk in self._client.output.read_slot(ran, slot, follow=True, tail=None):
+        missed = partial(report_missed, ran.named(slot))
+        async for chunk in self._client.output.read_slot(ran, slot, follow=True, tail=None, missed=missed):
             await self._flows.wait()
             self._printed += len(chunk)
             self.last_output = (self.last_output + chunk)[-_LAST:]

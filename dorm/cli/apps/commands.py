@@ -15,7 +15,7 @@ from dorm.cli.authoring.fields import ShowIgnored
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
-from dorm.cli.swept.lines import SweepArgument
+from dorm.cli.swept.lines import NamesArgument
 from dorm.cli.tables import show_apps, show_pause
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _ending(app: App, row: AppRow) -> str:
 
 
 def ps(
-    sweep: SweepArgument = None,
+    names: NamesArgument = None,
     all_apps: Annotated[
         bool,
         typer.Option("--all", "-a", help="Include ended apps that the cluster still keeps, and each app of a sweep."),
@@ -211,13 +211,16 @@ def ps(
 ) -> None:
     """List apps: how many containers each has, and why not more.
 
-    A sweep takes one line; name it to list its apps.
+    A sweep takes one line; name it to list its apps. Named apps are listed even if
+    they have ended.
 
     [bold]Examples[/]
 
       dorm ps
 
       dorm ps --all -o wide
+
+      dorm ps digits-mlp
 
       dorm ps lr
 
@@ -230,7 +233,7 @@ def ps(
         async with client(url, cluster) as connected:
             state = await connected.state()
             rows = app_rows(state, time.time_ns(), ended=all_apps, newest=await connected.reported())
-            rows, sweeps = grouped(state, rows, sweep, connected.user, each=all_apps or output in _DOCUMENTS)
+            rows, sweeps = grouped(state, rows, names or [], connected.user, each=all_apps or output in _DOCUMENTS)
             if output in _DOCUMENTS:
                 show(rows, [], output)
             elif rows or sweeps:

@@ -18,10 +18,13 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from dorm.cli.errors import complain, line
-from dorm.cli.output import console
+from dorm.cli.output import console, progress_console
 from dorm.client.output import stamp
 from events.errors import DormError, code_of
+from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -216,6 +219,17 @@ async def print_merged(printer: Printer, outputs: Sequence[AsyncIterator[Line]])
             heapq.heappop(first)
         else:
             heapq.heapreplace(first, coming)
+
+
+def report_missed(who: str, lines: int | None, size: int) -> None:
+    """Say on stderr that output of a container is not shown."""
+    amount = humanize(MEMORY, size)
+    what = f"{lines:,} line{'' if lines == 1 else 's'} ({amount})" if lines else f"{amount} of output"
+    is_ = "is" if not lines or lines == 1 else "are"
+    progress_console.print(
+        Text(f"… {who}: {what} {is_} not shown: written faster than read here, and no longer on the node"),
+        soft_wrap=True,
+    )
 
 
 def _report(rank: int, error: DormError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -35,14 +36,19 @@ class _Wanted(msgspec.Struct, frozen=True):
     grep: str
 
     def chunks(self, output: Output, ran: Ran, slot: int) -> AsyncIterator[bytes]:
-        return output.read_slot(ran, slot, follow=self.follow, tail=self.tail, since=self.since)
+        from dorm.cli.apps.lines import report_missed
+
+        missed = partial(report_missed, ran.named(slot))
+        return output.read_slot(ran, slot, follow=self.follow, tail=self.tail, since=self.since, missed=missed)
 
     def lines(self, output: Output, ran: Ran, slot: int) -> AsyncIterator[Line]:
+        from dorm.cli.apps.lines import report_missed
         from dorm.client.output import lines, timed_lines
 
         if not self.times:
             return lines(self.chunks(output, ran, slot), bars=self.follow)
-        pieces = output.read_timed(ran, slot, follow=self.follow, tail=self.tail, since=self.since)
+        missed = partial(report_missed, ran.named(slot))
+        pieces = output.read_timed(ran, slot, follow=self.follow, tail=self.tail, since=self.since, missed=missed)
         return timed_lines(pieces, bars=self.follow)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.cli.apps import lines as cli_lines
 from dorm.cli.apps.lines import Printer, print_all, print_merged
+from dorm.cli.output import console
 from dorm.client.output import Line, lines, timed_lines
 from events.log.records import LogUnavailable
 from events.requests import LogPiece, LogStretch
@@ -55,7 +55,7 @@ def drawn(ticks: int, epoch: int = 1) -> list[bytes]:
 
 
 def in_virtual_time(work: Coroutine[None, None, None]) -> None:
-    loop = Loop()
+    loop = Loop()  # type: ignore[abstract]
     try:
         loop.run_until_complete(work)
     finally:
@@ -92,7 +92,7 @@ def test_without_a_terminal_a_long_bar_takes_few_lines(
     hour = [b"\rstep %d" % step for step in range(36_000)]
     in_virtual_time(print_all(Printer(1), [lines(as_drawn(*hour), bars=True)], follow=True))
     assert len(shown_of(capfdbinary)) in range(50, 100)
-    monkeypatch.setattr(cli_lines.console, "_force_terminal", True)
+    monkeypatch.setattr(console, "_force_terminal", True)
     in_virtual_time(print_all(Printer(1), [lines(as_drawn(*hour[:3000]), bars=True)], follow=True))
     assert len(shown_of(capfdbinary)) in range(295, 305)
 
