@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _CHUNK = 128 * 1024
 """Bytes of a piece: well below the largest message of every server."""
 _MARK = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,19}))?", re.ASCII)
+_MOVES_S = 2
+"""Seconds that a move of the log may take between its first and its last step."""
 _POLL_S = 0.1
 """Seconds between polls of a followed file; the standard library has no inotify."""
 
@@ -46,7 +49,8 @@ class _File(NamedTuple):
     notes: list[tuple[int, int]] | None
     """Times and positions of its index; None if it has none."""
     breaks: int | None = None
-    """Line breaks that were written before its first byte, of the current file only; None if they are not known."""
+    """Line breaks that were written before its first byte, for the part moved aside before its end; None if they are not
+    known."""
 
     @property
     def end(self) -> int:
@@ -55,6 +59,7 @@ class _File(NamedTuple):
 
 async def read_log(folder: Path, wanted: Wanted, running: Callable[[], bool]) -> AsyncGenerator[LogPiece, None]:
     """Yield the log in pieces; with `follow` until `running` returns False.  Raises RuntimeFault for a mark that is none."""
+    await asyncio.to_thread(_settled, folder)
     files = await asyncio.to_thread(_look, folder)
     end = files[-1].end
     reading = await asyncio.to_thread(_Reading, folder, files, wanted, running)
@@ -92,48 +97,86 @@ class _Reading:
     def next(self, last: int | None, known: int) -> LogPiece | None:
         """Return the next output, up to `last`, None if there is none now.  `known` is the end at the question: the time of
         later output is known without an index.  Blocks."""
-        files = _look(self._folder)
-        if self.position > files[-1].end and files[-1].notes is None:
-            self.position = files[-1].begin  # moved aside once more, without an index
+        while True:
+            state = _settled(self._folder)
+            found = self._next(_look(self._folder), last, known)
+            # If the log moved meanwhile, these bytes may be of another position.
+            if _state(self._folder) == state:
+                break
+        if found is None:
+            return None
+        piece, self.position, self._breaks = found
+        return piece
+
+    def _next(self, files: list[_File], last: int | None, known: int) -> tuple[LogPiece, int, int | None] | None:
+        """Return the next output, the position behind it, and the line breaks before that."""
+        position = self.position
+        if position > files[-1].end and files[-1].notes is None:
+            position = files[-1].begin  # moved aside once more, without an index
         for file in files:
-            low = max(self.position, file.begin)
+            low = max(position, file.begin)
             high = min(file.end, low + _CHUNK, file.end if last is None else last)
             if low >= high:
                 continue
             data = _read(file, low, high)
             if low + len(data) < file.end:  # A line that continues is kept together, if it is not too long.
                 data = data[: data.rfind(b"\n") + 1] or data
-            if _look(self._folder)[-1].begin != files[-1].begin:
-                return self.next(last, known)  # It moved meanwhile, so these bytes may be of another position.
             if data:
-                return self._piece(files, file, low, data, known)
+                return self._piece(files, file, position, low, data, known)
         return None
 
-    def _piece(self, files: list[_File], file: _File, low: int, data: bytes, known: int) -> LogPiece:
-        lost, lines = low - self.position, None
+    def _piece(
+        self, files: list[_File], file: _File, position: int, low: int, data: bytes, known: int
+    ) -> tuple[LogPiece, int, int | None]:
+        lost, lines, breaks = low - position, None, self._breaks
         if lost:
             # Of a line whose beginning is lost, the rest says nothing.
             cut = data.find(b"\n") + 1
             if 0 < cut < len(data):
                 lost, low, data = lost + cut, low + cut, data[cut:]
-            before, self._breaks = self._breaks, _breaks_before(files, low)
-            if before is not None and self._breaks is not None:
-                lines = max(0, self._breaks - before)
-        self.position = low + len(data)
-        if self._breaks is not None:
-            self._breaks += data.count(b"\n")
-        mark = str(self.position) if self._breaks is None else f"{self.position}.{self._breaks}"
-        return LogPiece(_stretches(file, low, data, known), mark, lost, lines)
+            breaks = _breaks_before(files, low)
+            if self._breaks is not None and breaks is not None:
+                lines = max(0, breaks - self._breaks)
+        end = low + len(data)
+        breaks = None if breaks is None else breaks + data.count(b"\n")
+        mark = str(end) if breaks is None else f"{end}.{breaks}"
+        return LogPiece(_stretches(file, low, data, known), mark, lost, lines), end, breaks
+
+
+def _settled(folder: Path) -> tuple[int, ...]:
+    """Return what changes whenever the log moves aside, once it does not move right now.  Blocks."""
+    for _ in range(_MOVES_S * 100):
+        state = _state(folder)
+        log, index = state[:2]
+        # The supervisor moves log.1, then times.1, and then writes a new index.  A supervisor whose disk is full, or that was
+        # killed in between, leaves it so.
+        moves = log > index or (index and not state[2])
+        if not moves or time.time_ns() - log > _MOVES_S * 10**9:
+            break
+        time.sleep(0.01)
+    return state
+
+
+def _state(folder: Path) -> tuple[int, ...]:
+    """Return when log.1 and times.1 moved to their places (UTC ns; 0: not there), and where the index begins."""
+    found = []
+    for name in ("log.1", f"{times.FILE}.1"):
+        try:
+            found.append((folder / name).stat().st_ctime_ns)
+        except FileNotFoundError:
+            found.append(0)
+    index = _index(folder / times.FILE)
+    return (*found, 0 if index is None else 1 + index[0])
 
 
 def _breaks_before(files: list[_File], position: int) -> int | None:
     """Return how many line breaks the container wrote before a position in one of the files; None if that is not known."""
-    current = files[-1]
-    if current.breaks is None:
-        return None
+    current, aside = files[-1], files[0]
     if position >= current.begin:
-        return current.breaks + _breaks_in(current, current.begin, position)
-    return current.breaks - _breaks_in(files[0], position, files[0].end) if position >= files[0].begin else None
+        return None if current.breaks is None else current.breaks + _breaks_in(current, current.begin, position)
+    if aside.breaks is None or not aside.begin <= position <= aside.end:
+        return None
+    return aside.breaks - _breaks_in(aside, position, aside.end)
 
 
 def _breaks_in(file: _File, low: int, high: int) -> int:
@@ -149,11 +192,11 @@ def _look(folder: Path) -> list[_File]:
     if older is None:
         return [_File(current, begin or 0, *newer, notes, breaks)]
     size, written = older
-    _, older_notes, _ = _index(folder / f"{times.FILE}.1") or (0, None, None)
+    _, older_notes, older_breaks = _index(folder / f"{times.FILE}.1", times.breaks_up_to_end) or (0, None, None)
     # The last note of a file that moves is made right before that.
     end = older_notes[-1][1] if older_notes else size if begin is None else begin
     return [
-        _File(aside, end - size, size, written, older_notes),
+        _File(aside, end - size, size, written, older_notes, older_breaks),
         _File(current, max(begin or 0, end), *newer, notes, breaks),
     ]
 
@@ -166,10 +209,12 @@ def _stat(path: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def _index(path: Path) -> tuple[int, list[tuple[int, int]], int | None] | None:
+def _index(
+    path: Path, breaks: Callable[[bytes], int | None] = times.breaks_before
+) -> tuple[int, list[tuple[int, int]], int | None] | None:
     try:
         data = path.read_bytes()
-        return *times.read(data), times.breaks_before(data)
+        return *times.read(data), breaks(data)
     except (FileNotFoundError, ValueError):
         return None
 

@@ -201,19 +201,23 @@ def look_at_log(times: Times, cap: "int | None" = None) -> None:
             size = os.fstat(log.fileno()).st_size
             times.note(size)
             if cap is not None and size > cap:
-                kept, size, breaks = move_aside(log, size, cap)
-                times.moved(size, breaks, kept=kept)
+                kept, size, end, *breaks = move_aside(log, size, cap)
+                times.note(size)
+                times.moved(end, *breaks, kept=kept)
     except OSError:
         pass
 
 
-def move_aside(log: "BufferedRandom", size: int, cap: int) -> "tuple[bool, int, int | None]":
-    """Move the last `cap` bytes of the log aside; return whether they were kept, the size at which the log was emptied, and
-    how many line breaks it had, None if that would take too long.  The program holds the file open for appending, so it is
-    copied and emptied in place; output written in between is lost, but counted.  If the disk has no room for the copy, the log
-    is emptied anyway."""
-    counts = size <= MOST_COUNTED * cap
-    breaks = count_breaks(log, 0, size - cap) if counts else 0
+def move_aside(log: "BufferedRandom", size: int, cap: int) -> "tuple[bool, int, int, int | None, int | None]":
+    """Move the last `cap` bytes of the log aside.  Return whether they were kept, up to which size, the size at which the log
+    was emptied, and how many line breaks it had up to each of the two, None if nobody counted.  The program holds the file
+    open for appending, so it is copied and emptied in place; output written in between is lost, but counted up to the last
+    moment.  If the disk has no room for the copy, the log is emptied anyway."""
+    counted, breaks, counts = 0, 0, size <= MOST_COUNTED * cap
+    if counts:
+        breaks, counted = count_breaks(log, 0, size - cap), size - cap
+        size = os.fstat(log.fileno()).st_size  # Counting took a while.
+        breaks += count_breaks(log, counted, size - cap)
     log.seek(size - cap)
     left, kept = cap, True  # no more, however fast the program keeps writing
     try:
@@ -222,17 +226,23 @@ def move_aside(log: "BufferedRandom", size: int, cap: int) -> "tuple[bool, int, 
                 old.write(part)
                 left -= len(part)
                 breaks += part.count(b"\n")
-        os.rename("log.1.new", "log.1")
     except OSError as failure:
         kept, counts = False, False
-        if os.path.exists("log.1.new"):
-            os.unlink("log.1.new")
         say(f"the log could not be moved aside: {failure}")
-    end = os.fstat(log.fileno()).st_size
-    counts = counts and end - size <= MOST_COUNTED * cap
-    breaks += count_breaks(log, size, end) if counts else 0
+    # From here to the end of `Times.moved`, readers see that log.1 is newer than times.1, and wait.
+    if kept:
+        os.rename("log.1.new", "log.1")
+    elif os.path.exists("log.1.new"):
+        os.unlink("log.1.new")
+    end, lost = size, 0
+    for _ in range(MOST_COUNTED):  # Counting is faster than writing, so little is left.
+        now = os.fstat(log.fileno()).st_size
+        if not counts or now == end:
+            break
+        lost += count_breaks(log, end, now)
+        end = now
     os.ftruncate(log.fileno(), 0)
-    return kept, end, breaks if counts else None
+    return kept, size, end, breaks if counts else None, breaks + lost if counts else None
 
 
 def count_breaks(log: "BufferedRandom", begin: int, end: int) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agents.runtime.interface import Wanted
-from agents.runtime.process import times
+from agents.runtime.process import supervisor, times
 from agents.runtime.process.logs import read_log
 from agents.runtime.process.supervisor import look_at_log
 from agents.runtime.process.times import MOST, Times, read, thinned
@@ -176,24 +175,52 @@ async def test_a_reader_that_is_too_slow_learns_how_many_lines_it_missed(clock: 
 async def test_lines_written_while_the_log_moves_count_as_missed(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, rename = Times(), os.rename
+    index = Times()
     index.note(0)
 
-    def meanwhile(one: str, other: str) -> None:
-        rename(one, other)
-        if other == "log.1":
+    def meanwhile(name: str, mode: str) -> IO[bytes]:
+        if name == "log.1.new":
             write(tmp_path, b"between\n" * 3)
+        return cast("IO[bytes]", open(name, mode))
 
     write(tmp_path, b"line\n" * 10)
     live = True
     pieces = read_log(tmp_path, Wanted(follow=True), lambda: live)
     assert plain(await anext(pieces)) == b"line\n" * 10
-    monkeypatch.setattr(os, "rename", meanwhile)
+    monkeypatch.setattr(supervisor, "open", meanwhile, raising=False)
     look_at_log(index, 20)
     write(tmp_path, b"after\n")
     live = False
     (last,) = [piece async for piece in pieces]
     assert (plain(last), last.lost, last.lost_lines) == (b"after\n", 24, 3)
+
+
+async def test_lines_missed_in_several_moves_are_counted_where_they_are_missing(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some before the part moved aside, and some written while the log moved."""
+    index, moves = Times(), 0
+    index.note(0)
+
+    def meanwhile(name: str, mode: str) -> IO[bytes]:
+        nonlocal moves
+        if name == "log.1.new":
+            moves += 1
+            write(tmp_path, b"between\n" * moves)
+        return cast("IO[bytes]", open(name, mode))
+
+    monkeypatch.setattr(supervisor, "open", meanwhile, raising=False)
+    write(tmp_path, b"first\n" * 5)
+    live = True
+    pieces = read_log(tmp_path, Wanted(follow=True), lambda: live)
+    await anext(pieces)
+    for _ in range(3):
+        write(tmp_path, b"second\n" * 10)
+        look_at_log(index, 35)
+    write(tmp_path, b"third\n")
+    live = False
+    found = [(plain(piece), piece.lost_lines) async for piece in pieces]
+    assert found == [(b"second\n" * 4, 10 + 1 + 10 + 2 + 6), (b"third\n", 3)]
 
 
 async def test_an_index_without_numbers_of_lines_says_only_how_much_is_missing(clock: Clock, tmp_path: Path) -> None:
@@ -211,6 +238,7 @@ async def test_an_index_without_numbers_of_lines_says_only_how_much_is_missing(c
     index.note(5)
     data = (tmp_path / "times").read_bytes()
     (tmp_path / "times").write_bytes(b"\0" * 8 + data[8:])
+    (tmp_path / "times.1").write_bytes((tmp_path / "times.1").read_bytes()[:-16])
     live = False
     found = [piece async for piece in pieces]
     assert (found[0].lost > 0, found[0].lost_lines) == (True, None)
