@@ -118,7 +118,7 @@ def scan(root: Path, limits: Limits) -> Scanned:
     found.run()
     if found.over:
         raise found.refusal()
-    left_out = _measured(found.root, sorted(found.left_out, key=lambda left: left.path), found.tracked)
+    left_out = _measured(found.root, found.left_out, found.tracked)
     return Scanned(sorted(found.entries, key=lambda entry: entry.path), left_out, found.notes)
 
 
@@ -337,12 +337,13 @@ def _measured(root: Path, left_out: list[Left], without: set[str]) -> list[Left]
     not counted: nobody misses them."""
     until = time.monotonic() + _MEASURED_S
     found = []
-    for left in left_out:
+    # What a rule leaves out first: an environment is never data that somebody misses.
+    for left in sorted(left_out, key=lambda left: left.kind != "rule"):
         if left.kind in ("rule", "environment"):
             files, size, complete = _counted(root, left.path, without, until)
             left = msgspec.structs.replace(left, files=files, size=size, complete=complete)
         found.append(left)
-    return found
+    return sorted(found, key=lambda left: left.path)
 
 
 def _counted(root: Path, path: str, without: set[str], until: float) -> tuple[int, int, bool]:
