@@ -64,6 +64,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4,
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
+MOST_COUNTED = 64
+"""How many times its cap a log may have so that its lines are counted."""
 LOOK_S = 1.0
 """Seconds between looks at the log's size and at the lease."""
 STOPPING_S = 0.02
@@ -204,15 +206,23 @@ def look_at_log(times: Times, cap: "int | None" = None) -> None:
             size = os.fstat(log.fileno()).st_size
             times.note(size)
             if cap is not None and size > cap:
-                times.moved(size, kept=move_aside(log, size, cap))
+                kept, size, end, *breaks = move_aside(log, size, cap)
+                times.note(size)
+                times.moved(end, *breaks, kept=kept)
     except OSError:
         pass
 
 
-def move_aside(log: "BufferedRandom", size: int, cap: int) -> bool:
-    """Move the last `cap` bytes of the log aside; return whether they were kept.  The program holds the file open for
-    appending, so it is copied and emptied in place; output written in between is lost.  If the disk has no room for the copy,
-    the log is emptied anyway."""
+def move_aside(log: "BufferedRandom", size: int, cap: int) -> "tuple[bool, int, int, int | None, int | None]":
+    """Move the last `cap` bytes of the log aside.  Return whether they were kept, up to which size, the size at which the log
+    was emptied, and how many line breaks it had up to each of the two, None if nobody counted.  The program holds the file
+    open for appending, so it is copied and emptied in place; output written in between is lost, but counted up to the last
+    moment.  If the disk has no room for the copy, the log is emptied anyway."""
+    counted, breaks, counts = 0, 0, size <= MOST_COUNTED * cap
+    if counts:
+        breaks, counted = count_breaks(log, 0, size - cap), size - cap
+        size = os.fstat(log.fileno()).st_size  # Counting took a while.
+        breaks += count_breaks(log, counted, size - cap)
     log.seek(size - cap)
     left, kept = cap, True  # no more, however fast the program keeps writing
     try:
@@ -220,14 +230,34 @@ def move_aside(log: "BufferedRandom", size: int, cap: int) -> bool:
             while part := log.read(min(left, 1 << 20)):
                 old.write(part)
                 left -= len(part)
-        os.rename("log.1.new", "log.1")
+                breaks += part.count(b"\n")
     except OSError as failure:
-        kept = False
-        if os.path.exists("log.1.new"):
-            os.unlink("log.1.new")
+        kept, counts = False, False
         say(f"the log could not be moved aside: {failure}")
+    # From here to the end of `Times.moved`, readers see that log.1 is newer than times.1, and wait.
+    if kept:
+        os.rename("log.1.new", "log.1")
+    elif os.path.exists("log.1.new"):
+        os.unlink("log.1.new")
+    end, lost = size, 0
+    for _ in range(MOST_COUNTED):  # Counting is faster than writing, so little is left.
+        now = os.fstat(log.fileno()).st_size
+        if not counts or now == end:
+            break
+        lost += count_breaks(log, end, now)
+        end = now
     os.ftruncate(log.fileno(), 0)
-    return kept
+    return kept, size, end, breaks if counts else None, breaks + lost if counts else None
+
+
+def count_breaks(log: "BufferedRandom", begin: int, end: int) -> int:
+    """Return how many line breaks a part of the log has."""
+    log.seek(begin)
+    left, breaks = end - begin, 0
+    while part := log.read(min(left, 1 << 20)):
+        left -= len(part)
+        breaks += part.count(b"\n")
+    return breaks
 
 
 def children() -> list[int]:

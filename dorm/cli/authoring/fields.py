@@ -78,6 +78,11 @@ Settings = Annotated[
     ),
 ]
 
+ShowIgnored = Annotated[
+    bool,
+    typer.Option("--show-ignored", help="List what is left out of the shipped folder, and by which rule."),
+]
+
 
 class Given(NamedTuple):
     """Options typed with a command, for its spec."""

@@ -19,6 +19,7 @@ from dorm.cli.authoring.fields import (
     MaxRuntime,
     Requirements,
     Settings,
+    ShowIgnored,
     Volumes,
     tell_findings,
     tell_left_out,
@@ -95,6 +96,7 @@ def run_sweep(
     retries: Annotated[int | None, typer.Option(min=0, help="How often an app is restarted after failures.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs and submit nothing.")] = False,
+    show_ignored: ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -144,12 +146,16 @@ def run_sweep(
     except SpecError as error:
         raise placed(error) from None
     tell_findings(sweep.specs[0])
+    made = _Made(document, command, name is not None, base_of(words), most, show_ignored)
     if dry_run:
+        if show_ignored:
+            from dorm.cli.project.shipping import show_left_out
+
+            show_left_out(sweep.specs[0], made.base)
         _show_specs(sweep, output)
         return
     if command is not None:
         tell_left_out(sweep.specs[0])
-    made = _Made(document, command, name is not None, base_of(words), most)
     run(_run(made, wait, output, (url, cluster, user)))
 
 
@@ -190,6 +196,7 @@ class _Made(NamedTuple):
     """Whether its user gave it a name."""
     base: Path
     most: int
+    show_ignored: bool
 
 
 async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> None:
@@ -234,7 +241,7 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     if made.command is None:
         spec = await asyncio.to_thread(with_shell_python, sweep.specs[0], state.nodes.values(), url)
         document = {**document, **({"python": spec.python} if spec.python else {})}
-    shipped = await with_workdir(connected, sweep.specs[0], made.base)
+    shipped = await with_workdir(connected, sweep.specs[0], made.base, show_ignored=made.show_ignored)
     if shipped is not sweep.specs[0]:
         document = {**document, "workdir": msgspec.to_builtins(shipped.workdir)}
     if made.command is not None and not made.named:
