@@ -67,6 +67,8 @@ class AppTeller:
         self._works: dict[int, Work] = {}
         self._exit: Cause | None = None
         """The latest container since the latest change that ended well, or on request."""
+        self._doubt = ""
+        """What was told last about a doubtful checkpoint."""
         self._killed: set[int] = set()
         """Generations with a container that a shortened lease killed."""
         self._failing: dict[int, tuple[Cause, int]] = {}
@@ -274,7 +276,8 @@ class AppTeller:
 
     def _doubted(self, state: State, event: k.ContainerStarted | k.ContainerExited) -> None:
         doubt = doubt_shown(self._found) if event.doubt is not None and not self._ended else None
-        if doubt is not None:
+        if doubt is not None and doubt["text"] != self._doubt:
+            self._doubt = doubt["text"]
             self._tell(state, str(state.seq), "doubtful", f"its checkpoint is doubtful: {doubt['text']}", [self._ready])
 
     def _size_requested(self, state: State, event: k.AppResizeRequested) -> None:

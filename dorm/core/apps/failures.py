@@ -86,7 +86,10 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
         return _with_early_end(fault_of(failed), generation)
     if unproven(app, generation):
         last = max(generation.containers.values(), key=lambda one: (one.exited_at, one.slot))
-        reason = f"slot {last.slot} on {last.node} ended with exit code 0 without a step after a doubtful checkpoint"
+        reason = (
+            f"slot {last.slot} on {last.node} ended with exit code 0 without a step after a doubtful checkpoint; see "
+            f"`dorm checkpoints {app.name}`"
+        )
         return Fault("exit", reason, last.exited_at, last.exit_code)
     missed = deadlines.missed(state, app, now)
     return Fault(missed.failure, missed.reason, missed.since) if missed is not None else None
