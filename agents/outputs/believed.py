@@ -244,7 +244,7 @@ def noted(root: Path, app: str) -> Note | None:
     try:
         with (root / APPS / app / _NOTE).open("rb") as file:
             return msgspec.msgpack.decode(file.read(_LARGEST_NOTE), type=Note)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
