@@ -1,17 +1,19 @@
 """Which files of an app's checkpoint can be believed: those that have not changed since the app last reported one.
 
 A container that is killed may have been writing a checkpoint.  Its file is then incomplete, under the name of a complete one.
-So each time that an agent reads a `checkpoint` line, it notes size, time and inode of every file in the app's folder.  After a
+So each time that an agent reads a `checkpoint` line, it notes size and time of every file in the app's folder.  After a
 container's end, and before the next generation starts, the files are compared with that note:
 
-    changed     a file of the note with another size, time or inode, or one that is gone
+    changed     a file of the note with another size or a later time, or one that is gone
     new         a file that the note lacks
 
 Both are in doubt, except files that hold no state of a training: logs, tables, pictures and other files of the suffixes below;
 a file that only grows from one report to the next (a log of any name); and temporary ones, by their names: a program that
 writes to a temporary name and renames the complete file leaves at most those behind.  Links are pointers, not checkpoints.
 
-No clocks are compared: both times are the file server's.  The note is in the shared folder, where containers can't write, so
+No clocks are compared: both times are the file server's.  A time before the noted one is an older version: an attribute that
+a network file system still has in its cache, or a copy that someone put back.  Inodes are not compared, since those of some
+file systems differ between nodes.  The note is in the shared folder, where containers can't write, so
 every node can compare: also the next generation's, if the node of the last one was lost.  The files are the app's, which may
 put anything there: at most `MOST_FILES` entries are looked at, no link is followed, no file is opened.  What can't be looked
 at is unknown, and not in doubt.
@@ -74,15 +76,17 @@ class FileNote(msgspec.Struct, frozen=True, array_like=True):
     """Bytes."""
     modified: int
     """Nanoseconds, by the file server's clock."""
-    inode: int
     grew: int = 0
     """In how many reports in a row it had only grown since the one before."""
 
     def same(self, other: FileNote) -> bool:
-        return (self.size, self.modified, self.inode) == (other.size, other.modified, other.inode)
+        return (self.size, self.modified) == (other.size, other.modified)
+
+    def changes_into(self, later: FileNote) -> bool:
+        return later.modified >= self.modified and not self.same(later)
 
     def grows_into(self, later: FileNote) -> bool:
-        return self.inode == later.inode and later.size > self.size
+        return later.size > self.size
 
 
 class Listing(msgspec.Struct):
@@ -125,7 +129,7 @@ def with_growth(before: Mapping[str, FileNote], now: Mapping[str, FileNote]) -> 
         grew = 0
         if was is not None:
             grew = was.grew if was.same(one) else was.grew + 1 if was.grows_into(one) else 0
-        found[path] = FileNote(one.size, one.modified, one.inode, grew)
+        found[path] = FileNote(one.size, one.modified, grew)
     return found
 
 
@@ -142,7 +146,7 @@ def in_doubt(believed: Mapping[str, FileNote], now: Mapping[str, FileNote]) -> l
             # Programs remove older ones by themselves, once newer ones are complete.
             changed = was.modified >= newest[series_of(path)]
         else:
-            changed = not was.same(one) and not (was.grew >= _GROWS and was.grows_into(one))
+            changed = was.changes_into(one) and not (was.grew >= _GROWS and was.grows_into(one))
         if changed and holds_state(path):
             found.append(path)
     return sorted(found)
@@ -224,7 +228,7 @@ def _add(found: Listing, todo: list[str], path: str, entry: os.DirEntry[str], fo
     if stat.S_ISDIR(status.st_mode):
         todo.append(f"{path}/")
     elif stat.S_ISREG(status.st_mode):
-        found.files[path] = FileNote(status.st_size, status.st_mtime_ns, status.st_ino)
+        found.files[path] = FileNote(status.st_size, status.st_mtime_ns)
     elif stat.S_ISLNK(status.st_mode):
         found.links[path] = os.fsencode(os.readlink(entry.name, dir_fd=folder)).decode("utf-8", "replace")
 

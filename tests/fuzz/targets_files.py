@@ -256,7 +256,7 @@ def _check_progress(data: bytes) -> None:
 
 _NOTE: dict[str, Any] = {
     "generation": 2,
-    "files": {"step-30.pt": [9, 10**18, 5, 0], "hf/checkpoint-30/a": [1, 10**18, 6, 1], "step-40.pt": [3, 10**18, 7]},
+    "files": {"step-30.pt": [9, 10**18, 0], "hf/checkpoint-30/a": [1, 10**18, 1], "step-40.pt": [3, 10**18]},
     "judged": 2,
     "doubt": {"files": ["step-40.pt"], "more": 1, "before": True, "aside": ".doubtful/generation-2"},
 }
