@@ -14,7 +14,6 @@ import msgspec
 from dorm.core.apps.admission import app_id, name_of
 from dorm.core.apps.costs import cost_s, first_step_at
 from dorm.core.fold.trust.authority import app_of_request
-from dorm.core.query.reported import doubt_shown
 from dorm.core.query.views import sizes
 from events import kinds as k
 from events.quantities import SECOND
@@ -67,8 +66,6 @@ class AppTeller:
         self._works: dict[int, Work] = {}
         self._exit: Cause | None = None
         """The latest container since the latest change that ended well, or on request."""
-        self._doubt = ""
-        """What was told last about a doubtful checkpoint."""
         self._killed: set[int] = set()
         """Generations with a container that a shortened lease killed."""
         self._failing: dict[int, tuple[Cause, int]] = {}
@@ -121,6 +118,8 @@ class AppTeller:
         elif folded == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
             pass  # It changed nothing, and the master reports it.
         elif folded != "ignored":  # A refused request may still have been applied in part, and is part of the story.
+            if text := words.doubted(self._app, event, self._chapters):
+                self._tell(state, str(state.seq), "doubtful", text)
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, state, event)
@@ -233,7 +232,6 @@ class AppTeller:
     def _started(self, state: State, event: k.ContainerStarted) -> None:
         if event.app != self.id:
             return
-        self._doubted(state, event)
         generation = self._found.generations[event.generation]
         phases = self._phases
         if phases is None or phases.generation != event.generation or generation.running < len(generation.containers):
@@ -262,7 +260,6 @@ class AppTeller:
         on_request = event.asked and event.message != k.CUT_OFF and not still_wanted(self._found, event)
         text = words.stopped(one) if on_request else words.exited(one)
         cause = Cause(str(state.seq), blaming(text, changed))
-        self._doubted(state, event)
         if event.asked or event.exit_code == 0 or self._ended:
             self._exit = cause
             if changed is not None and not self._ended and event.generation not in self._killed:
@@ -273,12 +270,6 @@ class AppTeller:
         self._failing[event.generation] = first, count + 1
         if not count:
             self._tell(state, str(state.seq), "container_failed", cause.text, exit=one)
-
-    def _doubted(self, state: State, event: k.ContainerStarted | k.ContainerExited) -> None:
-        doubt = doubt_shown(self._found) if event.doubt is not None and not self._ended else None
-        if doubt is not None and doubt["text"] != self._doubt:
-            self._doubt = doubt["text"]
-            self._tell(state, str(state.seq), "doubtful", f"its checkpoint is doubtful: {doubt['text']}", [self._ready])
 
     def _size_requested(self, state: State, event: k.AppResizeRequested) -> None:
         if event.app == self.id and not self._ended:

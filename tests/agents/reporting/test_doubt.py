@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from agents.outputs import believed
+from agents.reporting import reporter
 from events import kinds as k
 from events.kinds import Doubt
-from tests.agents.one_node import Node, holds
+from tests.agents.one_node import NODE, Node, holds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from agents.runtime.docker.runtime import DockerRuntime
 
 REPORT = """echo '{"checkpoint": 30}' >> "$DORM_PROGRESS";"""
 WAIT = "while :; do sleep 0.05; done"
@@ -53,6 +58,29 @@ async def test_a_container_that_is_killed_while_it_saves_leaves_a_doubtful_check
     assert (found.asked, found.killed, found.doubt) == (True, True, Doubt(files=["model.pt"]))
 
 
+@pytest.mark.docker
+@pytest.mark.slow
+async def test_a_container_of_docker_that_is_killed_while_it_saves(
+    tmp_path: Path, docker_node: Callable[..., DockerRuntime], docker_image: str
+) -> None:
+    node = Node(tmp_path)
+    node.make_runtime = lambda: docker_node(NODE)
+    try:
+        async with node.agent():
+            await node.release(script(f"printf torn > model.pt; {WAIT}"), image=docker_image)
+            await node.until(k.AppCheckpointed)
+            await node.resize("app-1", 2, 1)
+            found = await ended(node)
+        assert (found.asked, found.killed, found.doubt) == (True, True, Doubt(files=["model.pt"]))
+    finally:
+        runtime = docker_node(NODE)
+        await runtime.open()
+        for seen in await runtime.list():
+            await runtime.stop(seen.key, 0.0)
+            await runtime.remove(seen.key)
+        await runtime.close()
+
+
 async def test_a_container_that_saves_and_reports_when_it_is_asked_leaves_no_doubt(node: Node) -> None:
     report = REPORT.replace("30", "40").replace("'", "'\\''")
     async with node.agent():
@@ -63,6 +91,27 @@ async def test_a_container_that_saves_and_reports_when_it_is_asked_leaves_no_dou
         assert (found.exit_code, found.asked, found.killed, found.doubt) == (0, True, False, None)
         steps = [fact.step for fact in node.facts() if isinstance(fact, k.AppCheckpointed)]
         assert steps == [30, 40]
+
+
+async def test_a_folder_that_does_not_answer_delays_no_report_for_long(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def hangs(*_: object) -> None:
+        answers.wait()
+
+    monkeypatch.setattr(reporter, "_LOOK_S", 0.1)
+    monkeypatch.setattr(believed, "look", hangs)
+    try:
+        async with node.agent():
+            await node.release(script("printf torn > model.pt; exit 1"))
+            await node.until(k.AppCheckpointed)
+            await node.resize("app-1", 2, 1)
+            found = await ended(node)
+            assert (found.exit_code, found.doubt) == (1, None), "what is unknown is not in doubt"
+    finally:
+        answers.set()
 
 
 async def test_a_program_that_is_done_may_leave_other_files(node: Node) -> None:
