@@ -218,6 +218,7 @@ class Actions:
         try:
             await self._bring_origin(key.app, app)
             here = await self._folders(key.app, app, resume=app.resume)
+            await self._judge(key, app)
         except NotShared as error:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._looks.doubted.set()
@@ -257,6 +258,16 @@ class Actions:
             bring = partial(origins.bring, self._config.checkpoints, name, app.spec.origin)
             digest = await self._copying.run(app.owner, bring)
             self._reporter.origins[name] = digest
+
+    async def _judge(self, key: Key, app: DesiredApp) -> None:
+        """Compare the checkpoint with what the app reported, before its first container starts.  Raises Unavailable."""
+        fall_back = app.spec.on_doubtful == "fall_back"
+        if not app.resume:
+            return
+        if key.slot == app.first_slot:
+            await self._reporter.judge(key, fall_back=fall_back)
+        elif fall_back:
+            await self._reporter.wait_for_judgement(key)
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
         """Raises NotShared, OSError, and Unavailable if the shared folder does not answer."""

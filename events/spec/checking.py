@@ -44,6 +44,7 @@ _FORMATS = {
     "after[].app": "the name or id of an app",
     "after[].when": "completed, failed or ended",
     "elastic": "live",
+    "on_doubtful": "resume or fall_back",
     "from": "the name or id of an app, or APP@STEP",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "group.name": "lower-case letters, digits and dashes, at most 42",

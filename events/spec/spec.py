@@ -286,6 +286,14 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         Command,
         msgspec.Meta(description="a command to run in each container before a resize stops it; default: SIGTERM only"),
     ] = []
+    on_doubtful: Annotated[
+        Literal["resume", "fall_back"],
+        msgspec.Meta(
+            description="what follows if files of its checkpoint changed after it was last reported, as when a "
+            "container is killed while it saves: `resume` from them, or `fall_back` to the one before, if that has a "
+            "name of its own"
+        ),
+    ] = "resume"
     workdir: WorkdirField = None
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
     secrets: Annotated[

@@ -75,7 +75,7 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
-    "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what",
+    "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what", "Doubted.how",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
     "SessionStarted.what", "SessionEnded.what", "PolicyChanged.weights", "Settings.weights",
@@ -108,6 +108,7 @@ _TEXTS = {
     "end_reason",
     "Submission.refused",
     "SessionStarted.command",
+    "Doubt.aside",
 }
 
 
@@ -369,7 +370,7 @@ _RULES: dict[str, Rule] = {
     "batches": _keys("app_references"), "tenant_retention_s": _keys("users"), "App.awaited_by": _list("app_references"),
     "AppAccepted.after": _list("app_references"),
     "AppRevised.after": _list("app_references"),
-    "origin_digest": _digest,
+    "origin_digest": _digest, "Doubt.files": lambda disguise, value: [WITHHELD] * len(value),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,

@@ -97,6 +97,9 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     epoch: int | None
     checkpoint: int | None
     """The step of the last checkpoint."""
+    doubt: dict[str, Any] | None
+    """Why that checkpoint may be incomplete: `files` that changed after it was reported, `text` and `advice`; null if
+    nothing says so."""
     skipped_lines: dict[str, Any] | None
     """What of its progress file could not be used: how many lines, with the first as an example."""
     lost_steps: int
