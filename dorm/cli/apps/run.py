@@ -10,20 +10,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL
-from dorm.cli.authoring.fields import (
-    After,
-    Env,
-    EnvFiles,
-    Given,
-    MaxRuntime,
-    Requirements,
-    Settings,
-    ShowIgnored,
-    Volumes,
-    tell_findings,
-    tell_left_out,
-)
-from dorm.cli.connect import ClusterName, Url, User, client, complete_app, complete_engine, target
+from dorm.cli.authoring import fields as f
+from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.terminal import in_shell, say
@@ -42,58 +30,29 @@ def register(app: typer.Typer) -> None:
 
 def run_app(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command that starts one worker.")],
-    n_min: Annotated[
-        int, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")
-    ] = 1,
-    n_max: Annotated[
-        int | None,
-        typer.Option("--n-max", min=1, help="The largest number of containers that it can use; default: n_min."),
-    ] = None,
-    cpu: Annotated[str, typer.Option(help="Cores of one container, such as 2 or 500m.")] = "1",
-    memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
-    gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the app; default: made from the command.")] = None,
-    image: Annotated[str | None, typer.Option(help="Image that contains the program, for nodes with Docker.")] = None,
-    workdir: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Ship this folder and run in a copy of it; default: the current folder."),
-    ] = None,
-    no_workdir: Annotated[
-        bool,
-        typer.Option(
-            "--no-workdir", help="Ship nothing; run in the current folder itself, or in the image's working directory."
-        ),
-    ] = False,
-    folder: Annotated[
-        str | None,
-        typer.Option(help="Ship nothing; run in this folder: an absolute path on every node, or in the image."),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="The engine, such as torchrun; see the field `engine` of specs.", autocompletion=complete_engine
-        ),
-    ] = "plain",
-    env: Env = None,
-    env_file: EnvFiles = None,
-    requirements: Requirements = None,
-    volume: Volumes = None,
-    retries: Annotated[int, typer.Option(min=0, help="How often it is restarted after failures.")] = 0,
-    origin: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="APP[@STEP]",
-            help="Start from a copy of this app's checkpoint.",
-            autocompletion=complete_app,
-        ),
-    ] = None,
-    max_runtime: MaxRuntime = None,
-    after: After = None,
-    change: Settings = None,
+    n_min: f.NMin = 1,
+    n_max: f.NMax = None,
+    cpu: f.Cpu = "1",
+    memory: f.Memory = None,
+    gpu: f.Gpu = None,
+    name: f.Name = None,
+    image: f.Image = None,
+    workdir: f.Workdir = None,
+    no_workdir: f.NoWorkdir = False,
+    folder: f.Folder = None,
+    engine: f.Engine = "plain",
+    env: f.Env = None,
+    env_file: f.EnvFiles = None,
+    requirements: f.Requirements = None,
+    volume: f.Volumes = None,
+    retries: f.Retries = 0,
+    origin: f.Origin = None,
+    max_runtime: f.MaxRuntime = None,
+    after: f.After = None,
+    change: f.Settings = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
-    show_ignored: ShowIgnored = False,
+    show_ignored: f.ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -138,28 +97,24 @@ def run_app(
       dorm run --dry-run --show-ignored -- python train.py
     """
     from dorm.cli.project.shipping import show_left_out
-    from dorm.local.commands import CommandRefused, Typed, document, made_name
+    from dorm.local.commands import CommandRefused, document, made_name
     from dorm.local.scripts import check_script
     from events.spec import check_spec
 
-    if not command[0]:
-        raise WrongUsage("COMMAND: the first word must be a program's name", code="usage.nothing_to_do")
-    if folder is not None and not folder.startswith("/"):
-        raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
-    if workdir is not None and (no_workdir or folder is not None):
-        raise WrongUsage("--workdir ships a folder, and --no-workdir and --folder ship none; leave out one of them")
-    demand = {"cpu": cpu, **({"memory": memory} if memory else {}), **({"gpu": str(gpu)} if gpu else {})}
-    typed = Typed(
-        words=tuple(command),
-        demand=demand,
+    typed = f.command_of(
+        command,
+        cpu=cpu,
+        memory=memory,
+        gpu=gpu,
+        workdir=workdir,
+        no_workdir=no_workdir,
+        folder=folder,
         n_min=n_min,
         n_max=n_max,
         name=name or "",
         image=image or "",
-        folder=folder or "",
-        workdir="" if no_workdir or folder else (workdir or "."),
         engine=engine,
-        fields=Given(env, env_file, requirements, volume, max_runtime, after).fields(),
+        fields=f.Given(env, env_file, requirements, volume, max_runtime, after).fields(),
         settings=tuple(change or ()),
         retries=retries,
         origin=origin or "",
@@ -171,7 +126,7 @@ def run_app(
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
     checked = check_spec(spec, every=True)
-    tell_findings(checked)
+    f.tell_findings(checked)
     if dry_run:
         if show_ignored:
             show_left_out(checked, Path())
@@ -179,7 +134,7 @@ def run_app(
             say(f"# {checked.name} runs: {in_shell(checked.command)}")
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
-    tell_left_out(checked)
+    f.tell_left_out(checked)
     code = run(_run(typed, detach, output, (url, cluster, user), show_ignored=show_ignored))
     if code:
         raise typer.Exit(code)

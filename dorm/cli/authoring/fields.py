@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dorm.cli.connect import complete_app
+from dorm.cli.connect import complete_app, complete_engine
 from dorm.cli.errors import WrongUsage
 from dorm.cli.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from dorm.local.commands import Typed
     from events.spec import AppSpec
 
 
@@ -25,6 +26,46 @@ def complete_field(incomplete: str) -> list[str]:
 
     names = (name for name in AppSpec.__struct_encode_fields__ if name not in NEVER)
     return [f"{name}=" for name in names if name.startswith(incomplete)]
+
+
+NMin = Annotated[int, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")]
+NMax = Annotated[
+    int | None,
+    typer.Option("--n-max", min=1, help="The largest number of containers that it can use; default: n_min."),
+]
+Cpu = Annotated[str, typer.Option(help="Cores of one container, such as 2 or 500m.")]
+Memory = Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")]
+Gpu = Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")]
+Name = Annotated[str | None, typer.Option(help="Name of the app; default: made from the command.")]
+Image = Annotated[str | None, typer.Option(help="Image that contains the program, for nodes with Docker.")]
+Workdir = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Ship this folder and run in a copy of it; default: the current folder."),
+]
+NoWorkdir = Annotated[
+    bool,
+    typer.Option(
+        "--no-workdir", help="Ship nothing; run in the current folder itself, or in the image's working directory."
+    ),
+]
+Folder = Annotated[
+    str | None,
+    typer.Option(help="Ship nothing; run in this folder: an absolute path on every node, or in the image."),
+]
+Engine = Annotated[
+    str,
+    typer.Option(help="The engine, such as torchrun; see the field `engine` of specs.", autocompletion=complete_engine),
+]
+Origin = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="APP[@STEP]",
+        help="Start from a copy of this app's checkpoint.",
+        autocompletion=complete_app,
+    ),
+]
+Retries = Annotated[int, typer.Option(min=0, help="How often it is restarted after failures.")]
 
 
 def complete_variable(incomplete: str) -> list[str]:
@@ -94,8 +135,9 @@ class Given(NamedTuple):
     max_runtime: str | None = None
     after: Sequence[str] | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of the spec, including the contents of the named files.  Raises WrongUsage, SpecError."""
+    def fields(self, note: Callable[[str], None] = lambda text: say(f"note: {text}", error=True)) -> dict[str, Any]:
+        """Return the fields of the spec, including the contents of the named files; `note` receives notes for their author.
+        Raises WrongUsage, SpecError."""
         for one in self.env or ():
             if "=" not in one and one not in os.environ:
                 raise WrongUsage(f"--env: {one!r} has no value, and this shell has no such variable; write {one}=VALUE")
@@ -107,7 +149,7 @@ class Given(NamedTuple):
 
             found = read_fields(
                 Path.cwd(),
-                lambda text: say(f"note: {text}", error=True),
+                note,
                 env=env,
                 env_files=self.env_file or (),
                 requirements=self.requirements or "",
@@ -154,3 +196,32 @@ def tell_left_out(spec: AppSpec) -> None:
         how = "; ".join(way.format(names[0]) for way, names in ways.items() if names)
         verb = "is" if len(left) == 1 else "are"
         say(f"note: {', '.join(left)} {verb} set in this shell and not in the app's environment: {how}", error=True)
+
+
+def command_of(
+    words: Sequence[str],
+    *,
+    cpu: str,
+    memory: str | None,
+    gpu: int | None,
+    workdir: str | None,
+    no_workdir: bool,
+    folder: str | None,
+    **more: Any,
+) -> Typed:
+    """Return a command that was typed with options of `dorm run`; `more` are further fields of it.  Raises WrongUsage."""
+    from dorm.local.commands import Typed
+
+    if not words[0]:
+        raise WrongUsage("COMMAND: the first word must be a program's name", code="usage.nothing_to_do")
+    if folder is not None and not folder.startswith("/"):
+        raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
+    if workdir is not None and (no_workdir or folder is not None):
+        raise WrongUsage("--workdir ships a folder, and --no-workdir and --folder ship none; leave out one of them")
+    return Typed(
+        words=tuple(words),
+        demand={"cpu": cpu, **({"memory": memory} if memory else {}), **({"gpu": str(gpu)} if gpu else {})},
+        folder=folder or "",
+        workdir="" if no_workdir or folder else (workdir or "."),
+        **more,
+    )
