@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _AGENT_BACK_S = 15.0
 """Seconds that an agent may take to answer again after an outage."""
 _PAUSE_S = 0.2
-_NO_TIMES = "logs.no_times"
 
 
 _LONGEST = 1 << 16
@@ -242,7 +241,7 @@ class Output:
                     heard = True
                     yield plain(piece)
         except NotFound as error:
-            if heard or since is not None or error.code != _NO_TIMES:
+            if heard or since is not None or error.code != "logs.no_times":
                 raise
         else:
             return
@@ -331,7 +330,7 @@ def _timed(answer: bytes, node: str) -> LogPiece:
         raise NotFound(
             f"the agent of node {node} is of a release that keeps no times of output; upgrade it, or leave out the times "
             "(--since, --timestamps)",
-            code=_NO_TIMES,
+            code="logs.no_times",
         ) from None
 
 
