@@ -7,6 +7,7 @@ program says of itself, the Python that will run it, the cluster.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -242,6 +243,7 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
             yield _note("program", text, code="check.program.malformed")
     for name, why in faults.items():
         yield _wrong("program", f"{name}: {why}", "correct it", code="check.program.malformed")
+    yield from _directives(seen, reading)
     for tool, where in reading.tools.items():
         if tool in _OF_SLURM:
             text, todo = _OF_SLURM[tool]
@@ -256,6 +258,54 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
         more = f", with {modules} module{'' if modules == 1 else 's'} of the folder" if modules > 0 else ""
         yield _ok("program", f"{named} can be read{more}")
     yield from _imports(seen, reading)
+
+
+_DIRECTIVES = {
+    "--cpus-per-task": "--cpu {}", "-c": "--cpu {}", "--mem": "--memory {}", "--gres": "--gpu {}", "--gpus": "--gpu {}",
+    "--gpus-per-task": "--gpu {}", "--time": "--max-runtime {}", "-t": "--max-runtime {}", "--job-name": "--name {}",
+    "-J": "--name {}", "--ntasks": "--n-min {0} --n-max {0}", "-n": "--n-min {0} --n-max {0}",
+    "--nodes": "--n-min {0} --n-max {0}", "-N": "--n-min {0} --n-max {0}", "--constraint": "--set require='has {}'",
+}  # fmt: skip
+"""Options of Slurm, and those of `dorm run` for them."""
+
+
+def _directives(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
+    """Judge lines with `#SBATCH`: a script that still has them may be started with the same options."""
+    if not reading.directives:
+        return
+    words = [
+        part for option in reading.directives for part in (option.split("=", 1) if option[:2] == "--" else [option])
+    ]
+    found = [_DIRECTIVES[name].format(_as_here(name, value)) for name, value in pairwise(words) if name in _DIRECTIVES]
+    yield _note(
+        "program",
+        f"nothing reads the options in the script's #SBATCH lines: {' '.join(reading.directives)[:200]}",
+        f"the same here: {' '.join(found)}" if found else "the page `Coming from Slurm` says what to write instead",
+        code="check.program.directives",
+    )
+
+
+def _as_here(name: str, value: str) -> str:
+    """Return a value of Slurm's as it is written here: `gpu:a100:2` as 2, `8G` as 8GiB, `1-12:00:00` as 36h."""
+    if name in ("--gres", "--gpus", "--gpus-per-task"):
+        return value.rpartition(":")[2]
+    if name == "--mem" and value[:-1].isdigit():
+        return f"{value}iB" if value[-1] in "KMGT" else f"{value}MiB"
+    if name in ("--time", "-t"):
+        days, dash, rest = value.rpartition("-")
+        parts = rest.split(":")
+        if not all(part.isdigit() for part in (*parts, days or "0")) or len(parts) > 3:
+            return value
+        if dash:
+            parts = [*parts, "0", "0"]
+        elif len(parts) < 3:
+            parts = ["0", *parts, "0"]
+        hours, minutes, seconds = map(int, parts[:3])
+        total = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+        return next(
+            f"{total // length}{unit}" for unit, length in (("h", 3600), ("m", 60), ("s", 1)) if not total % length
+        )
+    return value
 
 
 _OF_SLURM = {

@@ -71,6 +71,7 @@ _DEEPEST = 4
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELL = re.compile(r"bash|sh|dash|zsh")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+_DIRECTIVES = re.compile(r"^#SBATCH[ \t]+([^#\n]{1,300})", re.MULTILINE)
 _TOOLS = ("srun", "sbatch", "conda", "mamba", "micromamba", "module")
 _AROUND = ("mpirun", "nice", "numactl", "poetry", "srun", "stdbuf", "timeout", "uv")
 """Programs that start the command after their own options."""
@@ -139,6 +140,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Programs that start workers themselves, such as `torchrun`, with their places."""
     tools: dict[str, str] = {}
     """Programs of another system, such as `srun`, with their places."""
+    directives: tuple[str, ...] = ()
+    """Options that scripts give to Slurm in lines with `#SBATCH`."""
     imports: dict[str, str] = {}
     """Top-level modules that are imported unconditionally and are not in the folder, with the places of the first import."""
     local: dict[str, str] = {}
@@ -172,6 +175,7 @@ class _Reader:
         self._pythons: dict[str, str] = {}
         self._launchers: dict[str, str] = {}
         self._tools: dict[str, str] = {}
+        self._directives: list[str] = []
         self._imports: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._paths: dict[Named, None] = {}
@@ -197,6 +201,7 @@ class _Reader:
             pythons=self._pythons,
             launchers=self._launchers,
             tools=self._tools,
+            directives=tuple(self._directives),
             imports=self._imports,
             local=self._local,
             paths=tuple(self._paths),
@@ -330,6 +335,7 @@ class _Reader:
         if itself and shebang and _PYTHON.fullmatch(program):
             self._pythons.setdefault(program if shebang[0].endswith("/env") else shebang[0], f"{name}, line 1")
         if is_shell:
+            self._directives += [option for found in _DIRECTIVES.findall(text) for option in found.split()]
             self._shell_text(text, name, at, lines=True)
         elif path.suffix == ".py" or _PYTHON.fullmatch(program):
             self._source(text, name, at, roots)

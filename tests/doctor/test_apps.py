@@ -132,6 +132,36 @@ def test_a_program_that_does_not_share_its_work(spec: dict[str, Any], read: Read
     assert found == ([code] if code else [])
 
 
+def test_the_options_of_sbatch_are_translated() -> None:
+    lines = ("--job-name=fit", "--ntasks", "4", "-c", "2", "--gres=gpu:a100:1", "--mem=8G", "--partition=x")
+    (one,) = (
+        one for one in judge_app(observed(reading=reading(directives=lines))) if one.code == "check.program.directives"
+    )
+    assert one.todo == "the same here: --name fit --n-min 4 --n-max 4 --cpu 2 --gpu 1 --memory 8GiB"
+    assert "check.program.directives" not in said(observed())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "here"),
+    [
+        ("--time", "30", "30m"),
+        ("-t", "30:15", "1815s"),
+        ("--time", "2:00:00", "2h"),
+        ("--time", "1-12", "36h"),
+        ("--time", "1-12:30", "2190m"),
+        ("--time", "1-12:00:00", "36h"),
+        ("--time", "UNLIMITED", "UNLIMITED"),
+        ("--mem", "512", "512MiB"),
+        ("--mem", "4096M", "4096MiB"),
+        ("--gpus", "2", "2"),
+        ("--gpus-per-task", "a100:2", "2"),
+    ],
+)
+def test_values_of_slurm_are_written_as_here(option: str, value: str, here: str) -> None:
+    (one,) = (one for one in judge_app(observed(reading=reading(directives=(option, value)))) if "SBATCH" in one.text)
+    assert one.todo.rpartition(" ")[2] == here
+
+
 def test_results_are_kept_or_not() -> None:
     paths = (named("runs", there=False, written=True), named("out.csv", there=False, written=True))
     found = judge_app(observed(reading=reading(paths=paths)))

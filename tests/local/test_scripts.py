@@ -138,12 +138,15 @@ def test_modules_launchers_and_tools_of_others(project: Path) -> None:
     assert (found.launchers, found.imports) == ({"torch.distributed.run": "the command"}, {"torch": "the command"})
     found = read(project, "torchrun", "--nproc_per_node", "2", "train.py")
     assert (found.launchers, found.started) == ({"torchrun": "the command"}, ("train.py",))
-    (project / "job.sh").write_text("module load cuda\nconda activate x\nsrun -n 2 python train.py\nsource ./set.sh\n")
+    (project / "job.sh").write_text(
+        "#SBATCH --ntasks=4 -c 2 # four\nmodule load cuda\nconda activate x\nsrun -n 2 python train.py\nsource ./set.sh\n"
+    )
     (project / "set.sh").touch()
     found = read(project, "sh", "job.sh")
     assert list(found.tools) == ["module", "conda", "srun"]
+    assert found.directives == ("--ntasks=4", "-c", "2")
     assert "train.py" in found.started
-    assert [(one.path, one.used) for one in found.paths if one.where == "job.sh, line 4"] == [("./set.sh", True)]
+    assert [(one.path, one.used) for one in found.paths if one.where == "job.sh, line 5"] == [("./set.sh", True)]
     assert read(project, "python", "-c", "import nothing_here").imports == {"nothing_here": "the command (-c), line 1"}
     assert read(project, "bash", "gone.sh").absent == {"gone.sh": "the command"}
     assert [(one.path, one.used) for one in read(project, "cat", "--file=../data/x.csv").paths] == [
