@@ -39,6 +39,7 @@ _FORMATS = {
     "after[].app": "the name or id of an app",
     "after[].when": "completed, failed or ended",
     "elastic": "live",
+    "resizable": "auto or never",
     "from": "the name or id of an app, or APP@STEP",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "group.name": "lower-case letters, digits and dashes, at most 42",
@@ -72,6 +73,9 @@ def check_spec(document: object) -> CheckedSpec:
     if spec.n_min > spec.n_max:
         raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
     check_roles(spec, spec.n_min)
+    if spec.elastic and spec.resizable == "never":
+        text = "resizable: never excludes elastic: live, which lets an app be resized while it trains; leave out one of them"
+        raise SpecError(text, code="spec.resizable.live")
     for command in (spec.command, spec.resume):
         check_command(spec.engine, command)
     _check_speed(spec)

@@ -162,7 +162,7 @@ class Collected:
         n_min, n_max = self._rules.bounds_of(job)
         document = {
             "name": "job",
-            "command": ["train"],
+            "command": ["train"], "resume": ["train", "--resume"],
             "demand": dict(job.demand),
             "n_min": n_min,
             "n_max": n_max,
