@@ -232,6 +232,8 @@ class Reason(msgspec.Struct, frozen=True):
                     pollux, sia),
     `learning`      its speed with more is not known yet, and it grows to twice what is known (dorm-speed),
     `not_resized`   the app-level policy gives nothing more to a running app,
+    `no_checkpoint` it has reported no checkpoint, so a resize would restart it from the beginning (set by the core),
+    `not_resizable` its owner wants it not to be resized (set by the core),
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str
 

@@ -385,6 +385,7 @@ class AppTeller:
             reason=fact.reasons.get(self.id),
             overtaken=app.generations[change.to_generation].void,
             why=change.why,
+            lost_s=change.lost_s,
         )
         what = kind_of(found, first=not self._sizes)
         causes = self.around.behind(state, event, fact, self.id)

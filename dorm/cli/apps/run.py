@@ -77,6 +77,14 @@ def run_app(
     ] = None,
     max_runtime: MaxRuntime = None,
     after: After = None,
+    resizable: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|never",
+            help="never: once started, it keeps its containers; default: auto.",
+            autocompletion=lambda: ["auto", "never"],
+        ),
+    ] = None,
     change: Settings = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
@@ -105,6 +113,8 @@ def run_app(
       dorm run --n-max 4 --cpu 2 --memory 4GiB --retries 3 -- python train.py
 
       dorm run --engine torchrun --n-max 4 --gpu 1 -- python train_ddp.py
+
+      dorm run --n-max 4 --resizable never -- bash run.sh
 
       dorm run --image pytorch/pytorch --gpu 1 -- python train.py
 
@@ -141,7 +151,8 @@ def run_app(
         folder=folder or "",
         workdir="" if no_workdir or folder else (workdir or "."),
         engine=engine,
-        fields=Given(env, env_file, requirements, volume, max_runtime, after).fields(),
+        fields=Given(env, env_file, requirements, volume, max_runtime, after).fields()
+        | ({"resizable": resizable} if resizable else {}),
         settings=tuple(change or ()),
         retries=retries,
         origin=origin or "",

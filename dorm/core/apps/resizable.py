@@ -3,15 +3,16 @@
     begins again   an app that has reported no checkpoint loses all its work when it is restarted.  A live app does not, and
                    one whose spec has a command to resume, or to save, is taken at its owner's word
     priced         the work since its start is part of the cost of resizing such an app (`adjust_s`)
-    kept whole     once it has run for `KEPT_FROM_S` in all, it is neither moved nor resized, unless it has more than its
-                   n_min and another app would otherwise wait, or have less than half its fair share.  Of several, those that
-                   have run for the shortest time make room (`dorm.core.decide.keeping`)
-    never          an app with `resizable: never` is kept whole from its start, whatever it reports, unless it has more than its
-                   n_min and its fair share: otherwise, the first app on an idle cluster could keep all of it from the others.
-                   For the same reason it starts with at most its fair share, or its n_min if that is more
+    kept whole     once it has run for `KEPT_FROM_S` in all, it is neither moved nor resized.  There are two exceptions, in
+                   which it shrinks, to no less than its n_min: another app would otherwise wait or have less than half its
+                   fair share, or this one has more than twice its own.  Of several, those that have run for the shortest time
+                   make room (`dorm.core.decide.keeping`)
+    never          an app with `resizable: never` is kept whole from its start, whatever it reports, and shrinks to no less
+                   than its fair share.  If it could keep any size, the first app on an idle cluster would keep all of it from
+                   the others.  For the same reason it starts with at most its fair share, or its n_min if that is more
 
-An app is not kept whole when it has to be restarted anyway: by its owner, or because a node of it is drained or gone, its labels
-no longer fit, or its bounds no longer admit its size.
+An app is not kept whole when it has to be restarted anyway: by its owner, or because a node of it is drained or gone, its
+labels no longer fit, or its bounds no longer admit its size.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def undone_s(app: App, now: int) -> float:
 
 
 def priced_s(app: App, measured_s: float | None, now: int) -> float | None:
-    """Return the cost of resizing the app at `now` (UTC ns), in seconds of its work: the measured cost of an adjustment, None if
-    none was measured, and the work that it undoes."""
+    """Return the cost of resizing the app at `now` (UTC ns), in seconds of its work: the measured cost of an adjustment (None
+    if none was measured), and the work that it undoes."""
     undone = undone_s(app, now)
     if undone < CHEAP_S:
         return measured_s

@@ -13,7 +13,7 @@ from dorm.core.decide.asking import ask, question, reasons_in_words
 from dorm.core.decide.batches import batches_of
 from dorm.core.decide.gates import stops
 from dorm.core.decide.guarding import in_force
-from dorm.core.decide.keeping import lacking, relief
+from dorm.core.decide.keeping import answered
 from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.promising import promises
 from dorm.core.decide.timing import tick_is_due, trigger
@@ -151,29 +151,19 @@ def _answered(
 ) -> tuple[Question, Arranged]:
     """Ask the policy; again, with less that is kept whole, if that leaves an app short and another answer helps it."""
 
-    def arranged(asked: Question) -> Arranged:
+    asked = question(state, now)
+
+    def answer_to(problem: Problem) -> Arranged:
         return arrange(
             state,
-            with_ports(state, asked.problem),
-            lambda problem: ask(chosen, state, asked, problem, params, now),
+            with_ports(state, problem),
+            lambda within: ask(chosen, state, asked, within, params, now),
             kept=asked.kept,
             stopped=stopped,
         )
 
-    asked = question(state, now)
-    first = arranged(asked)
-    if not asked.whole:
-        return asked, first
-    lack = lacking(state, asked.problem, first.answer, asked.whole, now)
-    if lack is None or lack <= (0, 0):
-        return asked, first
-    for problem in relief(asked.problem, asked.whole):
-        other = asked._replace(problem=problem)
-        second = arranged(other)
-        then = lacking(state, asked.problem, second.answer, asked.whole, now)
-        if then is not None and then < lack:
-            return other, second
-    return asked, first
+    problem, found = answered(state, asked.problem, asked.whole, now, answer_to)
+    return asked._replace(problem=problem), found
 
 
 def _priced(state: State, change: Resize, now: int) -> Resize:

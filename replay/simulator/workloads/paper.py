@@ -115,7 +115,8 @@ def _app(kind: AppType, number: int, at_s: float, duration_s: float, speed: Spee
     demand = {"cpu": kind.cpu, "memory": f"{kind.memory_gib}GiB"} | ({"gpu": kind.gpu} if kind.gpu else {})
     spec = {
         "name": f"{kind.name}-{number:02}",
-        "command": ["train"], "resume": ["train", "--resume"],
+        "command": ["train"],
+        "resume": ["train", "--resume"],
         "demand": demand,
         "n_min": kind.n_min,
         "n_max": kind.n_max,

@@ -49,7 +49,8 @@ def workload(options: Options, seed: int = 0) -> Workload:
         n_min = _count(bounds["n_min"], draws["n_min"])
         document = {
             "name": f"app-{number:0{len(str(count))}}",
-            "command": ["train"], "resume": ["train", "--resume"],
+            "command": ["train"],
+            "resume": ["train", "--resume"],
             "demand": demand,
             "n_min": n_min,
             "n_max": max(n_min, _count(bounds["n_max"], draws["n_max"])),

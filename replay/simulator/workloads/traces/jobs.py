@@ -162,7 +162,8 @@ class Collected:
         n_min, n_max = self._rules.bounds_of(job)
         document = {
             "name": "job",
-            "command": ["train"], "resume": ["train", "--resume"],
+            "command": ["train"],
+            "resume": ["train", "--resume"],
             "demand": dict(job.demand),
             "n_min": n_min,
             "n_max": n_max,
