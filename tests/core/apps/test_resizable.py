@@ -12,6 +12,8 @@ from dorm.core.apps.resizable import CHEAP_S, KEPT_FROM_S, NEVER, NO_CHECKPOINT,
 from dorm.core.decide.asking import problem_of, question
 from dorm.core.decide.keeping import answered
 from dorm.core.decide.placement import Arranged
+from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.planning.plans import plan
 from dorm.core.query.views import describe
 from dorm.policies import integer
 from dorm.policies.problem import Allocation, Problem
@@ -19,6 +21,7 @@ from events import kinds as k
 from events.codec import decode
 from events.quantities import SECOND
 from tests.core.decide.test_neighbors import POLICIES, Street
+from tests.core.records import checked
 from tests.tries import tries
 
 RESUMES = ["work", "--resume"]
@@ -342,3 +345,15 @@ def test_a_released_app_may_shrink_and_not_grow() -> None:
     for apps in released:
         for app in apps:
             assert (app.n_min, app.n_max) == (1, sum(app.current.values()))
+
+
+def test_a_plan_says_what_is_lost_next_to_the_pause() -> None:
+    found = Street("dorm", (2, 2))
+    found.submit("wide", n_min=1, n_max=4)
+    found.wait(LONG_S)
+    late = checked("late", n_min=1, n_max=1)
+    planned = plan(found.bench.state, found.bench.now, Assumed(specs=(late,)), rounds=2)
+    wide = next(app for app in planned.apps if app.name == "wide")
+    assert (wide.kind, wide.before, wide.after) == ("restart", 4, 3)
+    assert wide.lost_s == pytest.approx(LONG_S, abs=1)
+    assert (wide.adjust_s, wide.measured) == (CHEAP_S, False)
