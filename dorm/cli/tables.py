@@ -129,7 +129,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("workdir", _workdir(d["workdir"])), ("environment", d["environment"]),
         ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
-        ("generation", d["generation"]), ("revision", _revision(d)), ("elastic", _elastic(d)),
+        ("generation", d["generation"]), ("revision", _revision(d)), ("elastic", _elastic(d)), ("resizable", _resizable(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("doubtful", _doubt(d["doubt"])),
@@ -187,6 +187,11 @@ def _adjusted(d: dict[str, Any]) -> str:
     if d["adjustments"] and not d["reports_progress"]:
         return f"{d['adjustments']}, lost work unknown: it reports no progress"
     return f"{d['adjustments']}, {d['lost_steps']} steps lost" if d["adjustments"] or d["lost_steps"] else "0"
+
+
+def _resizable(d: dict[str, Any]) -> str:
+    """Return `auto`, and why it is not resized now."""
+    return f"{d['resizable']}: {d['kept_whole']}" if d["kept_whole"] else str(d["resizable"])
 
 
 def _revision(d: dict[str, Any]) -> str:

@@ -67,7 +67,7 @@ __all__ = [
     "digest",
 ]
 
-SCHEMA = 5
+SCHEMA = 6
 """Counts changes of meaning in this module and `evolve`: digests of different schemas are not comparable."""
 
 _encoder = msgspec.msgpack.Encoder()

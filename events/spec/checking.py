@@ -45,6 +45,7 @@ _FORMATS = {
     "after[].when": "completed, failed or ended",
     "elastic": "live",
     "on_doubtful": "resume or fall_back",
+    "resizable": "auto or never",
     "from": "the name or id of an app, or APP@STEP",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "group.name": "lower-case letters, digits and dashes, at most 42",
@@ -136,6 +137,7 @@ def _faults(spec: CheckedSpec, wrong: Set[str]) -> Iterator[SpecError]:
         ({"engine", "engine_options", "n_min"}, lambda: check_roles(spec, spec.n_min)),
         ({"engine", "command"}, lambda: check_command(spec.engine, spec.command)),
         ({"engine", "resume"}, lambda: check_command(spec.engine, spec.resume)),
+        ({"elastic", "resizable"}, lambda: _check_resizable(spec)),
         ({"speed", "speed_on"}, lambda: _check_speed(spec)),
         ({"batch"}, lambda: _check_batch(spec)),
         ({"require"}, lambda: _check_requirement(spec)),
@@ -165,6 +167,12 @@ def _raised(check: Callable[[], None]) -> Iterator[SpecError]:
         check()
     except SpecError as error:
         yield error
+
+
+def _check_resizable(spec: AppSpec) -> None:
+    if spec.elastic and spec.resizable == "never":
+        text = "resizable: never excludes elastic: live, which lets an app be resized while it trains; leave out one of them"
+        raise SpecError(text, code="spec.resizable.live")
 
 
 def check_gang(gang: int, **bounds: int) -> None:

@@ -275,6 +275,13 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "default: it is resized by checkpoint and restart"
         ),
     ] = ""
+    resizable: Annotated[
+        Literal["auto", "never"],
+        msgspec.Meta(
+            description="never: once started, it keeps its containers until it ends, up to its fair share (or n_min, if that "
+            "is more); auto: it is resized, and rarely while it has reported no checkpoint",
+        ),
+    ] = "auto"
     image: Annotated[
         str, msgspec.Meta(max_length=512, description="the container image; ignored on nodes that run plain processes")
     ] = ""

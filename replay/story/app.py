@@ -387,6 +387,7 @@ class AppTeller:
             reason=fact.reasons.get(self.id),
             overtaken=app.generations[change.to_generation].void,
             why=change.why,
+            **({"lost_s": change.lost_s} if change.lost_s else {}),
         )
         what = kind_of(found, first=not self._sizes)
         causes = self.around.behind(state, event, fact, self.id)

@@ -192,5 +192,8 @@ def _cost(app: App, found: Explanation) -> list[str]:
     redone = f", and {lost} step{' was' if lost == 1 else 's were'} repeated" if lost else ", and no work was lost"
     if not app.step and app.checkpoint is None:
         redone = "; whether work was lost is unknown, since it reports no progress"
+    if found.last_change is not None and found.last_change.lost_s:
+        lost_s = span(found.last_change.lost_s)
+        redone = f"; it restarted from the beginning, since it had reported no checkpoint: {lost_s} of work lost"
     cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
     return [f"Its last adjustment ({containers(last['containers'])}) {total}{redone}{cut}."]

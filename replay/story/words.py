@@ -12,7 +12,7 @@ from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY
 from replay.story.policies import planned
-from replay.words import containers, moment, span
+from replay.words import begins_again, containers, moment, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -219,6 +219,8 @@ def changed(what: str, change: Changed) -> str:
         sized = f"{what} from {before} to {containers(after)}" if before != after else "moved"
         text = f"{sized}: {_ways(change.before, change.after)}"
     parts = [text, *([WHY[change.why]] if change.why in WHY else []), *_sakes(change)]
+    if change.lost_s:
+        parts.append(begins_again(change.lost_s))
     if change.reason is not None:
         parts.append(f"it has no more because {change.reason.text} ({change.reason.code})")
     if change.overtaken:

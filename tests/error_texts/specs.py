@@ -58,6 +58,11 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "start_after: 'soon' is neither a delay nor a time; write a delay such as 2h, or a time such as 2026-11-24T08:00Z or 2026-11-24T08:00+01:00",
     ),
     (
+        "spec.resizable.live",
+        spec({"elastic": "live", "resizable": "never"}),
+        "resizable: never excludes elastic: live, which lets an app be resized while it trains; leave out one of them",
+    ),
+    (
         "spec.max_runtime.zero",
         spec({"max_runtime": 0}),
         "max_runtime: 0 would end it at once; write a time such as 2h, or leave it out",

@@ -21,7 +21,8 @@ from dorm.client.output import lines
 from dorm.core.query.gates import reason_of
 from dorm.local.hints import hint_for
 from events.errors import DormError
-from events.kinds import ContainerExited
+from events.kinds import ContainerExited, Resized, Round
+from replay.words import begins_again, containers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -59,6 +60,7 @@ class Attached:
         self._flows.set()
         self._printed = 0
         self._told = ""
+        self._hinted = False
         self._resumed = 0, ""
         """A generation, and where it continues from; it may save more checkpoints later."""
 
@@ -93,6 +95,7 @@ class Attached:
                 continue
             self.app = app
             self._note_exits(events)
+            self._tell_lost(events)
             self._tell()
             self._changed.set()
             if app.ended:
@@ -104,6 +107,24 @@ class Attached:
                 if event.generation != self._failed_in:
                     self._failed_in, self.exit_code = event.generation, 0
                 self.exit_code = self.exit_code or event.exit_code or 0
+
+    def _tell_lost(self, events: Sequence[Event]) -> None:
+        """Say which work a decision undoes, and once what its user can do about that."""
+        decided = (fact for event in events if isinstance(event, Round) for fact in event.events)
+        changes = (change for fact in decided if isinstance(fact, Resized) for change in fact.changes)
+        for change in changes:
+            if change.app != self.app.id or not change.lost_s:
+                continue
+            to = containers(len(change.placement)) if change.placement else "no containers"
+            said = [f"{self.app.name}: resized to {to}; it {begins_again(change.lost_s)}"]
+            if not self._hinted:
+                self._hinted = True
+                said.append(
+                    "hint: report each checkpoint in DORM_PROGRESS, or forbid resizes "
+                    f"(`dorm edit {self.app.name} --set resizable=never`)"
+                )
+            for line in said:
+                progress_console.print(Text(line))
 
     def _tell(self) -> None:
         """Say what changed about the app's place, in one line."""

@@ -49,6 +49,7 @@ def run_app(
     origin: f.Origin = None,
     max_runtime: f.MaxRuntime = None,
     after: f.After = None,
+    resizable: f.Resizable = None,
     change: f.Settings = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
@@ -79,6 +80,8 @@ def run_app(
       dorm run --n-max 4 --cpu 2 --memory 4GiB --retries 3 -- python train.py
 
       dorm run --engine torchrun --n-max 4 --gpu 1 -- python train_ddp.py
+
+      dorm run --n-max 4 --resizable never -- bash run.sh
 
       dorm run --image pytorch/pytorch --gpu 1 -- python train.py
 
@@ -114,7 +117,8 @@ def run_app(
         name=name or "",
         image=image or "",
         engine=engine,
-        fields=f.Given(env, env_file, requirements, volume, max_runtime, after).fields(),
+        fields=f.Given(env, env_file, requirements, volume, max_runtime, after).fields()
+        | ({"resizable": resizable} if resizable else {}),
         settings=tuple(change or ()),
         retries=retries,
         origin=origin or "",

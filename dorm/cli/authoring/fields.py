@@ -65,6 +65,14 @@ Origin = Annotated[
         autocompletion=complete_app,
     ),
 ]
+Resizable = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|never",
+        help="never: once started, it keeps its containers; default: auto.",
+        autocompletion=lambda: ["auto", "never"],
+    ),
+]
 Retries = Annotated[int, typer.Option(min=0, help="How often it is restarted after failures.")]
 
 

@@ -205,17 +205,22 @@ def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: 
 
 
 def _in_words(one: PlannedApp, *, own: bool) -> str:
+    from replay.words import begins_again
+
     size = (
         f"{one.before} -> {counted(one.after, 'container')}"
         if one.before != one.after
         else counted(one.after, "container")
     )
     pause = f"; its last pauses were about {one.adjust_s:.0f} s" if one.measured else "; its pause was never measured"
+    lost = f"; it {begins_again(one.lost_s)}" if one.lost_s else ""
     if one.kind == "stop":
         why = f": {one.reason.text}" if one.reason is not None else ""
-        return f"{one.name} is stopped with a checkpoint, and waits{why}"
+        return f"{one.name} is stopped{'' if lost else ' with a checkpoint'}, and waits{why}{lost}"
     if one.kind == "start":
         return f"{one.name} starts with {size}"
+    if lost:
+        return f"{one.name} is restarted: {size}{lost}"
     how = "is resized while it runs" if one.kind == "live" else "is checkpointed and restarted"
     return f"{one.name} {how}: {size}{pause}" if own or one.kind != "live" else f"{one.name} {how}: {size}"
 

@@ -11,6 +11,7 @@ from dorm.core.apps.bounds import bounds
 from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
 from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
+from dorm.core.apps.resizable import kept_whole
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
 from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
@@ -300,6 +301,8 @@ def describe(
         "placement": app.spec.placement,
         "gang": app.spec.gang,
         "elastic": app.spec.elastic,
+        "resizable": app.spec.resizable,
+        "kept_whole": "" if app.ended or (kept := kept_whole(app, now)) is None else kept.text,
         **_revisions(app, generation),
         "membership": generation.membership if generation is not None and app.spec.elastic else None,
         "epoch": app.epoch or None,

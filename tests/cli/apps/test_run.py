@@ -274,6 +274,8 @@ async def test_on_a_terminal_ctrl_c_asks_and_the_output_continues_through_a_resi
     async with on_a_terminal(project, cluster.home, *run) as terminal:
         await terminal.until("works as one of 1")
         await done(cluster.home, "update", "seen", "--n-min", "2", "--n-max", "2")
+        await terminal.until("seen: resized to 2 containers; it restarts from the beginning, since it has reported no")
+        await terminal.until("`dorm edit seen --set resizable=never`")
         await terminal.until("works as one of 2")
         terminal.type(b"\x03")
         await terminal.until("(d/c)")
@@ -286,6 +288,13 @@ async def test_on_a_terminal_ctrl_c_asks_and_the_output_continues_through_a_resi
         assert await asyncio.wait_for(terminal.process.wait(), 20) == 0
     async with cluster.client() as client:
         await until(client, lambda s: s.apps[named(s, "seen").id].phase == "running", "it runs on")
+        story = await done(cluster.home, "story", "seen")
+        assert "restarts from the beginning, since it has reported no checkpoint" in " ".join(story.split())
+        explained = " ".join((await done(cluster.home, "explain", "seen", "--brief")).split())
+        assert "it restarted from the beginning, since it had reported no checkpoint" in explained
+        await done(cluster.home, "edit", "seen", "--set", "resizable=never", "--yes")
+        described = " ".join((await done(cluster.home, "describe", "seen")).split())
+        assert "resizable never: resizable is never in its spec, so it keeps" in described
     await done(cluster.home, "cancel", "seen")
     async with on_a_terminal(project, cluster.home, "run", "--cpu", "250m", "python3", "loop.py") as terminal:
         await terminal.until("works as one of")
