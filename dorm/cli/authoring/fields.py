@@ -193,7 +193,7 @@ def tell_left_out(spec: AppSpec) -> None:
     found = [name for name in _READ_BY_PROGRAMS if os.environ.get(name) and name not in spec.env]
     secret = [name for name in found if why_secret(name, os.environ[name])]
     ways = {
-        "--env {} passes it": [name for name in found if name not in (*secret, "CUDA_VISIBLE_DEVICES")],
+        "--env {} passes {}": [name for name in found if name not in (*secret, "CUDA_VISIBLE_DEVICES")],
         "--gpu N gives it GPUs": ["CUDA_VISIBLE_DEVICES"]
         if "CUDA_VISIBLE_DEVICES" in found and "gpu" not in spec.demand
         else [],
@@ -201,7 +201,7 @@ def tell_left_out(spec: AppSpec) -> None:
     }
     left = [name for names in ways.values() for name in names]
     if left:
-        how = "; ".join(way.format(names[0]) for way, names in ways.items() if names)
+        how = "; ".join(way.format(names[0], "it" if len(names) == 1 else "one") for way, names in ways.items() if names)
         verb = "is" if len(left) == 1 else "are"
         say(f"note: {', '.join(left)} {verb} set in this shell and not in the app's environment: {how}", error=True)
 

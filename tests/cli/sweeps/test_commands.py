@@ -53,7 +53,8 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
 @pytest.mark.timeout(120)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_sweep_of_a_plain_user_is_run_waited_for_and_compared(cluster: Up, tmp_path: Path) -> None:
-    home, mine = cluster.home, {"DORM_CREDENTIALS": str(tmp_path / "ann.json")}
+    # Without PYTHONPATH, which the app would not get, as a note would say.
+    home, mine = cluster.home, {"DORM_CREDENTIALS": str(tmp_path / "ann.json"), "PYTHONPATH": ""}
     await done(home, "user", "add", "ann", "--role", "user", "--to", mine["DORM_CREDENTIALS"])
     command = [
         "sweep",
