@@ -117,6 +117,11 @@ class DesiredApp(msgspec.Struct):
     def live(self) -> bool:
         return self.spec.elastic == "live"
 
+    @property
+    def first_slot(self) -> int:
+        """The lowest slot with which its latest generation starts."""
+        return min(self.founders, default=min((placed.slot for placed in self.placement), default=0))
+
     def here(self, node: str) -> list[Placed]:
         """Return its members on a node, and those that join or leave."""
         both = {placed.slot: placed for placed in [*self.placement, *self.members]}

@@ -47,6 +47,8 @@ _PROBLEMS: Final = {
     "wrong_type": "The field's value is of another type.",
 }
 _USAGE: Final = {"WrongUsage", "SpecError"}
+_FINDINGS: Final = {"_note": None, "_unknown": None, "_wrong": 1}
+"""Functions of `dorm.doctor.apps` that make findings, and the exit code of `dorm check` with one."""
 _ROOTS: Final = {"DormError", "Exception", "BadParameter"}
 
 
@@ -169,6 +171,10 @@ def _of_call(call: ast.Call, texts: dict[str, ast.expr], classes: dict[str, _Cla
     elif name == "NotAllowed" and len(call.args) == 2:
         for one in _codes_in(call.args[0]):
             yield Found(one, _text(call.args[1], texts), None)
+    elif name in _FINDINGS:
+        for value in (word.value for word in call.keywords if word.arg == "code"):
+            for one in _codes_in(value):
+                yield Found(one, _text(call.args[1], texts), _FINDINGS[name])
     elif name == "Fault" and len(call.args) == 2:
         yield from _of_fault(call)
     elif name in classes or (owner in classes and name in ("of", "at")):

@@ -11,7 +11,7 @@
     terminal     untrusted text, made safe for a terminal;  tables: apps and nodes
     sizes        options that are sizes and times
     settings     settings as people write them;  changes: the event that changes them
-    completion: `dorm completion`
+    check        `dorm check`;  completion: `dorm completion`
 
     authoring/   spec
     project/     the folder that an app starts in: shipped by run and submit; files

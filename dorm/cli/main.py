@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "apps.run": ("run",),
+    "check": ("check",),
     "apps.commands": ("submit", "ps", "update", "cancel", "kill"),
     "apps.logs": ("logs",),
     "outputs.cp": ("cp",),

@@ -132,6 +132,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("generation", d["generation"]), ("revision", _revision(d)), ("elastic", _elastic(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
+        ("doubtful", _doubt(d["doubt"])),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", _adjusted(d)),
@@ -201,6 +202,11 @@ def _revision(d: dict[str, Any]) -> str:
         fresh = " without its checkpoint" if d["restart"]["fresh"] else ""
         parts.append(f"{d['restart']['by']} requested a restart{fresh}")
     return "; ".join(parts)
+
+
+def _doubt(doubt: dict[str, Any] | None) -> str:
+    """Return why the checkpoint may be incomplete, and what to do."""
+    return "; ".join(part for part in (doubt["text"], doubt["advice"]) if part) if doubt else ""
 
 
 def _skipped(skipped: dict[str, Any] | None) -> str:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest, SkippedLines
+from dorm.core.app import (
+    HISTORY,
+    AdjustmentRecord,
+    App,
+    Doubted,
+    Ended,
+    Held,
+    MeasuredSpeed,
+    Promise,
+    SizeRequest,
+    SkippedLines,
+)
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
@@ -30,6 +41,7 @@ __all__ = [
     "Container",
     "ContainerState",
     "Counters",
+    "Doubted",
     "Ended",
     "FailedPolicy",
     "Figures",

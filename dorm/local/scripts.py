@@ -1,16 +1,29 @@
-"""The script in a typed command, such as `python -u train.py`: a typo is noticed before the command is sent."""
+"""The program in a typed command, such as `python -u train.py`: what is wrong with it is noticed before it is sent.
+
+check_script    whether the script is there
+read_program    what it starts, imports and names, also through shell scripts, without running it
+ask_python      which of these modules the Python that will run it has
+"""
 
 from __future__ import annotations
 
+import ast
 import difflib
+import json
+import os
 import re
+import shlex
+import subprocess
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
 
 from dorm.local.commands import CommandRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?)?|bash|sh|dash|zsh|torchrun")
 _ENDINGS = (".py", ".sh")
@@ -47,3 +60,529 @@ def unshipped(words: Sequence[str], folder: Path) -> str:
     """Return the script of a spec that is next to its file but is not sent to the nodes; "" if there is none."""
     script = script_of(words)
     return script if script and (folder / script).is_file() else ""
+
+
+# --- what a program needs, read without running it -----------------------------------------------------------------------
+
+_LARGEST = 1024 * 1024
+_MOST_FILES = 300
+_DEEPEST = 4
+"""Scripts that start each other."""
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_SHELL = re.compile(r"bash|sh|dash|zsh")
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+_TOOLS = ("srun", "sbatch", "conda", "mamba", "micromamba", "module")
+_AROUND = ("mpirun", "nice", "numactl", "poetry", "srun", "stdbuf", "timeout", "uv")
+"""Programs that start the command after their own options."""
+_BEFORE = ("exec", "time", "nohup", "command")
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_BETWEEN = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", "then", "do", "else"))
+_PATH = re.compile(r"(\.{1,2}|(\.{1,2}/|/|[\w.-]+/)[\w./+ -]*|[\w-]+\.[A-Za-z0-9]{1,8})")
+_WORD = re.compile(r"[A-Za-z][\w-]{0,63}")
+_LONGEST_PATH = 500
+_WRITES = frozenset(
+    (
+        "FileHandler", "SummaryWriter", "makedirs", "mkdir", "mktemp", "save", "save_file", "save_model", "save_pretrained",
+        "savefig", "savetxt", "savez", "to_csv", "to_json", "to_parquet", "to_pickle", "write_bytes", "write_text",
+    )
+)  # fmt: skip
+_READS = frozenset(
+    (
+        "fromfile",
+        "genfromtxt",
+        "imread",
+        "load",
+        "loadtxt",
+        "open",
+        "read_csv",
+        "read_json",
+        "read_parquet",
+        "read_table",
+    )
+)
+_FOR_RESULTS = re.compile(r"out|save|log|ckpt|checkpoint|result|run|export|tmp|cache|dest", re.IGNORECASE)
+
+
+class Named(NamedTuple):
+    """A path that a command or a script names, which is there, or which nothing needs to be."""
+
+    path: str
+    """As it is written."""
+    target: str
+    """The same relative to the folder in which the command runs; an absolute path as it is."""
+    there: bool
+    where: str
+    """`the command`, or the script and its line."""
+    used: bool
+    """Whether it is used for certain: a word of the command or of one that a script starts, a file that a shell script
+    includes, a file that a program opens, or the default of an option that the command does not give."""
+    written: bool
+    """Whether results seem to go there."""
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command's program says of itself.  Places are in words, such as `train.py, line 3`."""
+
+    scripts: tuple[str, ...] = ()
+    """The files that were read, by their paths in the folder: first those that are started, then the modules they import."""
+    started: tuple[str, ...] = ()
+    """Those that are started."""
+    absent: dict[str, str] = {}
+    """Scripts that are started and are not there, with the places that start them."""
+    faults: dict[str, str] = {}
+    """Why a file cannot be run, by its path."""
+    unparsed: dict[str, str] = {}
+    """Why this program's own Python cannot parse a source; another version may."""
+    pythons: dict[str, str] = {}
+    """The words that start Python, as they are typed, with their places."""
+    launchers: dict[str, str] = {}
+    """Programs that start workers themselves, such as `torchrun`, with their places."""
+    tools: dict[str, str] = {}
+    """Programs of another system, such as `srun`, with their places."""
+    imports: dict[str, str] = {}
+    """Top-level modules that are imported unconditionally and are not in the folder, with the places of the first import."""
+    local: dict[str, str] = {}
+    """Files of the folder that are imported, with the places of the first import."""
+    paths: tuple[Named, ...] = ()
+    text: str = ""
+    """Everything that was read."""
+
+    def mentions(self, *names: str) -> bool:
+        """Return whether one of these names occurs anywhere."""
+        return any(re.search(rf"\b{re.escape(name)}\b", self.text) for name in names)
+
+
+def read_program(words: Sequence[str], folder: Path) -> Reading:
+    """Read the program of a command that is to run in this folder, with everything in the folder that it starts or imports.
+    Runs nothing, and never reads outside of the folder.  Blocks."""
+    reader = _Reader(folder.resolve())
+    reader.command(list(words), "the command", folder.resolve(), typed=True)
+    reader.modules()
+    return reader.reading()
+
+
+class _Reader:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._read: dict[str, str] = {}
+        self._started: dict[str, None] = {}
+        self._absent: dict[str, str] = {}
+        self._faults: dict[str, str] = {}
+        self._unparsed: dict[str, str] = {}
+        self._pythons: dict[str, str] = {}
+        self._launchers: dict[str, str] = {}
+        self._tools: dict[str, str] = {}
+        self._imports: dict[str, str] = {}
+        self._local: dict[str, str] = {}
+        self._paths: dict[Named, None] = {}
+        self._words: list[str] = []
+        self._options: set[str] = set()
+        """Options of the command: what a script says of their defaults does not hold."""
+        self._depth = 0
+        self._due: list[tuple[Path, Path, list[Path]]] = []
+        """Modules that are still to be read."""
+
+    def modules(self) -> None:
+        """Read the modules of the folder that scripts import, and those that these import."""
+        for path, at, roots in self._due:  # which grows meanwhile
+            self._file(path, at, roots, started=False)
+
+    def reading(self) -> Reading:
+        return Reading(
+            scripts=tuple(self._read),
+            started=tuple(self._started),
+            absent=self._absent,
+            faults=self._faults,
+            unparsed=self._unparsed,
+            pythons=self._pythons,
+            launchers=self._launchers,
+            tools=self._tools,
+            imports=self._imports,
+            local=self._local,
+            paths=tuple(self._paths),
+            text="\n".join([*self._words, *self._read.values()]),
+        )
+
+    # --- commands -------------------------------------------------------------------------------------------------------
+
+    def command(self, words: list[str], where: str, at: Path, *, typed: bool = False) -> None:
+        """Read one simple command, which runs in the folder `at`."""
+        words = _without_prefix(words)
+        if not words or self._depth > _DEEPEST:
+            return
+        if words[:2] == ["env", "-C"] and len(words) > 3:
+            at, words = at / words[2], _without_prefix(words[3:])
+        if typed:
+            self._words += words
+        self._options |= {word.partition("=")[0] for word in words if word.startswith("--")}
+        program = words[0].rpartition("/")[2]
+        if program in ("source", ".") and len(words) > 1:
+            self._note_path(words[1], where, at, used=True)
+            return
+        for before, word in pairwise(words):
+            value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+            option = word if value != word else before if before.startswith("-") else ""
+            written = program == "tee" or before in (">", ">>") or bool(_FOR_RESULTS.search(option))
+            if value and not value.startswith("-") and " " not in value:
+                self._note_path(value, where, at, used=typed or _starts(words[0]), written=written)
+        if program in _TOOLS:
+            self._tools.setdefault(program, where)
+        if program in _AROUND:
+            inner = next((index for index, word in enumerate(words) if index and _starts(word)), len(words))
+            self.command(words[inner:], where, at)
+            return
+        self._depth += 1
+        try:
+            self._start(program, words, where, at)
+        finally:
+            self._depth -= 1
+
+    def _start(self, program: str, words: list[str], where: str, at: Path) -> None:
+        if program in _LAUNCHERS:
+            self._launchers.setdefault(program, where)
+            script = next((word for word in words[1:] if word.endswith(".py")), "")
+            self._script(script, where, at)
+        elif _PYTHON.fullmatch(program):
+            self._pythons.setdefault(words[0], where)
+            self._python(words[1:], where, at)
+        elif _SHELL.fullmatch(program):
+            self._shell(words[1:], where, at)
+        elif words[0].startswith(("./", "../")) or words[0].endswith(_ENDINGS):
+            self._script(words[0], where, at, itself=True)
+
+    def _python(self, rest: list[str], where: str, at: Path) -> None:
+        for index, word in enumerate(rest):
+            if word == "-c" and index + 1 < len(rest):
+                self._source(rest[index + 1], f"{where} (-c)", at, None)
+                return
+            if word == "-m" and index + 1 < len(rest):
+                self._module(rest[index + 1], where, at)
+                return
+            if word not in _WITHOUT_VALUE:
+                if not word.startswith("-"):
+                    self._script(word, where, at)
+                return
+
+    def _module(self, name: str, where: str, at: Path) -> None:
+        path = at.joinpath(*name.split("."))
+        found = next((one for one in (path.with_suffix(".py"), path / "__main__.py") if one.is_file()), None)
+        if found is not None:
+            self._file(found, at, [at])
+        else:
+            if name.startswith("torch.distributed."):
+                self._launchers.setdefault(name, where)
+            self._imports.setdefault(name.partition(".")[0], where)
+
+    def _shell(self, rest: list[str], where: str, at: Path) -> None:
+        for index, word in enumerate(rest):
+            if word.startswith("-") and not word.startswith("--") and word.endswith("c") and index + 1 < len(rest):
+                self._words.append(rest[index + 1])
+                self._shell_text(rest[index + 1], where, at, lines=False)
+                return
+            if not word.startswith("-"):
+                self._script(word, where, at)
+                return
+
+    def _script(self, script: str, where: str, at: Path, *, itself: bool = False) -> None:
+        """Read a script that is started, by itself or by an interpreter."""
+        if not script or _expands(script) or script.startswith("/"):
+            return
+        path = at / script
+        if not path.is_file():
+            self._absent.setdefault(script, where)
+            return
+        if itself and not os.access(path, os.X_OK):
+            self._faults.setdefault(
+                self._name(path), f"it is not executable; `chmod +x {script}`, or name its interpreter"
+            )
+        self._file(path, at, [path.parent], itself=itself)
+
+    # --- files ----------------------------------------------------------------------------------------------------------
+
+    def _name(self, path: Path) -> str:
+        resolved = Path(os.path.normpath(path))
+        return resolved.relative_to(self._root).as_posix() if resolved.is_relative_to(self._root) else str(resolved)
+
+    def _file(self, path: Path, at: Path, roots: list[Path], *, itself: bool = False, started: bool = True) -> None:
+        """Read a script or a module once, which runs in the folder `at`.  `roots`: where its imports are looked for."""
+        name = self._name(path)
+        inside = Path(os.path.normpath(path)).is_relative_to(self._root)
+        if name in self._read or not inside or len(self._read) >= _MOST_FILES:
+            return
+        try:
+            with path.open("rb") as file:
+                body = file.read(_LARGEST)
+        except OSError as error:
+            self._faults.setdefault(name, error.strerror or "it cannot be read")
+            return
+        text = body.decode("utf-8", "replace")
+        self._read[name] = text
+        if started:
+            self._started[name] = None
+        first = text.partition("\n")[0]
+        shebang = first[2:].split() if first.startswith("#!") else []
+        program = next((word for word in shebang[::-1] if not word.startswith("-")), "").rpartition("/")[2]
+        is_shell = path.suffix == ".sh" or _SHELL.fullmatch(program) is not None
+        if is_shell and b"\r\n" in body:
+            self._faults.setdefault(name, "its lines end with CR LF, which shells do not take; `dos2unix` converts it")
+        elif itself and first.endswith("\r"):
+            self._faults.setdefault(name, "its first line ends with CR, so the system finds no such interpreter")
+        if itself and shebang and _PYTHON.fullmatch(program):
+            self._pythons.setdefault(program if shebang[0].endswith("/env") else shebang[0], f"{name}, line 1")
+        if is_shell:
+            self._shell_text(text, name, at, lines=True)
+        elif path.suffix == ".py" or _PYTHON.fullmatch(program):
+            self._source(text, name, at, roots)
+
+    def _shell_text(self, text: str, name: str, at: Path, *, lines: bool) -> None:
+        for number, line in _logical_lines(text):
+            where = f"{name}, line {number}" if lines else name
+            here = at
+            for words in _simple_commands(line):
+                if words[0] == "cd" and len(words) > 1:
+                    here = here if _expands(words[1]) else here / words[1]
+                    at = here
+                    continue
+                self.command(words, where, here)
+
+    # --- Python ---------------------------------------------------------------------------------------------------------
+
+    def _source(self, text: str, name: str, at: Path, roots: list[Path] | None) -> None:
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+            self._unparsed.setdefault(name, f"{line}{getattr(error, 'msg', None) or error}")
+            return
+        looked = [at] if roots is None else roots
+        for node in tree.body:
+            where = f"{name}, line {node.lineno}"
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._import(alias.name, where, at, looked)
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                self._import(node.module, where, at, looked, [alias.name for alias in node.names])
+            elif isinstance(node, ast.ImportFrom) and roots is not None:
+                base = (self._root / name).parents[node.level - 1] if node.level <= len(Path(name).parts) else None
+                if base is not None:
+                    for one in [node.module] if node.module else [alias.name for alias in node.names]:
+                        self._follow(base.joinpath(*one.split(".")), where, at, looked)
+        for found in _constants(tree, self._options):
+            where = f"{name}, line {found.line}"
+            self._note_path(found.text, where, at, used=found.use == "read", written=found.use == "written")
+
+    def _import(self, module: str, where: str, at: Path, roots: list[Path], names: Sequence[str] = ()) -> None:
+        first, *rest = module.split(".")
+        for root in roots:
+            if not self._follow(root / first, where, at, roots):
+                continue
+            path = root / first
+            for part in rest:
+                path /= part
+                self._follow(path, where, at, roots)
+            for one in names:
+                self._follow(path / one, where, at, roots)
+            return
+        self._imports.setdefault(first, where)
+
+    def _follow(self, path: Path, where: str, at: Path, roots: list[Path]) -> bool:
+        """Read a module or a package of the folder; return whether it is there."""
+        for one in (path.with_name(path.name + ".py"), path / "__init__.py"):
+            if one.is_file():
+                self._local.setdefault(self._name(one), where)
+                self._due.append((one, at, roots))
+                return True
+        return path.is_dir() and any(path.glob("*.py"))
+
+    def _note_path(self, path: str, where: str, at: Path, *, used: bool, written: bool = False) -> None:
+        plain = _PATH.fullmatch(path) or (written and _WORD.fullmatch(path))
+        if not plain or path in (".", "./") or len(path) > _LONGEST_PATH:
+            return
+        full = os.path.normpath(at / path)
+        target = path if path.startswith("/") else os.path.relpath(full, self._root)
+        there = os.path.lexists(full)
+        if there or written or path.startswith("/"):
+            self._paths.setdefault(Named(path, target, there, where, used, written))
+
+
+def _without_prefix(words: list[str]) -> list[str]:
+    while words and (words[0] in _BEFORE or _ASSIGNED.match(words[0])):
+        words = words[1:]
+    if words[:1] == ["env"] and words[1:2] != ["-C"]:
+        return _without_prefix(words[1:])
+    return words
+
+
+def _starts(word: str) -> bool:
+    """Return whether a word looks like the first one of a command that starts a script."""
+    program = word.rpartition("/")[2]
+    known = _PYTHON.fullmatch(program) or _SHELL.fullmatch(program) or program in _LAUNCHERS
+    return bool(known) or word.endswith(_ENDINGS)
+
+
+def _expands(word: str) -> bool:
+    return any(sign in word for sign in "$`*?~")
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield a shell script's lines with their numbers, continued ones joined."""
+    begun, parts = 0, list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        begun = begun if parts else number
+        parts.append(line.removesuffix("\\"))
+        if not line.endswith("\\"):
+            yield begun, " ".join(parts)
+            parts = []
+
+
+def _simple_commands(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError:
+        return  # A quoted text of several lines.
+    found: list[str] = []
+    for word in [*words, ";"]:
+        if word in _BETWEEN:
+            if found:
+                yield found
+            found = []
+        else:
+            found.append(word)
+
+
+class _Constant(NamedTuple):
+    text: str
+    line: int
+    use: Literal["read", "written", ""]
+
+
+def _constants(tree: ast.AST, options: Collection[str]) -> Iterator[_Constant]:
+    """Yield texts that look like paths, with their lines and what they are for.  Defaults of options that the command gives
+    are left out."""
+    uses: dict[int, Literal["read", "written", ""]] = {}
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument")):
+                names = {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+                skipped |= {id(one) for one in ast.walk(node) if names & set(options)}
+                results = any(_FOR_RESULTS.search(name) for name in names)
+                for word in node.keywords:
+                    if word.arg == "default":
+                        uses |= dict.fromkeys(_texts(word.value), "written" if results else "read")
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _WRITES or name in _READS:
+                reads = name in _READS and not _opens_to_write(node)
+                given = [*node.args, *(word.value for word in node.keywords if word.arg in _TO)]
+                for value in given:
+                    uses |= dict.fromkeys(_texts(value), "read" if reads else "written")
+            case ast.Assign(targets=[ast.Name(id=name)]) if _FOR_RESULTS.search(name):
+                uses |= dict.fromkeys(_texts(node.value), "written")
+            case ast.Expr(value=ast.Constant()):
+                skipped.add(id(node.value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield _Constant(node.value, node.lineno, "" if node.value in _WRITE_MODES else uses.get(id(node), ""))
+
+
+def _texts(value: ast.expr) -> Iterator[int]:
+    """Yield the ids of the first text of a path: of `"out"`, `os.path.join("out", name)`, `Path("out") / name`."""
+    match value:
+        case ast.Constant(value=str()):
+            yield id(value)
+        case ast.Call(args=[first, *_]):
+            yield from _texts(first)
+        case ast.BinOp(left=left):
+            yield from _texts(left)
+
+
+def _opens_to_write(call: ast.Call) -> bool:
+    given = [*call.args, *(word.value for word in call.keywords if word.arg == "mode")]
+    return any(isinstance(one, ast.Constant) and one.value in _WRITE_MODES for one in given)
+
+
+_TO = ("dir", "directory", "file", "filename", "fname", "log_dir", "name", "path")
+_WRITE_MODES = ("w", "wb", "a", "ab", "x", "xb", "w+", "wt", "a+", "at")
+
+
+# --- the Python that will run it ------------------------------------------------------------------------------------------
+
+
+class Python(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python of this machine, and what it lacks."""
+
+    program: str
+    version: str
+    missing: tuple[str, ...] = ()
+    """Modules that it does not find."""
+    faults: dict[str, str] = {}
+    """Files that it cannot compile, and why."""
+
+
+_PROBE = """\
+import sys
+sys.path[:] = [one for one in sys.path if one]
+import ast, importlib.util, json
+asked = json.load(sys.stdin)
+missing, faults = [], {}
+for name in asked["modules"]:
+    try:
+        if name not in sys.builtin_module_names and importlib.util.find_spec(name) is None:
+            missing.append(name)
+    except Exception:
+        pass
+for name, path in asked["files"].items():
+    try:
+        with open(path, "rb") as file:
+            compile(file.read(), path, "exec", ast.PyCF_ONLY_AST, True)
+    except SyntaxError as error:
+        faults[name] = ("line %d: " % error.lineno if error.lineno else "") + str(error.msg)
+    except Exception as error:
+        faults[name] = str(error)
+json.dump({"version": "%d.%d.%d" % sys.version_info[:3], "missing": missing, "faults": faults}, sys.stdout)
+"""
+_PROBE_S = 30.0
+
+
+def ask_python(program: str, reading: Reading, folder: Path) -> Python | None:
+    """Return what this Python lacks for a program that was read, None if it cannot be asked.  It looks for modules as a
+    container of plain processes does: without the packages of the user's home.  Nothing of the program is run.  Blocks."""
+    files = {name: str(folder / name) for name in reading.scripts if name.endswith(".py")}
+    asked = json.dumps({"modules": sorted(reading.imports), "files": files})
+    try:
+        done = subprocess.run(
+            [program, "-c", _PROBE],
+            input=asked,
+            env={"PATH": os.defpath, "HOME": "/nonexistent", "LANG": "C.UTF-8"},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+            check=False,
+        )
+        return msgspec.convert({"program": program, **json.loads(done.stdout)}, Python)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+
+
+def shell_faults(reading: Reading, folder: Path) -> dict[str, str]:
+    """Return which shell scripts of a program bash cannot parse, and why.  Blocks."""
+    found: dict[str, str] = {}
+    for name in reading.started:
+        if name.endswith(".sh"):
+            try:
+                done = subprocess.run(
+                    ["bash", "-n", f"./{name}"],
+                    cwd=folder,
+                    capture_output=True,
+                    text=True,
+                    timeout=_PROBE_S,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            if done.returncode:
+                said = (done.stderr.splitlines() or ["it cannot be parsed"])[0]
+                found[name] = said.removeprefix(f"./{name}: ")
+    return found

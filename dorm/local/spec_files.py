@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dorm.local.spec_includes import ENV_FILE_SCHEMA, INCLUDED, REQUIREMENTS_FILE_SCHEMA, included
 from events.documents import ANY, SETTING, Document, Shape, read, shape_of
 from events.errors import code_of
-from events.spec import LARGEST_SPEC, CheckedSpec, Group, SpecError, check_spec, spec_schema
+from events.spec import LARGEST_SPEC, CheckedSpec, Group, SpecError, StopSignal, check_spec, spec_schema
 from events.spec.notify import Notify
 from events.spec.spec import AppSpec
 from events.spec.sweeps.expanding import FIELDS, is_sweep
+from events.spec.variables import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ SPEC = Shape(
         **shape_of(AppSpec).fields,
         "group": Shape(fields={**shape_of(Group).fields, "parameters": Shape(values=SETTING)}),
         "notify": Shape(texts=True, fields=shape_of(Notify).fields),
+        "stop_signal": Shape(texts=True, fields=shape_of(StopSignal).fields),
         "env_file": Shape(texts=True, items=_TEXT),
         "requirements_file": _TEXT,
         "array": _NUMBER,
@@ -202,7 +204,9 @@ def load_spec(
         text = f"{name_of(path)}: this spec is many apps; submit it with `dorm sweep run {shlex.quote(str(path))}`"
         raise SpecError(text, code="spec.is_sweep")
     try:
-        return check_spec(including(document.value, path, changes or {}, note), every=True)
+        spec = check_spec(including(document.value, path, changes or {}, note), every=True)
+        check_names(spec)
+        return spec
     except SpecError as error:
         raise error.at_lines(document.line).within(name_of(path)) from None
 

@@ -55,6 +55,12 @@ def _bounds(spec: AppSpec) -> Iterator[SpecError]:
     if spec.grace_s > LONGEST_GRACE_S:
         text = f"grace: {spec.grace!r} is longer than an hour; save a checkpoint more often and take a shorter grace"
         yield SpecError(text[:500], code="spec.grace.too_long")
+    if spec.stop_signal.before_s > LONGEST_GRACE_S:
+        text = f"stop_signal.before: {spec.stop_signal.before!r} is longer than an hour; take a shorter time"
+        yield SpecError(text[:500], code="spec.stop_signal.before.too_long")
+    if spec.stop_signal.before_s and spec.stop_signal.signal == "SIGTERM":
+        text = "stop_signal.before: SIGTERM itself comes then; name the signal before it, such as SIGUSR1, or raise `grace`"
+        yield SpecError(text, code="spec.stop_signal.before.sigterm")
     if not spec.deadlines.live_s:
         text = "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s"
         yield SpecError(text, code="spec.deadlines.live.zero")
@@ -81,6 +87,7 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
     retries, deadlines = spec.retries, spec.deadlines
     found: dict[str, Quantity] = {
         "grace": spec.grace,
+        "stop_signal.before": spec.stop_signal.before,
         "retries.backoff": retries.backoff,
         "retries.longest": retries.longest,
         "retries.reset": retries.reset,
@@ -96,4 +103,4 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
     return {path: value for path, value in found.items() if value != "" or path not in _MAY_BE_EMPTY}
 
 
-_MAY_BE_EMPTY = ("deadlines.start", "deadlines.progress", "max_runtime")
+_MAY_BE_EMPTY = ("stop_signal.before", "deadlines.start", "deadlines.progress", "max_runtime")

@@ -23,7 +23,7 @@ from events.spec.provided.environment import check_environment, check_environmen
 from events.spec.provided.volumes import check_volumes, check_volumes_form
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
-from events.spec.spec import PARTS, AppSpec, CheckedSpec
+from events.spec.spec import PARTS, SIGNALS, AppSpec, CheckedSpec
 from events.spec.texts import check_texts, field_of
 
 if TYPE_CHECKING:
@@ -38,10 +38,13 @@ _FORMATS = {
     "engine": f"{', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
     "engine_options.rendezvous": "static or c10d",
     "placement": "spread or pack",
+    "stop_signal.signal": f"{', '.join(SIGNALS[:-1])} or {SIGNALS[-1]}",
+    "stop_signal.to": "main or group",
     "after[]": "the name or id of an app",
     "after[].app": "the name or id of an app",
     "after[].when": "completed, failed or ended",
     "elastic": "live",
+    "on_doubtful": "resume or fall_back",
     "from": "the name or id of an app, or APP@STEP",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "group.name": "lower-case letters, digits and dashes, at most 42",
@@ -76,6 +79,8 @@ def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
         yield SpecError(text, code="spec.not_a_map")
         return
     whole = document = as_map(document)
+    if isinstance(name := document.get("stop_signal"), str):
+        whole = document = {**document, "stop_signal": {"signal": name}}
     wrong: set[str] = set()
     for fault in _unknown_fields(document):
         wrong.add(field_of(fault.text.partition(":")[0]))

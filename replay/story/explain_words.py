@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.query.gates import gate
+from dorm.core.query.reported import doubt_shown
 from events.quantities import SECOND
 from replay.story.words import paused
 from replay.words import containers, moment, span
@@ -49,6 +50,10 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
             *_on_its_way(state, app),
         ]
     sentences += _cost(app, found)
+    doubt = doubt_shown(app)
+    if doubt is not None:
+        advice = f" ({doubt['advice']})" if doubt["advice"] else ""
+        sentences.append(f"Its checkpoint is doubtful: {doubt['text']}{advice}.")
     refusal = found.refusal
     if refusal is not None:
         what = "An update" if refusal.refused == "update" else "A later submission of this name"

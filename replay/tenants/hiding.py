@@ -134,11 +134,11 @@ class Hiding(Disguise):
 
     def _started(self, event: k.ContainerStarted) -> k.ContainerStarted:
         made: k.ContainerStarted = super().struct(event)
-        return msgspec.structs.replace(made, origin_digest="")
+        return msgspec.structs.replace(made, origin_digest="", doubt=None)
 
     def _exited(self, event: k.ContainerExited) -> k.ContainerExited:
         made: k.ContainerExited = super().struct(event)
-        return msgspec.structs.replace(made, usage=None, origin_digest="")
+        return msgspec.structs.replace(made, usage=None, origin_digest="", doubt=None)
 
     def _progressed(self, event: k.AppProgressed) -> k.AppProgressed:
         app = self.name("app_references", event.app)
@@ -217,6 +217,7 @@ class Hiding(Disguise):
             loss_is=msgspec.UNSET,
             skipped_lines=msgspec.UNSET,
             origin_digest=msgspec.UNSET,
+            doubt=msgspec.UNSET,
             samples_per_s=None,
             noise=None,
             step=0,

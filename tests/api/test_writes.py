@@ -86,6 +86,13 @@ async def test_a_repeat_with_its_key_is_the_same_app(nats_server: NatsServer) ->
         assert {app["name"] for app in (await api.get("/v1/apps"))["items"]} == {"once", "other"}
 
 
+async def test_what_no_shell_reads_is_noted_in_the_answer(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
+        said = await api.send("POST", "/v1/apps", document("home", command=["train", "$HOME/data", "$DORM_RANK"]))
+        assert [note.partition(":")[0] for note in said["notes"]] == ["command[1]"]
+        assert (await api.send("POST", "/v1/apps", document("plain")))["notes"] == []
+
+
 async def test_impossible_requests_are_refused_with_their_code(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
         await api.send("POST", "/v1/apps", document("taken"))
@@ -98,6 +105,7 @@ async def test_impossible_requests_are_refused_with_their_code(nats_server: Nats
             ("POST", "/v1/apps", document("huge", cpu=400), 409, "spec.demand.too_large"),
             ("POST", "/v1/apps", document("taken"), 409, "spec.name.taken"),
             ("POST", "/v1/apps", {"name": "x"}, 422, "spec.command.missing"),
+            ("POST", "/v1/apps", document("x", command=["a", "$DORM_OUT"]), 422, "spec.command.unknown_variable"),
             ("POST", "/v1/apps", {"name": "x", "colour": 1}, 422, "spec.unknown_field"),
             ("PATCH", "/v1/apps/taken", {"n_min": 9}, 409, "spec.n_min.above_n_max"),
             ("PATCH", "/v1/apps/taken", {"weight": -1}, 422, "api.body.invalid"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = [
-    "up", "master", "masters", "doctor", "agent", "dashboard", "submit", "update", "ps", "describe", "explain",
+    "up", "master", "masters", "doctor", "agent", "dashboard", "check", "submit", "update", "ps", "describe", "explain",
     "plan", "simulate", "whatif",
     "top", "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
     "webhooks secret", "webhooks run",

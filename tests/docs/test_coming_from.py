@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAGES = sorted((REPOSITORY / "docs" / "coming-from").glob("*.md"))
 _SPAN = re.compile(r"`(dorm [^`]+)`")
 _FIELD = re.compile(r"`([a-z_]+):(?: [^`]*)?`")
-OF_FILES = {"array", "env_file", "mode", "parallel", "sweep"}
+OF_FILES = {"array", "env_file", "mode", "parallel", "requirements_file", "sweep"}
 """Fields of files that commands read before they submit a spec."""
 OF_OTHERS = {"build", "depends_on", "restart", "restartPolicy", "runtime_env", "stop", "when"}
 """Fields of other tools' files, or within fields, that the pages show in the same form."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dorm.local.commands import CommandRefused
-from dorm.local.scripts import check_script, script_of, unshipped
+from dorm.local.scripts import ask_python, check_script, read_program, script_of, shell_faults, unshipped
 from tests.errors import raises
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dorm.local.scripts import Reading
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,173 @@ def test_a_missing_script_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     assert "did you mean" not in str(refused.value)
     assert unshipped(["python", "src/train.py"], tmp_path) == "src/train.py"
     assert unshipped(["python", "src/trian.py"], tmp_path) == ""
+
+
+# --- what a program starts, imports and names ----------------------------------------------------------------------------
+
+TRAIN = """\
+import argparse
+import numpy
+import nowhere_to_be_found
+from lib.model import Net
+from lib import other
+
+try:
+    import optional_one
+except ImportError:
+    pass
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", default="../data/x.csv", help="../data")
+parser.add_argument("--more", default="../data/x.csv")
+parser.add_argument("--out", default="results")
+
+def late():
+    import later_one
+    numpy.savez("weights/w.npz", x={"name": 1})
+    with open("metrics.csv", "w") as file, open("seen.csv") as other:
+        pass
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "lib").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.csv").touch()
+    (folder / "seen.csv").touch()
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "lib" / "__init__.py").touch()
+    (folder / "lib" / "model.py").write_text("import missing_in_lib\n")
+    (folder / "lib" / "other.py").write_text("from . import third\nfrom lib import train\n")
+    (folder / "lib" / "third.py").touch()
+    return folder
+
+
+def read(folder: Path, *words: str) -> Reading:
+    return read_program(words, folder)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "#!/bin/bash\nset -e\npython -u train.py --data here \\\n  --epochs 3 | tee log.txt\n",
+        "A=1 exec python3 train.py --data=here\n",
+        'cd "$(dirname "$0")"\nif true; then python train.py --data x; fi\n',
+        "cd lib\ncd ..\npython train.py --data x\n",
+        "bash -c 'time python train.py --data x'\n",
+        "bash inner.sh\n",
+    ],
+)
+def test_a_wrapper_is_read_through(project: Path, script: str) -> None:
+    (project / "run.sh").write_text(script)
+    (project / "inner.sh").write_text("env LR=1 python train.py --data x\n")
+    found = read(project, "bash", "run.sh")
+    assert found.started[0] == "run.sh"
+    assert found.started[-1] == "train.py"
+    assert set(found.local) == {"lib/__init__.py", "lib/model.py", "lib/other.py", "lib/third.py"}
+    assert {name: found.imports[name] for name in ("nowhere_to_be_found", "missing_in_lib")} == {
+        "nowhere_to_be_found": "train.py, line 3",
+        "missing_in_lib": "lib/model.py, line 1",
+    }
+    assert not {"optional_one", "later_one", "lib"} & set(found.imports)
+    paths = {one.path: (one.target, one.there, one.written) for one in found.paths if one.where.startswith("train.py")}
+    # The command gives --data, so its default does not count; a help text is no path.
+    assert [one.where for one in found.paths if one.path == "../data/x.csv"] == ["train.py, line 14"]
+    assert paths == {
+        "../data/x.csv": ("../data/x.csv", True, False),
+        "results": ("results", False, True),
+        "weights/w.npz": ("weights/w.npz", False, True),
+        "metrics.csv": ("metrics.csv", False, True),
+        "seen.csv": ("seen.csv", True, False),
+    }
+
+
+def test_modules_launchers_and_tools_of_others(project: Path) -> None:
+    assert read(project, "python", "-m", "lib.model").started == ("lib/model.py",)
+    found = read(project, "python", "-m", "torch.distributed.run", "train.py")
+    assert (found.launchers, found.imports) == ({"torch.distributed.run": "the command"}, {"torch": "the command"})
+    found = read(project, "torchrun", "--nproc_per_node", "2", "train.py")
+    assert (found.launchers, found.started) == ({"torchrun": "the command"}, ("train.py",))
+    (project / "job.sh").write_text("module load cuda\nconda activate x\nsrun -n 2 python train.py\nsource ./set.sh\n")
+    (project / "set.sh").touch()
+    found = read(project, "sh", "job.sh")
+    assert list(found.tools) == ["module", "conda", "srun"]
+    assert "train.py" in found.started
+    assert [(one.path, one.used) for one in found.paths if one.where == "job.sh, line 4"] == [("./set.sh", True)]
+    assert read(project, "python", "-c", "import nothing_here").imports == {"nothing_here": "the command (-c), line 1"}
+    assert read(project, "bash", "gone.sh").absent == {"gone.sh": "the command"}
+    assert [(one.path, one.used) for one in read(project, "cat", "--file=../data/x.csv").paths] == [
+        ("../data/x.csv", True)
+    ]
+
+
+def test_what_is_read_for_certain(project: Path) -> None:
+    (project / "data").mkdir()
+    for name in ("data/a.csv", "data/b.csv", "data/c.csv", "data/d.csv"):
+        (project / name).touch()
+    (project / "fit.py").write_text(
+        "import argparse\n"
+        'p = argparse.ArgumentParser()\np.add_argument("--data", default="data/a.csv")\n'
+        'open("data/b.csv")\nOTHER = "data/c.csv"\nopen("data/d.csv", mode="a")\n'
+    )
+    used = {one.path: (one.used, one.written) for one in read(project, "python", "fit.py").paths if "data/" in one.path}
+    assert used == {
+        "data/a.csv": (True, False),
+        "data/b.csv": (True, False),
+        "data/c.csv": (False, False),
+        "data/d.csv": (False, True),
+    }
+    (project / "run.sh").write_text("ls data/b.csv\npython fit.py --data data/c.csv | tee log.txt > all.txt\n")
+    used = {one.path: (one.used, one.written) for one in read(project, "bash", "run.sh").paths if "run.sh" in one.where}
+    assert used["data/b.csv"] == (False, False)
+    assert used["data/c.csv"] == (True, False)
+    assert used["log.txt"] == used["all.txt"] == (False, True)
+
+
+def test_why_a_script_cannot_be_run(project: Path) -> None:
+    (project / "run.sh").write_text("if true\n")
+    assert shell_faults(read(project, "bash", "run.sh"), project)["run.sh"].startswith("line ")
+    assert "chmod +x" in read(project, "./run.sh").faults["run.sh"]
+    (project / "run.sh").write_bytes(b"#!/bin/bash\r\necho hi\r\n")
+    assert "CR LF" in read(project, "bash", "run.sh").faults["run.sh"]
+    (project / "bad.py").write_text("import os\nx = (\n")
+    found = read(project, "python", "bad.py")
+    assert found.unparsed["bad.py"].startswith("line 2: ")
+    python = ask_python(sys.executable, found, project)
+    assert python is not None
+    assert python.faults["bad.py"].startswith("line 2: ")
+
+
+def test_python_is_asked_without_running_anything_of_the_program(project: Path) -> None:
+    ran = project / "ran"
+    for name in ("json", "ast", "nowhere_to_be_found_either", "sitecustomize"):
+        (project / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    (project / "train.py").write_text(f"import numpy, not_there_at_all\nopen({str(ran)!r}, 'w')\n")
+    found = ask_python(sys.executable, read(project, "python", "train.py"), project)
+    assert found is not None
+    assert found.missing == ("not_there_at_all",)
+    assert found.version == ".".join(map(str, sys.version_info[:3]))
+    assert not ran.exists()
+    assert ask_python("/bin/false", read(project, "python", "train.py"), project) is None
+    assert ask_python(str(project / "none"), read(project, "python", "train.py"), project) is None
+
+
+def test_hostile_folders_are_read_in_bounds(project: Path) -> None:
+    os.mkfifo(project / "pipe.py")
+    assert read(project, "python", "pipe.py").absent == {"pipe.py": "the command"}
+    (project / "loop.sh").write_text("bash loop.sh\nbash ./loop.sh\nbash lib/../loop.sh\n")
+    assert read(project, "bash", "loop.sh").started == ("loop.sh",)
+    (project / "binary.py").write_bytes(bytes(range(256)) * 10)
+    assert "binary.py" in read(project, "python", "binary.py").unparsed
+    (project / "deep.py").write_text("(" * 5000)
+    assert "deep.py" in read(project, "python", "deep.py").unparsed
+    (project.parent / "outside.py").write_text("import secret_module\n")
+    found = read(project, "python", "../outside.py")
+    assert (found.scripts, found.imports) == ((), {})
+    (project / "quotes.sh").write_text("echo 'over\nlines'\npython train.py\n")
+    assert "train.py" in read(project, "bash", "quotes.sh").started
+    for number in range(400):
+        (project / f"m{number}.py").write_text(f"import m{number + 1}\n")
+    assert len(read(project, "python", "m0.py").scripts) <= 300

@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL
-from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
-from dorm.cli.connect import ClusterName, Url, User, client, complete_app, complete_engine, target
+from dorm.cli.authoring import fields as f
+from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.terminal import in_shell, say
@@ -30,57 +30,29 @@ def register(app: typer.Typer) -> None:
 
 def run_app(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command that starts one worker.")],
-    n_min: Annotated[
-        int, typer.Option("--n-min", min=1, help="The smallest number of containers with which it can run.")
-    ] = 1,
-    n_max: Annotated[
-        int | None,
-        typer.Option("--n-max", min=1, help="The largest number of containers that it can use; default: n_min."),
-    ] = None,
-    cpu: Annotated[str, typer.Option(help="Cores of one container, such as 2 or 500m.")] = "1",
-    memory: Annotated[str | None, typer.Option(help="Memory of one container, such as 4GiB.")] = None,
-    gpu: Annotated[int | None, typer.Option(min=1, help="GPUs of one container.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the app; default: made from the command.")] = None,
-    image: Annotated[str | None, typer.Option(help="Image that contains the program, for nodes with Docker.")] = None,
-    workdir: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Ship this folder and run in a copy of it; default: the current folder."),
-    ] = None,
-    no_workdir: Annotated[
-        bool,
-        typer.Option(
-            "--no-workdir", help="Ship nothing; run in the current folder itself, or in the image's working directory."
-        ),
-    ] = False,
-    folder: Annotated[
-        str | None,
-        typer.Option(help="Ship nothing; run in this folder: an absolute path on every node, or in the image."),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="The engine, such as torchrun; see the field `engine` of specs.", autocompletion=complete_engine
-        ),
-    ] = "plain",
-    env: Env = None,
-    env_file: EnvFiles = None,
-    requirements: Requirements = None,
-    volume: Volumes = None,
-    retries: Annotated[int, typer.Option(min=0, help="How often it is restarted after failures.")] = 0,
-    origin: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="APP[@STEP]",
-            help="Start from a copy of this app's checkpoint.",
-            autocompletion=complete_app,
-        ),
-    ] = None,
-    max_runtime: MaxRuntime = None,
-    after: After = None,
-    change: Settings = None,
+    n_min: f.NMin = 1,
+    n_max: f.NMax = None,
+    cpu: f.Cpu = "1",
+    memory: f.Memory = None,
+    gpu: f.Gpu = None,
+    name: f.Name = None,
+    image: f.Image = None,
+    workdir: f.Workdir = None,
+    no_workdir: f.NoWorkdir = False,
+    folder: f.Folder = None,
+    engine: f.Engine = "plain",
+    env: f.Env = None,
+    env_file: f.EnvFiles = None,
+    requirements: f.Requirements = None,
+    volume: f.Volumes = None,
+    retries: f.Retries = 0,
+    origin: f.Origin = None,
+    max_runtime: f.MaxRuntime = None,
+    after: f.After = None,
+    change: f.Settings = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
+    show_ignored: f.ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -88,9 +60,10 @@ def run_app(
 ) -> None:
     """Run a command on the cluster and follow its output.
 
-    The current folder is shipped to the nodes, without the files that .gitignore
-    and .dormignore exclude, and each container starts in its own copy. Only parts
-    that the cluster does not have are sent. While all nodes run on this machine,
+    The current folder is shipped to the nodes, and each container starts in its
+    own copy. Files that .dormignore excludes stay here, and so do those that
+    .gitignore excludes and git does not track; --show-ignored lists them. Only
+    parts that the cluster does not have are sent. While all nodes run on this machine,
     as with `dorm up`, the program is the one in this shell's path; on other
     clusters, the nodes need it, or --image names an image that contains it.
 
@@ -120,29 +93,28 @@ def run_app(
       dorm run --after prepare --max-runtime 12h --set weight=2 -- python train.py
 
       dorm run --dry-run -o yaml -- python train.py > train.yaml
+
+      dorm run --dry-run --show-ignored -- python train.py
     """
-    from dorm.local.commands import CommandRefused, Typed, document, made_name
+    from dorm.cli.project.shipping import show_left_out
+    from dorm.local.commands import CommandRefused, document, made_name
     from dorm.local.scripts import check_script
     from events.spec import check_spec
 
-    if not command[0]:
-        raise WrongUsage("COMMAND: the first word must be a program's name", code="usage.nothing_to_do")
-    if folder is not None and not folder.startswith("/"):
-        raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
-    if workdir is not None and (no_workdir or folder is not None):
-        raise WrongUsage("--workdir ships a folder, and --no-workdir and --folder ship none; leave out one of them")
-    demand = {"cpu": cpu, **({"memory": memory} if memory else {}), **({"gpu": str(gpu)} if gpu else {})}
-    typed = Typed(
-        words=tuple(command),
-        demand=demand,
+    typed = f.command_of(
+        command,
+        cpu=cpu,
+        memory=memory,
+        gpu=gpu,
+        workdir=workdir,
+        no_workdir=no_workdir,
+        folder=folder,
         n_min=n_min,
         n_max=n_max,
         name=name or "",
         image=image or "",
-        folder=folder or "",
-        workdir="" if no_workdir or folder else (workdir or "."),
         engine=engine,
-        fields=Given(env, env_file, requirements, volume, max_runtime, after).fields(),
+        fields=f.Given(env, env_file, requirements, volume, max_runtime, after).fields(),
         settings=tuple(change or ()),
         retries=retries,
         origin=origin or "",
@@ -154,17 +126,23 @@ def run_app(
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
     checked = check_spec(spec, every=True)
+    f.tell_findings(checked)
     if dry_run:
+        if show_ignored:
+            show_left_out(checked, Path())
         if output is not Format.json:
             say(f"# {checked.name} runs: {in_shell(checked.command)}")
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
-    code = run(_run(typed, detach, output, (url, cluster, user)))
+    f.tell_left_out(checked)
+    code = run(_run(typed, detach, output, (url, cluster, user), show_ignored=show_ignored))
     if code:
         raise typer.Exit(code)
 
 
-async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> int:
+async def _run(
+    typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None], *, show_ignored: bool
+) -> int:
     from dorm.cli.signals import stops
 
     url, cluster, user = where
@@ -175,7 +153,7 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
         from dorm.core.query.views import app_row
 
         if detach:
-            app = await _submitted(connected, typed, target(url, cluster).url)
+            app = await _submitted(connected, typed, target(url, cluster).url, show_ignored)
             if output in (Format.json, Format.yaml):
                 show_document(app_row(app, time.time_ns()), output)
             else:
@@ -183,21 +161,21 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
             return DONE
         # From here on, so that an interruption never leaves an unknown app.
         with stops() as signals:
-            app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals)
+            app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals, show_ignored)
             progress_console.print(Text(f"{app.name} is accepted as {app.id}"))
             async with reporting_missing_master(connected):
-                return await attend(connected, app, signals)
+                return await attend(connected, app, signals, Path(typed.workdir or "."))
     return FAILED
 
 
-async def _submitted_unless_left(connected: Client, typed: Typed, url: str, signals: Stops) -> App:
+async def _submitted_unless_left(connected: Client, typed: Typed, url: str, signals: Stops, show_ignored: bool) -> App:
     """Submit it.  One interruption waits for the answer, so that the app can be cancelled; a second one does not."""
     from dorm.cli.signals import first_of
 
     found: list[App] = []
 
     async def submit() -> None:
-        found.append(await _submitted(connected, typed, url))
+        found.append(await _submitted(connected, typed, url, show_ignored))
 
     if await first_of(submit(), signals.second.wait()):
         raise Fail(
@@ -208,7 +186,7 @@ async def _submitted_unless_left(connected: Client, typed: Typed, url: str, sign
     return found[0]
 
 
-async def _submitted(connected: Client, typed: Typed, url: str) -> App:
+async def _submitted(connected: Client, typed: Typed, url: str, show_ignored: bool) -> App:
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.errors import Unsettled
     from dorm.local.commands import check_nodes, document, free_name, made_name
@@ -217,7 +195,8 @@ async def _submitted(connected: Client, typed: Typed, url: str) -> App:
     state = await connected.state()
     local = check_nodes(typed, state.nodes.values(), url)
     name = typed.name or free_name(made_name(typed.words), {app.name for app in state.apps.values()})
-    spec = await with_workdir(connected, check_spec(document(typed, name, local=local)), Path.cwd())
+    checked = check_spec(document(typed, name, local=local))
+    spec = await with_workdir(connected, checked, Path.cwd(), show_ignored=show_ignored)
     try:
         return await connected.submit(spec)
     except Unsettled as error:

@@ -23,13 +23,14 @@ _EDITORS = ("VISUAL", "EDITOR")
 
 
 def from_file(path: Path, spec: AppSpec) -> dict[str, Any]:
-    """Return the document of a spec file.  A spec without a user keeps the app's, and a spec without a group keeps that
-    of the app's sweep.  Raises SpecError."""
+    """Return the document of a spec file.  A spec without a user keeps the app's, one without a group keeps that of the
+    app's sweep, and one without a Python keeps the path of the app's, which may be that of a shell.  Raises SpecError."""
     document = load_document(path)
     if not isinstance(document, dict):
         raise SpecError(f"{path}: a spec is a map with name, command and demand", code="spec.not_a_map")
     group = {"group": document_of(spec)["group"]} if spec.group is not None else {}
-    return {"user": spec.user, **group, **document}
+    python = {"python": spec.python} if spec.python.startswith("/") else {}
+    return {"user": spec.user, **group, **python, **document}
 
 
 async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:

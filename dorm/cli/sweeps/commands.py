@@ -11,7 +11,19 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
+from dorm.cli.authoring.fields import (
+    After,
+    Env,
+    EnvFiles,
+    Given,
+    MaxRuntime,
+    Requirements,
+    Settings,
+    ShowIgnored,
+    Volumes,
+    tell_findings,
+    tell_left_out,
+)
 from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
@@ -84,6 +96,7 @@ def run_sweep(
     retries: Annotated[int | None, typer.Option(min=0, help="How often an app is restarted after failures.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs and submit nothing.")] = False,
+    show_ignored: ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -132,10 +145,17 @@ def run_sweep(
         sweep = _expanded(document, most)  # Whatever is wrong with it is said before anything is connected to.
     except SpecError as error:
         raise placed(error) from None
+    tell_findings(sweep.specs[0])
+    made = _Made(document, command, name is not None, base_of(words), most, show_ignored)
     if dry_run:
+        if show_ignored:
+            from dorm.cli.project.shipping import show_left_out
+
+            show_left_out(sweep.specs[0], made.base)
         _show_specs(sweep, output)
         return
-    made = _Made(document, command, name is not None, base_of(words), most)
+    if command is not None:
+        tell_left_out(sweep.specs[0])
     run(_run(made, wait, output, (url, cluster, user)))
 
 
@@ -176,6 +196,7 @@ class _Made(NamedTuple):
     """Whether its user gave it a name."""
     base: Path
     most: int
+    show_ignored: bool
 
 
 async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> None:
@@ -208,15 +229,19 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     node could not run it."""
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
-    from dorm.local.commands import check_nodes
+    from dorm.local.commands import check_nodes, with_shell_python
     from events.spec.sweeps.expanding import digest_of
 
     state, document = await connected.state(), made.document
     if made.command is not None:
         local = check_nodes(made.command, state.nodes.values(), url)
-        document = {**document, "command": spec_of(made.command, local=local)["command"]}
+        made_here = spec_of(made.command, local=local)
+        document = {**document, "command": made_here["command"], "python": made_here.get("python", "")}
     sweep = _expanded(document, made.most)
-    shipped = await with_workdir(connected, sweep.specs[0], made.base)
+    if made.command is None:
+        spec = await asyncio.to_thread(with_shell_python, sweep.specs[0], state.nodes.values(), url)
+        document = {**document, **({"python": spec.python} if spec.python else {})}
+    shipped = await with_workdir(connected, sweep.specs[0], made.base, show_ignored=made.show_ignored)
     if shipped is not sweep.specs[0]:
         document = {**document, "workdir": msgspec.to_builtins(shipped.workdir)}
     if made.command is not None and not made.named:

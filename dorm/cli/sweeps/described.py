@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dorm.cli.authoring.fields import Given
+from dorm.cli.authoring.fields import Given, command_of
 from dorm.cli.errors import WrongUsage
 from dorm.cli.terminal import say
 from events.spec.groups import MOST_APPS, setting
@@ -193,23 +193,18 @@ def document_of(
 
 
 def _typed(words: Sequence[str], given: dict[str, Any]) -> Typed:
-    from dorm.local.commands import Typed
-
-    folder = given["folder"]
-    if folder is not None and not folder.startswith("/"):
-        raise WrongUsage(f"--folder: {folder} is not an absolute path, such as /srv/{folder}")
-    if given["workdir"] is not None and (given["no_workdir"] or folder is not None):
-        raise WrongUsage("--workdir ships a folder, and --no-workdir and --folder ship none; leave out one of them")
-    demand = {"cpu": given["cpu"] or "1", **({"memory": given["memory"]} if given["memory"] else {})}
-    return Typed(
-        words=tuple(words),
-        demand={**demand, **({"gpu": str(given["gpu"])} if given["gpu"] else {})},
+    return command_of(
+        words,
+        cpu=given["cpu"] or "1",
+        memory=given["memory"],
+        gpu=given["gpu"],
+        workdir=given["workdir"],
+        no_workdir=given["no_workdir"],
+        folder=given["folder"],
         n_min=given["n_min"] or 1,
         n_max=given["n_max"],
         image=given["image"] or "",
-        folder=folder or "",
         engine=given["engine"] or "plain",
-        workdir="" if given["no_workdir"] or folder else (given["workdir"] or "."),
         fields=Given(*(given[field] for field in Given._fields)).fields(),
         settings=tuple(given["set"] or ()),
         retries=given["retries"] or 0,

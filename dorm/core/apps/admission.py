@@ -114,6 +114,25 @@ def answer(state: State, submission: Submission, taken: dict[str, str], live: Li
     )
 
 
+def refusals(state: State, spec: CheckedSpec, submission: Submission) -> list[SpecError]:
+    """Return everything for which `answer` would refuse this submission of a checked spec now; it states only the first.
+    `submission` tells whose it is, by its id.  A folder that is still to be shipped counts as shipped."""
+    live = LiveApps(state)
+    found = []
+    for check in (
+        lambda: _check_name(state, spec, submission, {}),
+        lambda: check_room(state, spec, spec.n_min, submission.tenant),
+        lambda: with_origin(state, spec.stored(), submission.id),
+        lambda: awaited_apps(state, spec, submission, {}),
+        lambda: live.check_room(submission.tenant),
+    ):
+        try:
+            check()
+        except SpecError as error:
+            found.append(error)
+    return found
+
+
 def _checked(submission: Submission) -> CheckedSpec:
     if submission.refused:
         raise SpecError(submission.refused, code=submission.refused_code)

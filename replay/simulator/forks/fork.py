@@ -94,6 +94,15 @@ def make(
     return making.fork(until_s, changes or Assumed(), told)
 
 
+def id_of_new(spec: AppSpec, index: int = 0) -> str:
+    """Return the id that the app of `Assumed.specs[index]` has in a fork."""
+    return app_id(spec.name, _submission_of_new(index))
+
+
+def _submission_of_new(index: int) -> str:
+    return f"whatif-{index}"
+
+
 ROUNDING = SECOND // 1000
 """Paces are fitted numbers, so an app that ended with the log may end some microseconds earlier or later in a simulation."""
 
@@ -273,8 +282,8 @@ class _Making:
     def _submitted(self, changes: Assumed) -> list[SimulatedApp]:
         models = []
         for index, spec in enumerate(changes.specs):
-            submission = f"whatif-{index}"
-            course = Course(app_id(spec.name, submission), as_shipped(spec), spec.user, submission, self.at)
+            submission = _submission_of_new(index)
+            course = Course(id_of_new(spec, index), as_shipped(spec), spec.user, submission, self.at)
             models.append(self._fit(course).model)
         return models
 

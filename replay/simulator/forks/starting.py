@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.query.planning.assumed import Assumed
 from events.kinds import Round
 from events.quantities import SECOND
 from replay.simulator.forks import fork as forks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record
+    from events.spec import CheckedSpec
     from replay.simulator.forks.fork import Fork
 
 BOUNDS: tuple[Bound, ...] = ("likely", "least", "most")
@@ -104,11 +106,19 @@ def forecast(outlook: Outlook, state: State, app: str, now: int) -> Start | None
     return starting(outlook.history, state, app, now)
 
 
-def starting(history: History, state: State, app: str, now: int) -> Start:
-    """Return when `app`, the id of a live app of `state` without containers, will start; `now` is UTC ns."""
+def starting_new(history: History, state: State, spec: CheckedSpec, now: int) -> Start:
+    """Return when an app with this spec will start that is submitted now, at `now` (UTC ns).  Raises PlanError if it would be
+    refused."""
+    return starting(history, state, forks.id_of_new(spec), now, Assumed(specs=(spec,)))
+
+
+def starting(history: History, state: State, app: str, now: int, changes: Assumed | None = None) -> Start:
+    """Return when `app`, the id of a live app without containers of `state` or of `changes`, will start; `now` is UTC ns."""
     if affordable(state) < _LEAST:
         return _start([], ["the cluster is too large to be simulated for an explanation"], _TOO_LARGE)
-    make = partial(forks.make, history, state, now=now, until_s=HORIZON_S, fitting=Fitting(history), told=_TOLD)
+    make = partial(
+        forks.make, history, state, now=now, until_s=HORIZON_S, changes=changes, fitting=Fitting(history), told=_TOLD
+    )
     base = make()
     unknown = [name for name, one in base.fitted.items() if name != app and one.least < one.most]
     bounds = BOUNDS if unknown else BOUNDS[:1]
@@ -156,11 +166,15 @@ def _try(fork: Fork, app: str, work: Bound, decisions: int) -> Try:
     left = decisions
 
     simulation = forks.simulation_of(fork)
+    is_new = app not in fork.state.apps
 
     def watch(state: State, record: Record, event: Event, folded: Folded) -> None:
-        nonlocal started_at, last, left
+        nonlocal started_at, last, left, is_new
         last = max(last, record.time)
         waiting = simulation.state.apps.get(app)
+        if waiting is None and is_new:
+            return  # Its submission is still to be answered.
+        is_new = False
         if waiting is None or waiting.ended:
             raise _Enough
         if waiting.current is not None and waiting.current.started_at:

@@ -112,6 +112,10 @@ async def test_a_sweep_is_one_line_and_ends_as_one(cluster: Up, tmp_path: Path) 
     assert len([line for line in lines if line.startswith("naps")]) == 1
     assert "sweep of 9: 2 running, 7 waiting" in lines[-1]
     assert len((await done(home, "ps", "naps")).splitlines()) == 10
+    named = json.loads(await done(home, "ps", "naps-0003", "naps-0001", "naps-0003", "-o", "json"))
+    assert [row["name"] for row in named] == ["naps-0003", "naps-0001"]
+    assert len((await done(home, "ps", "naps-0003", "naps")).splitlines()) == 10
+    assert "[app.not_found]" in await refused(home, "ps", "naps-0003", "nops", code=1)
     assert len([row for row in json.loads(await done(home, "ps", "-o", "json")) if row["sweep"] == "naps"]) == 9
     assert "at most 2 of its group run at once" in await done(home, "explain", "naps-0007")
     said = await done(home, "sweep", "edit", "naps", "--parallel", "3")

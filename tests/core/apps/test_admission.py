@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from dorm.core.apps.admission import refusals
+from dorm.core.state import Submission
 from events import kinds as k
 from events.spec import LARGEST_SPEC
-from tests.core.records import CLUSTER, Bench, document, joined
+from tests.core.records import CLUSTER, START, Bench, checked, document, joined
 
 
 def answer(bench: Bench, **fields: Any) -> k.Event:
@@ -257,3 +260,32 @@ def test_the_path_of_a_folder_is_refused() -> None:
     said = answer(Bench(a=4), workdir=".")
     assert isinstance(said, k.AppRejected)
     assert said.code == "spec.workdir.not_shipped"
+
+
+@pytest.mark.parametrize(
+    ("fields", "codes"),
+    [
+        ({}, []),
+        ({"workdir": "."}, []),
+        ({"name": "taken"}, ["spec.name.taken"]),
+        ({"cpu": 99, "from": "nobody"}, ["spec.demand.too_large", "spec.from.not_found"]),
+        (
+            {"name": "taken", "require": "zone == 'x'", "from": "taken", "after": ["nobody"]},
+            ["spec.name.taken", "spec.require.no_node", "spec.from.no_checkpoint", "spec.after.unknown"],
+        ),
+    ],
+)
+def test_everything_that_would_be_refused_is_known_before(fields: dict[str, Any], codes: list[str]) -> None:
+    """The first of it is what the answer would state."""
+    bench = labelled()
+    bench.add(joined("new", 2, abilities=["workdir"]))
+    bench.submit("taken", n_max=1)
+    bench.settle()
+    spec = checked(**{"name": "app", **fields})
+    before = msgspec.msgpack.encode(bench.state)
+    found = refusals(bench.state, spec, Submission("id", 0, START, "ann", {}, 0))
+    assert [one.code for one in found] == codes
+    assert msgspec.msgpack.encode(bench.state) == before
+    shipped = {field: value for field, value in fields.items() if field != "workdir"}
+    said = answer(bench, **({"name": "app", **shipped}))
+    assert (said.code if isinstance(said, k.AppRejected) else "") == (codes[0] if codes else "")

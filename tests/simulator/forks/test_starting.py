@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from dorm.core.query.planning.assumed import PlanError
 from dorm.core.state import Settings
 from events import kinds as k
 from replay.simulator.forks import starting as module
-from replay.simulator.forks.starting import Start, affordable, starting
+from replay.simulator.forks.starting import Start, affordable, starting, starting_new
 from replay.simulator.simulation import Simulation
+from tests.core.records import checked
+from tests.errors import raises
 from tests.simulator.histories import Seen, busy, seen, seq_at, trained, written
 
 if TYPE_CHECKING:
@@ -53,6 +56,21 @@ def test_declared_work_gives_a_moment() -> None:
     assert found.text.startswith("It will start in about ")
     assert " to " not in found.text.split(",")[0]
     assert "no other app is submitted" in found.text
+
+
+def test_an_app_that_is_not_submitted_yet_gets_the_same_answer() -> None:
+    others = (trained("one", 0, 600, steps=6000), trained("two", 0, 900, steps=9000))
+    records = waiting(*others)
+    known = cut(records, 40.0)
+    late = checked("late", command=["train", "late"], n_min=4)
+    truth = started_after_s(records, "late", known.state.time)
+    before = msgspec.msgpack.encode(known.state)
+    found = starting_new(known.history, known.state, late, known.state.time)
+    assert found.earliest_s == found.latest_s == pytest.approx(truth, rel=0.05)
+    assert found.text.startswith("It will start in about ")
+    assert msgspec.msgpack.encode(known.state) == before
+    with raises(PlanError, "spec.demand.too_large"):
+        starting_new(known.history, known.state, checked("late", cpu=99), known.state.time)
 
 
 def test_guesses_alone_have_no_upper_bound() -> None:

@@ -1,0 +1,556 @@
+"""`dorm check`: everything that can be known of an app before it is submitted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from dorm.cli.apps import PANEL
+from dorm.cli.authoring import fields as f
+from dorm.cli.connect import ClusterName, Url, User, client, target
+from dorm.cli.errors import FAILED, line, run
+from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
+from dorm.cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dorm.client.client import Client
+    from dorm.core.state import State
+    from dorm.doctor.apps import AppFinding, Cluster, Folder, Observed
+    from dorm.local.commands import Typed
+    from dorm.local.scripts import Python, Reading
+    from events.spec import CheckedSpec
+    from events.workdir import Limits
+
+_FILES = (".yaml", ".yml", ".toml")
+_STYLES = {"wrong": "red", "unknown": "yellow", "note": "cyan", "ok": "green"}
+_NODES_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("check", rich_help_panel=PANEL)(check)
+
+
+def complete_file(incomplete: str) -> list[str]:
+    """Complete spec files, and folders on the way to them."""
+    folder = Path(os.path.dirname(incomplete))
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        return []
+    names = [f"{one}/" if one.is_dir() else str(one) for one in found if one.is_dir() or one.suffix in _FILES]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def check(
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE|-- COMMAND...",
+            help="A spec, also of a sweep, or a command that starts one worker.",
+            autocompletion=complete_file,
+        ),
+    ],
+    n_min: f.NMin = 1,
+    n_max: f.NMax = None,
+    cpu: f.Cpu = "1",
+    memory: f.Memory = None,
+    gpu: f.Gpu = None,
+    name: f.Name = None,
+    image: f.Image = None,
+    workdir: f.Workdir = None,
+    no_workdir: f.NoWorkdir = False,
+    folder: f.Folder = None,
+    engine: f.Engine = "plain",
+    env: f.Env = None,
+    env_file: f.EnvFiles = None,
+    requirements: f.Requirements = None,
+    volume: f.Volumes = None,
+    retries: f.Retries = 0,
+    origin: f.Origin = None,
+    max_runtime: f.MaxRuntime = None,
+    after: f.After = None,
+    change: f.Settings = None,
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Check an app before it is submitted: exit code 1 if it would not run.
+
+    The options are those of `dorm run`. It checks the spec, the folder that would
+    be shipped and what is left out, the program (its scripts, the modules that
+    they import, the Python that runs it, the paths that they name), volumes and
+    variables, whether any node can run it, the limits of its owner, and what it
+    would get now, or why and how long it would wait. It runs nothing of the
+    program, ships nothing and submits nothing.
+
+    A line is `ok`, `note` (worth knowing), `unknown` (not checked) or `wrong`: it
+    would not run, or would do something else than in this shell. Each has a code
+    for programs, and says what to do. Without a cluster, everything else is
+    checked. Exit codes: 0 nothing is wrong, 1 something is, 2 wrong usage.
+
+    [bold]Examples[/]
+
+      dorm check app.yaml
+
+      dorm check -- python train.py --lr 0.1
+
+      dorm check --engine torchrun --n-max 4 --gpu 1 -- bash run.sh
+
+      dorm check sweep.yaml -o json | jq -r '.findings[] | select(.level == "wrong") | .todo'
+    """
+    given = f.Given(env, env_file, requirements, volume, max_runtime, after)
+    if len(words) == 1 and (words[0].endswith(_FILES) or words[0] == "-"):
+        _no_options(context, words[0])
+        app = _of_file(Path(words[0]))
+    else:
+        notes = list[str]()
+        fields, faults = _fields(given, notes)
+        typed = f.command_of(
+            words,
+            cpu=cpu,
+            memory=memory,
+            gpu=gpu,
+            workdir=workdir,
+            no_workdir=no_workdir,
+            folder=folder,
+            n_min=n_min,
+            n_max=n_max,
+            name=name or "",
+            image=image or "",
+            engine=engine,
+            fields=fields,
+            settings=tuple(change or ()),
+            retries=retries,
+            origin=origin or "",
+        )
+        app = _of_command(typed, faults, notes)
+    found = run(_checked(app, (url, cluster, user)))
+    _show(found, output)
+    if any(one.level == "wrong" for one in found.findings):
+        raise typer.Exit(FAILED)
+
+
+def _no_options(context: typer.Context, file: str) -> None:
+    """Refuse options of a command for a file.  Raises WrongUsage."""
+    from dorm.cli.errors import WrongUsage
+
+    own = ("words", "output", "url", "cluster", "user")
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in own and parameter.expose_value and source is not None and source.name == "COMMANDLINE":
+            text = f"{parameter.opts[0]} is for a command after --; write it into {file}"
+            raise WrongUsage(text, code="usage.conflict")
+
+
+# --- what is to be checked ------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class _App:
+    """An app as it is described, by a file or a command."""
+
+    name: str
+    words: list[str]
+    """Its command, also if the spec has faults; empty if there is none."""
+    base: Path
+    """The folder to which its paths are relative."""
+    ships: str = ""
+    """The folder that would be shipped, "" for none."""
+    runs_in: Path | None = None
+    """The folder of this machine in which it would run, if that is known."""
+    typed: Typed | None = None
+    """The command as it was typed; None for a file."""
+    spec: CheckedSpec | None = None
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    apps: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    count: int = 1
+
+
+def _of_file(path: Path) -> _App:
+    """Read a spec.  Raises SpecError if there is no such file."""
+    from dorm.local.spec_files import load_document, load_spec
+    from events.spec import SpecError
+    from events.spec.sweeps.expanding import is_sweep
+
+    base = Path.cwd() if str(path) == "-" else path.absolute().parent
+    app = _App(name=path.stem, words=[], base=base)
+    try:
+        document = load_document(path)
+    except SpecError as error:
+        if not error.code.startswith("file."):
+            raise
+        app.faults += _each(error)
+        return app
+    if isinstance(document, dict):
+        app.name = str(document.get("name") or app.name)
+        command, ships = document.get("command"), document.get("workdir")
+        app.words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+        app.ships = ships if isinstance(ships, str) else ""
+    app.runs_in = base / app.ships if app.ships else None
+    try:
+        if is_sweep(document):
+            _expand(app, str(path))
+        else:
+            app.spec = load_spec(path, note=app.notes.append)
+    except SpecError as error:
+        app.faults += _each(error)
+    app.words = list(app.spec.command) if app.spec is not None else app.words
+    return app
+
+
+def _expand(app: _App, path: str) -> None:
+    """Make the apps of a sweep.  Raises SpecError."""
+    from dorm.cli.sweeps.described import document_of
+    from events.spec.sweeps.expanding import expanded
+
+    document, _, _ = document_of([path], {}, {})
+    sweep = expanded(document)
+    ends = sweep.specs[:1] if len(sweep.specs) == 1 else (sweep.specs[0], sweep.specs[-1])
+    app.name, app.count, app.spec = sweep.name, len(sweep.specs), sweep.specs[0]
+    app.apps = [(one.name, tuple(one.command)) for one in ends]
+
+
+def _of_command(typed: Typed, faults: list[tuple[str, str]], notes: list[str]) -> _App:
+    from dorm.local.commands import CommandRefused, document, made_name
+    from dorm.local.scripts import check_script
+    from events.spec import SpecError, check_spec
+
+    app = _App(name=typed.name or made_name(typed.words), words=list(typed.words), base=Path.cwd(), typed=typed)
+    app.ships, app.faults, app.notes = typed.workdir, faults, notes
+    app.runs_in = Path(typed.workdir or ".").absolute() if typed.workdir or typed.here else None
+    try:
+        if app.runs_in is not None and app.runs_in.is_dir():
+            check_script(typed.words, app.runs_in)
+    except CommandRefused as error:
+        app.faults.append((error.code, str(error)))
+    try:
+        app.spec = check_spec(document(typed, app.name))
+    except CommandRefused as error:
+        app.faults.append((error.code, str(error)))
+    except SpecError as error:
+        app.faults += _each(error)
+    return app
+
+
+def _fields(given: f.Given, notes: list[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return the fields of options, without those of files that cannot be read, and what is wrong with these."""
+    from events.spec import SpecError
+
+    faults = list[tuple[str, str]]()
+    for part in (given, given._replace(requirements=None), given._replace(env_file=None, requirements=None)):
+        try:
+            return part.fields(notes.append), faults
+        except SpecError as error:
+            if not faults:
+                faults = _each(error)
+    return {}, faults
+
+
+def _each(error: Any) -> list[tuple[str, str]]:
+    """Return the codes and texts of everything that a reader found wrong with a spec."""
+    return [(one.code, str(one)) for one in (error, *getattr(error, "others", ()))]
+
+
+# --- observing ------------------------------------------------------------------------------------------------------------
+
+
+class _Checked(NamedTuple):
+    app: _App
+    cluster: str
+    """"" if none was reached."""
+    findings: list[AppFinding]
+
+
+async def _checked(app: _App, where: tuple[str | None, str | None, str | None]) -> _Checked:
+    from dorm.doctor.apps import judge_app
+    from events.errors import code_of
+    from events.log.records import LogError
+    from events.workdir import Limits
+
+    url, cluster, user = where
+    place = target(url, cluster)
+    asked: Cluster | None = None
+    unreached = ("", "")
+    limits, room = Limits(), None
+    try:
+        async with client(url, cluster, user=user) as connected:
+            limits = await connected.log.files.limits()
+            room = await _room(connected, app, limits) if app.ships else None
+            asked = await _asked(connected, app, place.cluster, place.url)
+    except LogError as error:
+        unreached = (code_of(error), line(error))
+    seen = await asyncio.to_thread(_seen, app, limits, room, asked, unreached)
+    return _Checked(app, place.cluster if asked is not None else "", judge_app(seen))
+
+
+async def _room(connected: Client, app: _App, limits: Limits) -> int:
+    """Return how many bytes the app's owner may still ship."""
+    from dorm.workdir import tenant_of
+    from dorm.workdir.quotas import room_of
+
+    owner = app.spec.user if app.spec is not None and app.spec.user != "anonymous" else ""
+    tenant = await tenant_of(connected, owner)
+    return room_of(limits, tenant, await connected.log.files.listed(tenant), replaced=())
+
+
+def _seen(app: _App, limits: Limits, room: int | None, cluster: Cluster | None, unreached: tuple[str, str]) -> Observed:
+    """Look at the folder and the program.  Blocks."""
+    from dorm.doctor.apps import Observed
+    from dorm.local.scripts import ask_python, read_program, shell_faults, unshipped
+
+    reading: Reading | None = None
+    python: Python | None = None
+    why = ""
+    if app.runs_in is not None and app.runs_in.is_dir():
+        reading = read_program(app.words, app.runs_in)
+        reading = msgspec.structs.replace(reading, faults={**shell_faults(reading, app.runs_in), **reading.faults})
+        program, why = _python_of(app, reading, cluster)
+        if program:
+            python = ask_python(program, reading, app.runs_in)
+            why = "" if python is not None else f"{program} does not answer"
+    return Observed(
+        name=app.name,
+        spec=app.spec,
+        faults=tuple(app.faults),
+        notes=tuple(app.notes),
+        apps=tuple(app.apps),
+        count=app.count,
+        folder=_folder_of(app.runs_in, limits, room) if app.ships and app.runs_in is not None else None,
+        unshipped=unshipped(app.words, app.base) if app.typed is None and _ships_nothing(app) else "",
+        reading=reading,
+        python=python,
+        unasked=why,
+        not_found=_not_found(app, reading, cluster),
+        variables=_variables_of(app),
+        cluster=cluster,
+        unreached=unreached,
+    )
+
+
+def _ships_nothing(app: _App) -> bool:
+    return app.spec is not None and not app.spec.workdir
+
+
+def _variables_of(app: _App) -> tuple[tuple[str, str], ...]:
+    """Return codes and texts of what looks like a variable that nothing expands, or that no container has."""
+    from events.spec import SpecError
+    from events.spec.variables import check_names, findings
+
+    if app.spec is None:
+        return ()
+    found = [(one.code, one.text) for one in findings(app.spec)]
+    try:
+        check_names(app.spec)
+    except SpecError as error:
+        found.append((error.code, str(error)))
+    return tuple(dict.fromkeys(found))
+
+
+def _folder_of(root: Path, limits: Limits, room: int | None) -> Folder:
+    """Look at what would be shipped, by an owner who may ship `room` bytes more, if that is known.  Blocks."""
+    from dorm.doctor.apps import Folder
+    from dorm.workdir import Unshippable, look_at
+    from dorm.workdir.leaving import notices_of, summary_of
+    from dorm.workdir.scanning import FoundFile
+
+    try:
+        scanned = look_at(root, limits)
+    except Unshippable as error:
+        return Folder(path=str(root), refused=(error.code, str(error)))
+    names = {entry.path for entry in scanned.entries}
+    names |= {str(above) for name in list(names) for above in Path(name).parents}
+    files = [entry for entry in scanned.entries if isinstance(entry, FoundFile)]
+    summary = summary_of(scanned.left_out)
+    left_out = [f"{summary}; --show-ignored of `dorm run` lists them"] if summary else []
+    return Folder(
+        path=str(root),
+        files=len(files),
+        size=sum(entry.status.size for entry in files),
+        names=frozenset(names),
+        left_out=(*left_out, *notices_of(scanned)),
+        room=room,
+    )
+
+
+def _python_of(app: _App, reading: Reading, cluster: Cluster | None) -> tuple[str, str]:
+    """Return the Python of this machine that will run the program, or why it is not of this machine."""
+    spec = app.spec
+    if spec is not None and spec.image and (cluster is None or cluster.images):
+        return "", f"the image {spec.image} brings its own Python"
+    if cluster is not None and not cluster.local:
+        return "", "the nodes have their own Python"
+    if spec is not None and spec.python.startswith("/"):
+        return spec.python, ""
+    if spec is not None and app.typed is not None and app.words[0] in reading.pythons and "/" in spec.command[0]:
+        return spec.command[0], ""
+    return shutil.which(next(iter(reading.pythons), "python3"), path=_path_of(spec)) or "", ""
+
+
+def _path_of(spec: CheckedSpec | None) -> str:
+    """Return the PATH of a container of plain processes on this machine."""
+    given = spec.env.get("PATH", "") if spec is not None else ""
+    return f"{Path(sys.executable).parent}:{given or _NODES_PATH}"
+
+
+def _not_found(app: _App, reading: Reading | None, cluster: Cluster | None) -> tuple[str, ...]:
+    """Return the programs that start the app and are not there, if all nodes are this machine and run plain processes."""
+    if app.spec is None or cluster is None or not cluster.local or cluster.images or not cluster.nodes:
+        return ()
+    words = (
+        [] if app.spec.needs_environment else [app.spec.command[0], *(reading.pythons if reading is not None else ())]
+    )
+    named = [word for word in dict.fromkeys(words) if "/" not in word or word.startswith("/")]
+    return tuple(word for word in named if shutil.which(word, path=_path_of(app.spec)) is None)
+
+
+# --- the cluster ----------------------------------------------------------------------------------------------------------
+
+
+async def _asked(connected: Client, app: _App, name: str, url: str) -> Cluster:
+    """Ask the cluster about an app; the spec may get another name."""
+    from dorm.core.query.views import paused_text
+    from dorm.doctor.apps import Cluster
+    from dorm.local.commands import CommandRefused, Typed, check_nodes, document, free_name, with_shell_python
+    from events.spec import check_spec
+
+    state = await connected.state()
+    nodes = _usable(state, app.spec)
+    local = check_nodes(Typed(words=("true",), demand={}, image="any", workdir="."), nodes, url)
+    typed = app.typed
+    if typed is not None and app.spec is not None:
+        wanted = typed.name or free_name(app.name, {one.name for one in state.apps.values()})
+        app.spec = check_spec(document(typed, wanted, local=local))
+        try:
+            check_nodes(typed, nodes, url)
+        except CommandRefused as error:
+            app.faults.append((error.code, str(error)))
+    elif app.spec is not None:
+        app.spec = await asyncio.to_thread(with_shell_python, app.spec, nodes, url)
+    found = Cluster(
+        name=name,
+        nodes=len(nodes),
+        local=local,
+        images=tuple(node.id for node in nodes if node.runtime.partition(" ")[0] != "process"),
+        processes=tuple(node.id for node in nodes if node.runtime.partition(" ")[0] == "process"),
+        paused=paused_text(state),
+    )
+    return found if app.spec is None else await _placed(connected, state, app.spec, found)
+
+
+def _usable(state: State, spec: CheckedSpec | None) -> list[Any]:
+    from events.spec.requirements import requirement
+
+    wanted = requirement(spec.require if spec is not None else "")
+    return [node for _, node in sorted(state.nodes.items()) if not node.gone and wanted.matches(node.labels)]
+
+
+async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Cluster) -> Cluster:
+    """Add whether the cluster would accept the app, and what it would get."""
+    from dorm.core.apps.admission import refusals
+    from dorm.core.query.planning.assumed import Assumed, PlanError
+    from dorm.core.query.planning.plans import plan
+    from dorm.core.state import Submission
+    from events.identities import owned_id
+    from events.spec import as_shipped, document_of
+
+    now = max(state.time, time.time_ns())
+    tenant = state.known.tenant_of(connected.user) if state.known is not None else ""
+    mine = as_shipped(spec if spec.user != "anonymous" else msgspec.structs.replace(spec, user=connected.user))
+    submission = Submission(
+        id=owned_id(tenant, "check"), seq=0, at=now, by=connected.user, spec=document_of(spec), size=0
+    )
+    refused = [(one.code, str(one)) for one in refusals(state, mine, submission)]
+    if refused:
+        return msgspec.structs.replace(found, refusals=tuple(refused))
+    try:
+        with solver_prints_elsewhere():
+            planned = await asyncio.to_thread(plan, state, now, Assumed(specs=(mine,)))
+    except PlanError as error:
+        return msgspec.structs.replace(found, refusals=((error.code, str(error)),))
+    own = next((one for one in planned.apps if one.name == spec.name and one.id not in state.apps), None)
+    others = [
+        f"{one.name} would go from {counted(one.before, 'container')} to {one.after}"
+        for one in planned.apps
+        if one is not own and one.kind and one.before != one.after
+    ]
+    start = await _start_of(connected, state, mine, now) if own is not None and not own.after else ""
+    return msgspec.structs.replace(found, planned=own, others=tuple(others), start=start)
+
+
+async def _start_of(connected: Client, state: State, spec: CheckedSpec, now: int) -> str:
+    """Return when the app would start, as a sentence; "" if nobody can say."""
+    from dorm.core.query.planning.assumed import PlanError
+    from replay.simulator.forks.starting import Outlook, starting_new
+    from replay.story.story import follow
+
+    if spec.hold or not state.nodes:
+        return ""
+    outlook = Outlook()
+    latest = await follow(connected.log, spec.name, [outlook])
+    if outlook.history is None:
+        return ""
+    try:
+        with solver_prints_elsewhere():
+            return (await asyncio.to_thread(starting_new, outlook.history, latest, spec, now)).text
+    except PlanError:
+        return ""
+
+
+# --- showing --------------------------------------------------------------------------------------------------------------
+
+
+def _show(found: _Checked, output: Format) -> None:
+    levels = [one.level for one in found.findings]
+    count = {level: levels.count(level) for level in ("wrong", "unknown", "note", "ok")}
+    if output in (Format.json, Format.yaml):
+        shown = [msgspec.to_builtins(one) for one in found.findings]
+        for one in shown:
+            del one["about"]
+        document = {"app": found.app.name, "cluster": found.cluster, **count, "findings": shown}
+        show_document(document, output)
+        return
+    if console.is_terminal and output is not Format.wide:
+        _show_folded(found.findings)
+    else:
+        for one in found.findings:
+            console.print(Text(f"{one.level:<8}{one.check:<12}").append(_text(one)))
+            if one.todo:
+                console.print(Text(f"{'':<20}{one_line(one.todo)}"))
+    verdict = "it would not run as it does here" if count["wrong"] else "nothing is wrong"
+    rest = f"{counted(count['note'], 'note')}, {count['unknown']} unknown"
+    console.print(
+        Text(f"\n{found.app.name}: {verdict}: {counted(count['wrong'], 'thing')} wrong, {rest}", style="bold")
+    )
+
+
+def _text(one: AppFinding) -> str:
+    return one_line(one.text) + (f" [{one.code}]" if one.code else "")
+
+
+def _show_folded(findings: Sequence[AppFinding]) -> None:
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for one in findings:
+        text = Text(_text(one))
+        if one.todo:
+            text.append(f"\n{one_line(one.todo)}", style="dim")
+        drawn.add_row(Text(one.level, style=_STYLES[one.level]), one.check, text)
+    console.print(drawn, soft_wrap=False)
