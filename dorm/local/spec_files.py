@@ -89,8 +89,13 @@ _TOP_KEY = re.compile(r"^([A-Za-z_][A-Za-z0-9_-]*):(?=\s|$)", re.MULTILINE)
 
 def load_document(path: Path, shape: Shape = SPEC) -> Any:
     """Return the file as plain maps and lists; `-` is standard input (YAML).  Raises SpecError with the file's name."""
+    return read_document(path, shape).value
+
+
+def read_document(path: Path, shape: Shape) -> Document:
+    """Return what a file says, with the lines of its fields.  Raises SpecError with the file's name."""
     try:
-        return parse(_read(path), shape, toml=path.suffix == ".toml")
+        return read(_read(path), shape, toml=path.suffix == ".toml")
     except OSError as error:
         raise SpecError(f"{name_of(path)}: {error.strerror}", code=code_of(error)) from None
     except SpecError as error:
