@@ -16,7 +16,7 @@ import structlog
 from agents import reconcile as r
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
-from agents.contract import container_spec
+from agents.contract import checkpoint_command, container_spec
 from agents.environment import plan
 from agents.environment.watching import Building
 from agents.fetching import Fetching
@@ -27,6 +27,7 @@ from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen,
 from agents.runtime.long_work import LongWork
 from events.log.records import LogError
 from events.quantities import GPU
+from events.spec.variables import TooLong
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import ContainerSpec, Runtime
     from agents.volumes.offers import Offers
     from events.log.files import Files
+    from events.spec import AppSpec
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
@@ -107,7 +109,7 @@ class Actions:
 
     def _builds(self, key: Key, tasks: asyncio.TaskGroup) -> bool:
         app = self._desired.apps.get(key.app)
-        needed = app is not None and app.spec.needs_environment
+        needed = app is not None and self._environments.of(app.spec, app.owner) is not None
         return needed and self._building.waits(key, self._runtime.run_dir(key), tasks)
 
     def kill_what_stops(self, tasks: asyncio.TaskGroup) -> None:
@@ -216,6 +218,7 @@ class Actions:
         try:
             await self._bring_origin(key.app, app)
             here = await self._folders(key.app, app, resume=app.resume)
+            await self._judge(key, app)
         except NotShared as error:
             await self._reporter.refused(key, "checkpoints", str(error))
             self._looks.doubted.set()
@@ -223,7 +226,11 @@ class Actions:
         except Refused as error:
             await self._reporter.refused(key, error.cause, str(error))
             return
-        spec = self._spec(key, app, here, devices)
+        try:
+            spec = self._spec(key, app, here, devices)
+        except Refused as error:
+            await self._reporter.refused(key, error.cause, str(error))
+            return
         await self._drop_other(key, spec)
         try:
             await self._fetching.have(app)
@@ -239,7 +246,8 @@ class Actions:
             await self._reporter.refused(key, "unknown", str(error))
         else:
             _log.info("started", app=key.app, generation=key.generation, slot=key.slot, node=self._config.name)
-            if seen.state == "running" and key not in self._desired.started and not app.spec.needs_environment:
+            builds = self._environments.of(app.spec, app.owner) is not None
+            if seen.state == "running" and key not in self._desired.started and not builds:
                 await self._reporter.started(seen)
 
     async def _bring_origin(self, name: str, app: DesiredApp) -> None:
@@ -250,6 +258,16 @@ class Actions:
             bring = partial(origins.bring, self._config.checkpoints, name, app.spec.origin)
             digest = await self._copying.run(app.owner, bring)
             self._reporter.origins[name] = digest
+
+    async def _judge(self, key: Key, app: DesiredApp) -> None:
+        """Compare the checkpoint with what the app reported, before its first container starts.  Raises Unavailable."""
+        fall_back = app.spec.on_doubtful == "fall_back"
+        if not app.resume:
+            return
+        if key.slot == app.first_slot:
+            await self._reporter.judge(key, fall_back=fall_back)
+        elif fall_back:
+            await self._reporter.wait_for_judgement(key)
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
         """Raises NotShared, OSError, and Unavailable if the shared folder does not answer."""
@@ -336,6 +354,15 @@ class Actions:
         environment = self._environments.of(app.spec_of(key.generation), app.owner) if app is not None else None
         return plan.inside(command, environment, self._runtime.run_mount(key))
 
+    async def _checkpoint(self, key: Key, spec: AppSpec) -> int:
+        """Run the app's checkpoint command and return its exit code.  KeyError if the container has ended."""
+        try:
+            words = checkpoint_command(spec, await self._runtime.variables(key))
+        except TooLong as error:
+            _log.warning("the checkpoint command cannot be run", app=key.app, slot=key.slot, reason=str(error))
+            return 0
+        return await self._runtime.run(key, self.inside(key, words), spec.grace_s)
+
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
         counts the container as ended: another generation may run by now."""
@@ -356,8 +383,8 @@ class Actions:
         if spec is not None and spec.checkpoint and app is not None and not app.ended_at:
             code = 0
             with contextlib.suppress(KeyError):  # it has ended by itself
-                code = await self._runtime.run(key, self.inside(key, tuple(spec.checkpoint)), spec.grace_s)
+                code = await self._checkpoint(key, spec)
             if code:
                 _log.warning("the checkpoint command failed", app=key.app, slot=key.slot, exit_code=code)
-        if await self._runtime.stop(key, spec.grace_s if spec else 10.0):
+        if await self._runtime.stop(key, spec.stop_s if spec else 10.0):
             await self._reporter.killed(key)

@@ -1,6 +1,7 @@
 """The contract between Dorm and an app: a container's environment, its files, and the command that starts it.
 
-No library is needed inside.  `DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach all
+No library is needed inside.  Variables in the app's own command and `env` have their values here (`events.spec.variables`).
+`DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach all
 others; a rank is the position of a slot among the generation's slots.
 """
 
@@ -9,16 +10,19 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from agents.engines import registry
 from agents.engines.interface import Place
 from agents.environment import plan
 from agents.runtime import secrets
-from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, ContainerSpec, Key, Mount
+from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, PROGRESS_FILE, ContainerSpec, Key, Mount, Refused
 from events.quantities import CPU
 from events.spec import shipped, volumes_of
+from events.spec.variables import TooLong, expanded, expanded_env, own_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agents.desired import DesiredApp
     from agents.environment.plan import Environment
@@ -47,42 +51,51 @@ def container_spec(
 
     `checkpoint_dir` is the host's path of the app's checkpoints, `checkpoint_mount` the path inside the container ('' for the
     same path), `outputs_dir` and `outputs_mount` the same of its outputs, `run_dir` the container's private folder as the
-    container sees it, `mounts` its volumes, `environment` the environment to build before its command can run.
+    container sees it, `mounts` its volumes, `environment` the environment to build before its command can run.  Raises Refused
+    if variables make its command too long.
     """
     spec, placement = app.spec, sorted(app.joined_as(slot), key=lambda placed: placed.slot)
     command = (spec.resume or spec.command) if app.resume else spec.command
-    launch = registry.prepare(
-        Place(
-            app=app_id,
-            generation=app.generation,
-            spec=spec,
-            placement=tuple(placement),
-            slot=slot,
-            master_port=app.master_port,
-            command=tuple(command),
-            folder=run_dir,
-        )
+    place = Place(
+        app=app_id,
+        generation=app.generation,
+        spec=spec,
+        placement=tuple(placement),
+        slot=slot,
+        master_port=app.master_port,
+        command=tuple(command),
+        folder=run_dir,
     )
+    launch = registry.prepare(place)
+    given = {
+        **launch.env,
+        **_dorm(app_id, app, placement, slot),
+        "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
+        **({"DORM_OUTPUTS": outputs_mount or outputs_dir} if outputs_dir else {}),
+        **secrets.variables(spec, run_dir),
+        **_volumes(spec, mounts),
+        **({"DORM_MEMBERS": f"{run_dir}/{MEMBERS_FILE}"} if app.live else {}),
+        **({"DORM_BATCH": f"{run_dir}/{BATCH_FILE}"} if app.batch_size else {}),
+        **({"DORM_PYTHON": spec.python} if spec.python.startswith("/") else {}),
+    }
+    own = {name: text for name, text in {**spec.env, **given}.items() if name.startswith("DORM_")}
+    own |= {"DORM_PROGRESS": f"{run_dir}/{PROGRESS_FILE}", **plan.variables(environment)}
+    try:
+        env = {**_defaults(spec), **launch.defaults, **expanded_env(spec.env, own), **given}
+        values = {name: env[name] for name in (*spec.env, *spec.secrets)} | own
+        # What an engine adds to a command is not the app's, so only the app's own words are expanded.
+        launch = registry.prepare(msgspec.structs.replace(place, command=expanded(command, values)))
+    except TooLong as error:
+        raise Refused("command", str(error), code=error.code) from None
     return ContainerSpec(
         key=Key(app_id, app.generation, slot),
         image=spec.image,
         command=plan.wrapped(launch.command, environment, run_dir),
-        env={
-            **_defaults(spec),
-            **launch.defaults,
-            **spec.env,
-            **launch.env,
-            **_dorm(app_id, app, placement, slot),
-            "DORM_CHECKPOINT_DIR": checkpoint_mount or checkpoint_dir,
-            **({"DORM_OUTPUTS": outputs_mount or outputs_dir} if outputs_dir else {}),
-            **secrets.variables(spec, run_dir),
-            **_volumes(spec, mounts),
-            **({"DORM_MEMBERS": f"{run_dir}/{MEMBERS_FILE}"} if app.live else {}),
-            **({"DORM_BATCH": f"{run_dir}/{BATCH_FILE}"} if app.batch_size else {}),
-        },
+        env=env,
         resources=spec.resources(),
         checkpoint_dir=checkpoint_dir,
         grace_s=spec.grace_s,
+        stop=f"{spec.stop_signal.signal} {spec.stop_signal.to} {spec.stop_signal.before_s:g}",
         devices=devices,
         files={**launch.files, **plan.files(spec, environment, f"{app_id}-{app.generation}")},
         mounts=(*mounts, *plan.mounts(environment)),
@@ -90,6 +103,13 @@ def container_spec(
         workdir=workdir.hash if (workdir := shipped(spec)) is not None else "",
         outputs_dir=outputs_dir,
     )
+
+
+def checkpoint_command(spec: AppSpec, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command that is run in a container before it is stopped; `variables` are the container's.  Raises
+    TooLong."""
+    names = own_names(variables) | set(spec.env) | set(spec.secrets)
+    return expanded(spec.checkpoint, {name: value for name, value in variables.items() if name in names})
 
 
 def _volumes(spec: AppSpec, mounts: Sequence[Mount]) -> dict[str, str]:

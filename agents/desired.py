@@ -20,8 +20,7 @@ from events import kinds as k
 from events import subjects
 from events.chain.rounds import is_signed_by
 from events.codec import decode
-from events.holders import ends, may_hold
-from events.identities import Identities, NotAllowed, after, claims_too_much, takes, tenant_in
+from events.identities import Identities, NotAllowed, after, claims_too_much, ends, may_hold, takes, tenant_in
 from events.kinds import Placed
 from events.log.records import Record
 from events.spec import AppSpec, can_be_read
@@ -117,6 +116,11 @@ class DesiredApp(msgspec.Struct):
     @property
     def live(self) -> bool:
         return self.spec.elastic == "live"
+
+    @property
+    def first_slot(self) -> int:
+        """The lowest slot with which its latest generation starts."""
+        return min(self.founders, default=min((placed.slot for placed in self.placement), default=0))
 
     def here(self, node: str) -> list[Placed]:
         """Return its members on a node, and those that join or leave."""

@@ -3,15 +3,15 @@
     kinds         every event: facts in the past tense, frozen, typed, one writer for each
     spec/         an app's spec, its requirement, and the one gate for both
     quantities    resources and durations: what people write, and integers in base units
+    documents     YAML, TOML and JSON that people write: what is typed is what arrives
     codec         events to MessagePack and back; accepts JSON; never raises on foreign input
     subjects      the NATS subject of each event, and which kind is believed there
     positions     an event with its place in the log (`118.2`)
     cloudevents   events as CloudEvents 1.0
     limits        bounds on numbers, texts and messages
     times         how the cluster's times depend on each other
-    holders       which machine holds a node's name
     addresses     addresses of servers as messages show them: without passwords
-    identities    who may do what, and the rules that master and agents share
+    identities    who may do what, which machine holds a node's name: the rules that master and agents share
     appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents beside the log
     copying/      questions about apps' files, and a file's digest

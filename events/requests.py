@@ -44,6 +44,11 @@ class LogPiece(msgspec.Struct, frozen=True, tag="output"):
     stretches: list[LogStretch]
     mark: Name
     """Names the place behind this piece (`LogQuestion.after`); only the container's agent can read it."""
+    lost: Number = 0
+    """Bytes before this piece that are missing: the container wrote faster than its output was read, and the node keeps only
+    the last part."""
+    lost_lines: Number | None = None
+    """Their lines; None if the number is not known."""
 
 
 def plain(piece: LogPiece) -> bytes:

@@ -23,5 +23,10 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
+def begins_again(lost_s: float) -> str:
+    """Describe a resize of an app that has reported no checkpoint, and the work that it undoes (seconds)."""
+    return f"restarts from the beginning, since it has reported no checkpoint: {span(lost_s)} of work lost"
+
+
 def containers(number: int) -> str:
     return f"{number} container{'' if number == 1 else 's'}"

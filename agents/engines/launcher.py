@@ -6,7 +6,8 @@ The agent writes this file into every container, where it runs with only Python'
     worker  every other container: connects to the head, runs the daemons of Open MPI that the head sends, or a command of its
             own (a TensorFlow server, which never ends by itself), ends when the head does and as it does
     agent   what mpirun calls instead of ssh, `agent HOST COMMAND…`: has the head pass the command to that host's container
-    rank    started by mpirun's daemons, one for each process of the job: notes its process id, then becomes the app's command
+    rank    started by mpirun's daemons, one for each process of the job: notes its process id, then becomes the app's command,
+            as this container has it (`dorm-command.json`)
 
 Workers connect to the head, never the other way, so no container accepts commands from a caller. Only an agent that
 knows the head's token, which is in mpirun's environment, can pass on a command. The network is trusted, as MPI does.
@@ -41,6 +42,8 @@ HOST_PREFIX = "dorm-rank-"
 TOKEN, HEAD, FOLDER, DIRECTORY = "DORM_LAUNCH_TOKEN", "DORM_LAUNCH_HEAD", "DORM_LAUNCH_FOLDER", "DORM_LAUNCH_DIRECTORY"
 NOTE = "dorm-pid"
 """Begins the name of a file that notes a process of the job."""
+COMMAND = "dorm-command.json"
+"""The file with a container's own words of the app's command, of which some may differ between containers."""
 PORT_TAKEN = errno.EADDRINUSE
 """98, with which an app reports to Dorm that a port is taken."""
 STOPPED = 128 + signal.SIGTERM
@@ -276,6 +279,8 @@ async def agent(host: str, command: str) -> int:
 def become(command: list[str]) -> None:
     """Become the app's command, if the container would have started it."""
     pid = os.getpid()
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(os.environ[FOLDER], COMMAND)) as file:
+        command = json.load(file)
     with open(os.path.join(os.environ[FOLDER], f"{NOTE}.{pid}.{start_time_of(pid)}"), "w"):
         pass
     os.chdir(os.environ[DIRECTORY])

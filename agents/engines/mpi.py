@@ -10,6 +10,7 @@ The names of Open MPI's settings differ between releases: up to 4 `OMPI_MCA_plm_
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from agents.engines import launcher, launching
@@ -24,12 +25,14 @@ HOSTFILE: Final = "dorm-hostfile"
 def prepare(place: Place) -> Launch:
     processes = place.spec.engine_options.processes
     hostfile = "".join(f"{launcher.HOST_PREFIX}{rank} slots={processes}\n" for rank in range(place.size))
+    # Each container has its own words, since variables in them have other values there (`DORM_RANK`).
+    words = json.dumps(place.command)
     own = (*_mpirun(place), *launching.RANK, *place.command) if place.rank == 0 else ()
     return Launch(
         launching.command(place, own),
         env={**_agent(place), "DORM_HOSTFILE": place.path(HOSTFILE)},
         defaults=_DEFAULTS,
-        files={**launching.FILES, HOSTFILE: hostfile},
+        files={**launching.FILES, HOSTFILE: hostfile, launcher.COMMAND: words},
     )
 
 

@@ -7,7 +7,7 @@ on a node share, it keeps
     lock     held (shared) by each container that uses it, until that has ended
     building held by the one that builds
     venv     the virtual environment
-    ready    written once everything is built
+    ready    written once everything is built: the key, and which packages the Python had on which it builds
     failed   which generation could not build it, and why: its other containers do not try again
 
 and beside itself `dorm-environment-ready`, with the seconds that this container has waited.  A container that finds nothing
@@ -16,8 +16,11 @@ With --inside it builds nothing: for commands in a container that runs.
 """
 
 import fcntl
+import glob
 import json
 import os
+import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -67,27 +70,59 @@ def main() -> None:
 def have(folder: str, plan: "dict[str, Any]", lock: int) -> bool:
     """Return whether something had to be built, or waited for.  Raises Failed, OSError."""
     ready = os.path.join(folder, "ready")
+    mark = [plan["key"]]
+    if "/" in plan["python"]:
+        mark += described(interpreter(plan["python"]))["packages"]
     fcntl.flock(lock, fcntl.LOCK_SH)
-    if os.path.exists(ready):
+    if is_ready(ready, mark):
         os.utime(ready)
         return False
+    stale = os.path.exists(ready)
+    if stale:  # A container that waits for the one that builds must not keep it from building.
+        fcntl.flock(lock, fcntl.LOCK_UN)
     with open(os.path.join(folder, "building"), "w") as building:
         try:
             fcntl.flock(building, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             say("another container builds the environment; waiting for it")
             fcntl.flock(building, fcntl.LOCK_EX)
-        if os.path.exists(ready):
+        if is_ready(ready, mark):
+            fcntl.flock(lock, fcntl.LOCK_SH)
             return True
+        stale = os.path.exists(ready)
+        if stale and not alone(lock):
+            say("the packages of {} have changed, and another container uses what was built".format(plan["python"]))
+            return False
         check_not_failed(folder, plan["generation"])
         try:
+            if stale:
+                os.unlink(ready)
             build(folder, plan)
         except Failed as failed:
             with open(os.path.join(folder, "failed"), "w") as file:
                 json.dump({"generation": plan["generation"], "reason": str(failed)}, file)
             raise
         with open(ready, "w") as file:
-            file.write(plan["key"])
+            file.write("\n".join(mark))
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    return True
+
+
+def is_ready(ready: str, mark: "list[str]") -> bool:
+    try:
+        with open(ready) as file:
+            return file.read() == "\n".join(mark)
+    except FileNotFoundError:
+        return False
+
+
+def alone(lock: int) -> bool:
+    """Return whether no other container uses the environment, which is then held alone; otherwise, it is shared."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        return False
     return True
 
 
@@ -110,15 +145,24 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
     shutil.rmtree(venv, ignore_errors=True)
     python = interpreter(plan["python"])
     uv = shutil.which("uv") or shutil.which("uv", path=os.path.dirname(sys.executable))
-    shared = ["--system-site-packages"] if plan["site_packages"] else []
+    base = described(python)
+    sees = plan["site_packages"] or "/" in plan["python"]
     environment = dict(
         os.environ, UV_CACHE_DIR=os.path.join(folder, "cache"), PIP_NO_CACHE_DIR="1", UV_LINK_MODE="copy"
     )
     environment.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_PROGRESS_BAR="off", UV_NO_PROGRESS="1")
     inside = within(venv, environment)
-    pip = subprocess.call([python, "-c", "import ensurepip"], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) == 0
-    options = [*shared, *([] if pip else ["--without-pip"])]
+    pip = base["ensurepip"] or (sees and base["pip"])
+    # A virtual environment passes on the packages of the Python that it was made from, and not its own.
+    options = ["--system-site-packages"] if sees and not base["venv"] else []
+    options += [] if base["ensurepip"] and not (sees and base["pip"]) else ["--without-pip"]
     run([python, "-m", "venv", *options, venv], environment, shown=" ".join([python, "-m", "venv", *options]))
+    if sees:
+        build_on(venv, python, base["sites"] if base["venv"] else [])
+    if pip and not os.path.lexists(os.path.join(venv, "bin", "pip")):
+        with open(os.path.join(venv, "bin", "pip"), "w") as file:
+            file.write('#!/bin/sh\nexec "${0%/*}/python" -m pip "$@"\n')
+        os.chmod(os.path.join(venv, "bin", "pip"), 0o755)
     if plan["requirements"]:
         listed = os.path.join(folder, REQUIREMENTS)
         with open(listed, "w") as file:
@@ -128,13 +172,118 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
             raise Failed(
                 "there is neither pip nor uv here to install its requirements; use an image that has one of them"
             )
-        install = [uv, "pip", "install", "--python", own] if uv else [own, "-m", "pip", "install"]
+        as_user = dict(inside, **of_user())
+        # uv does not see packages of other folders, and would install PyTorch again; nor does it read pip's configuration.
+        uses_uv = uv and not (pip and ((sees and base["packages"]) or is_configured(own, as_user)))
+        install = [uv, "pip", "install", "--python", own] if uses_uv else [own, "-m", "pip", "install"]
         # As short as people would type it: the end of the output is the reason of the app's failure.
-        run([*install, "-r", listed], inside, shown=("uv" if uv else "python -m") + " pip install -r " + REQUIREMENTS)
+        shown = ("uv" if uses_uv else "python -m") + " pip install -r " + REQUIREMENTS
+        run([*install, "-r", listed], dict(as_user, **for_uv(as_user)) if uses_uv else as_user, shown=shown)
     for line in plan["setup"]:
         run(["/bin/sh", "-ec", line], inside, shown=line)
     shutil.rmtree(os.path.join(folder, "cache"), ignore_errors=True)
     say("built the environment in %.1f s" % (time.monotonic() - begun))
+
+
+DESCRIBES = """
+import glob, importlib.util, json, os, sys
+sites = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+names = [os.path.basename(found) for path in sites for found in glob.glob(os.path.join(glob.escape(path), "*.*-info"))]
+ours = ("pip-", "setuptools-", "wheel-", "uv-", "distribute-", "pkg_resources-")
+print(json.dumps({
+    "venv": sys.prefix != sys.base_prefix,
+    "sites": sites,
+    "packages": sorted(set(name for name in names if not name.startswith(ours))),
+    "pip": importlib.util.find_spec("pip") is not None,
+    "ensurepip": importlib.util.find_spec("ensurepip") is not None,
+}))
+"""
+
+
+def described(python: str) -> "dict[str, Any]":
+    """Return what a Python is and which packages it has.  Raises Failed."""
+    try:
+        done = subprocess.run([python, "-c", DESCRIBES], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        raise Failed(f"{python} does not run as a Python: {error}") from None
+    return found
+
+
+def build_on(venv: str, python: str, sites: "list[str]") -> None:
+    """Let an environment see the packages in `sites`, after its own, and have programs that were installed with them run with
+    its Python, such as torchrun."""
+    own = os.path.join(venv, "bin", "python")
+    if sites:
+        adding = "; ".join(f"site.addsitedir({site!r})" for site in sites)
+        for folder in glob.glob(os.path.join(glob.escape(venv), "lib", "python*", "site-packages")):
+            with open(os.path.join(folder, "dorm-base.pth"), "w") as file:
+                file.write(f"import site; {adding}\n")
+    programs = os.path.dirname(python)
+    if programs in SEARCHED.split(":"):
+        return
+    # The second form is pip's for paths that are long or have a space.
+    named = re.escape(os.fsencode(programs)) + rb"/python[0-9.]*"
+    interprets = re.compile(
+        rb"#!" + named + rb"[ \t]*\n|#!/bin/sh\n'''exec' \"?" + named + rb"\"? \"\$0\" \"\$@\"\n' '''\n"
+    )
+    start = b"#!/bin/sh\n'''exec' \"" + os.fsencode(own) + b'" "$0" "$@"\n\' \'\'\'\n'
+    for name in os.listdir(programs):
+        path, mine = os.path.join(programs, name), os.path.join(venv, "bin", name)
+        if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_PROGRAM or os.path.lexists(mine):
+            continue
+        with open(path, "rb") as file:
+            text = file.read()
+        found = interprets.match(text)
+        if found:
+            with open(mine, "wb") as file:
+                file.write(start + text[found.end() :])
+            os.chmod(mine, 0o755)
+
+
+LARGEST_PROGRAM = 64 * 1024
+
+
+def of_user() -> "dict[str, str]":
+    """Return the home in which pip and uv find the configuration of this user of the machine; none in an image, whose passwd
+    does not know the user."""
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return {}
+    return {"HOME": home} if os.access(home, os.R_OK | os.X_OK) else {}
+
+
+def is_configured(own: str, environment: "dict[str, str]") -> bool:
+    """Return whether pip is told where to find packages, by files or variables, and uv is not."""
+    if any(
+        environment.get(name)
+        for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS", "UV_CONFIG_FILE")
+    ):
+        return False
+    done = subprocess.run(
+        [own, "-m", "pip", "config", "list"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    names = (b"index-url", b"find-links", b"no-index", b"trusted-host", b".cert", b"proxy")
+    return any(name in line.partition(b"=")[0] for line in done.stdout.splitlines() for name in names)
+
+
+def for_uv(environment: "dict[str, str]") -> "dict[str, str]":
+    """Return variables by which uv trusts whom the machine trusts, and asks the indexes that pip would ask."""
+    found = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+    found.update((uv, environment[pip]) for pip, uv in OF_PIP.items() if environment.get(pip))
+    return {name: value for name, value in found.items() if name not in environment}
+
+
+OF_PIP = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_NO_INDEX": "UV_NO_INDEX",
+    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
+    "PIP_CERT": "SSL_CERT_FILE",
+}
 
 
 def interpreter(wanted: str) -> str:

@@ -59,9 +59,11 @@ class Environments:
 
     def of(self, spec: AppSpec, owner: str) -> Environment | None:
         """Return the environment of an app's containers, None if it needs none."""
-        if not spec.needs_environment:
+        if not spec.needs_environment or (not self._mounted and plan.is_bare(spec)):
             return None
-        key = plan.key_of(spec, owner, spec.image if self._mounted else _BASE)
+        on_another = spec.python.startswith("/")
+        base = spec.image if self._mounted else f"on {spec.python}" if on_another else _BASE
+        key = plan.key_of(spec, owner, base)
         source = str(self.root / key)
         return Environment(key, source, ENVIRONMENT_MOUNT if self._mounted else source, site_packages=self._mounted)
 

@@ -38,6 +38,12 @@ class Environment(msgspec.Struct, frozen=True):
     """Whether it sees the packages of the interpreter that it is made with, as in an image that has PyTorch."""
 
 
+def is_bare(spec: AppSpec) -> bool:
+    """Return whether a spec only names the path of a Python, so that nothing has to be built where that is a path of the
+    node."""
+    return spec.needs_environment and not spec.builds
+
+
 def key_of(spec: AppSpec, owner: str, base: str) -> str:
     """Return the key of a spec's environment, "" if it needs none. `base` names its base: an image, or
     the node's own interpreter."""
@@ -45,6 +51,11 @@ def key_of(spec: AppSpec, owner: str, base: str) -> str:
         return ""
     parts = (spec.requirements, spec.setup, spec.python, owner, base)
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=16).hexdigest()
+
+
+def variables(environment: Environment | None) -> Mapping[str, str]:
+    """Return Dorm's own variables that the builder sets."""
+    return {} if environment is None else {"DORM_ENVIRONMENT": f"{environment.target}/venv"}
 
 
 def mounts(environment: Environment | None) -> tuple[Mount, ...]:

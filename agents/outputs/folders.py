@@ -4,6 +4,7 @@
     ROOT/.dorm-apps/APP/owner     whose app it is, where no container can write
     ROOT/.dorm-apps/APP/outputs/  its outputs (`DORM_OUTPUTS`), which survive its generations as checkpoints do
     ROOT/.dorm-apps/APP/origin    the digest of the checkpoint that it started from, if that is another app's
+    ROOT/.dorm-apps/APP/believed  its files when it last reported a checkpoint (`agents.outputs.believed`)
     ROOT/.dorm-apps/APP/incoming/ uploads that are not complete
 
 The owner's name is on disk so that every agent knows whose files these are: a node that never ran the app, and a node

@@ -21,6 +21,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
+from agents.outputs.believed import ASIDE
 from agents.outputs.folders import APPS, is_app
 from agents.outputs.opening import FilesError, opened
 from agents.outputs.reading import listed
@@ -103,8 +104,9 @@ def _noted(root: Path, app: str) -> str:
 
 
 def chosen(entries: Sequence[FileEntry], origin: Origin) -> list[FileEntry]:
-    """Return the files of the checkpoint. If a step is required, later files of the same series are left out: those
-    whose names differ only in their numbers. Raises Refused if no name has that step."""
+    """Return the files of the checkpoint, without those that were set aside. If a step is required, later files of the
+    same series are left out: those whose names differ only in their numbers. Raises Refused if no name has that step."""
+    entries = [entry for entry in entries if entry.path.partition("/")[0] != ASIDE]
     if origin.later or origin.step is None:
         return [entry for entry in entries if entry.path and entry.kind != "other"]
     tops = {entry.path.partition("/")[0] for entry in entries if entry.path}

@@ -136,6 +136,8 @@ class ProgressFile:
         """The lines so far that could not be used."""
         self._faults_said: tuple[int, float] = 0, -math.inf
         """How many of them were published, and when."""
+        self.saved = self._told.checkpointed
+        """Where the newest line about a checkpoint ends, also while the rate holds it back."""
         self.skipped = 0
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
@@ -252,6 +254,7 @@ class ProgressFile:
             saved = step_of(words.get("checkpoint"))
             if saved is not None:
                 if begin + end > self._told.checkpointed:
+                    self.saved = max(self.saved, begin + end)
                     self._checkpoint = _placed(AppCheckpointed(app=app, generation=generation, step=saved), begin + end)
                 break
         for end, words in self._newest_first(text[:whole], b'"step"'):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import structlog
 
 from agents.contract import PORT_TAKEN
+from agents.outputs import believed
 from agents.progress.file import ProgressFact, ProgressFile
 from agents.progress.watermarks import Watermarks
 from agents.reporting.last_words import last_words
-from agents.runtime.interface import PROGRESS_FILE, Key, Seen, key_name
+from agents.runtime.interface import PROGRESS_FILE, Key, Seen, Unavailable, key_name
+from agents.runtime.long_work import LongWork
 from events.kinds import (
     CUT_OFF,
     AppCheckpointed,
@@ -41,11 +44,16 @@ if TYPE_CHECKING:
     from agents.reporting.outbox import Outbox
     from agents.reporting.usage import Usage
     from agents.runtime.interface import Runtime
+    from events.kinds import Doubt
+
+T = TypeVar("T")
 
 _KILLED = 137
 MOST_READERS = 4
 """Threads that read progress files concurrently."""
 _READ_S = 10.0
+_LOOK_S = 5.0
+"""Seconds that a look at an app's checkpoints may take; it must not delay reports for long."""
 _PROGRESS_POLL_S = 0.2
 _HURRY_S = 30.0
 """Seconds after a container's start, and after the announcement of a membership, in which its progress file is looked at every
@@ -62,6 +70,8 @@ class Watched:
         self.marks = marks
         self.lock = asyncio.Lock()
         self.reading: asyncio.Task[list[ProgressFact]] | None = None
+        self.believed = file.saved
+        """Up to which line about a checkpoint the app's files are noted (`agents.outputs.believed`)."""
         self.noted = False
         """Whether skipped bytes were reported."""
         self._membership = 0
@@ -122,6 +132,9 @@ class Reporter:
         """Containers that this process has seen running."""
         self.origins: dict[str, str] = {}
         """By app, the digest of the checkpoint that it was given."""
+        self.doubts: dict[Key, Doubt] = {}
+        """What was in doubt before these containers started."""
+        self._looking = LongWork("looks at checkpoints", of_one=1)
         self._progress: dict[Key, Watched] = {}
         self._readers = asyncio.Semaphore(MOST_READERS)
         self._running: list[Key] = []
@@ -183,6 +196,7 @@ class Reporter:
                 identity=self._identity.value,
                 environment_s=environment_s,
                 origin_digest=self.origins.get(app, ""),
+                doubt=self.doubts.get(seen.key),
             )
         )
 
@@ -231,6 +245,9 @@ class Reporter:
         killed = seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
         if seen is not None and seen.exit_code and reason == "exit" and not message and not asked:
             message = await last_words(self._runtime, key)
+        doubt = self.doubts.get(key)  # In case its start was never reported.
+        if seen is not None and (asked or seen.exit_code != 0):
+            doubt = await self._doubt_after(key)
         self._desired.exited.add(key)
         await asyncio.to_thread(self._ledger.free_devices, key)
         app, generation, slot = key
@@ -254,8 +271,47 @@ class Reporter:
                 identity=self._identity.value,
                 usage=self._usage.of(key),
                 origin_digest=self.origins.get(app, "") if seen else "",
+                doubt=doubt,
             )
         )
+
+    async def _doubt_after(self, key: Key) -> Doubt | None:
+        """Return which files of the app's checkpoint are in doubt after the end of a container that was not done.  Only the
+        containers that report checkpoints are worth a look, and the lowest slot, for a checkpoint of an earlier
+        generation."""
+        app, watched = self._desired.apps.get(key.app), self._progress.get(key)
+        if (watched is None or not watched.file.saved) and (app is None or key.slot != app.first_slot):
+            return None
+        return await self._look(key.app, partial(believed.look, self._config.checkpoints, key.app, key.generation))
+
+    async def judge(self, key: Key, *, fall_back: bool) -> None:
+        """Note what is in doubt before the first container of a generation starts; `fall_back` sets it aside.  Raises
+        Unavailable if that has to be done and the folder does not answer."""
+        judge = partial(believed.judge, self._config.checkpoints, key.app, key.generation, fall_back=fall_back)
+        found = await self._look(key.app, judge, needed=fall_back)
+        if found is not None:
+            self.doubts[key] = found
+
+    async def wait_for_judgement(self, key: Key) -> None:
+        """Raises Unavailable until the node of the lowest slot has set aside what is in doubt."""
+        judged = partial(believed.is_judged, self._config.checkpoints, key.app, key.generation)
+        if not await self._look(key.app, judged, needed=True):
+            raise Unavailable(
+                f"{key.app}: another node sets its doubtful checkpoint aside", code="checkpoints.not_judged"
+            )
+
+    async def _look(self, app: str, look: Callable[[], T], *, needed: bool = False) -> T | None:
+        """Return the result of a look at an app's files; None if that takes too long, or if it is `needed`, Unavailable."""
+        known = self._desired.apps.get(app)
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                return await self._looking.run(known.owner if known is not None else "", look)
+        except (TimeoutError, OSError) as error:
+            text = f"the checkpoints of {app} can't be looked at: {str(error) or 'their folder does not answer'}"
+            if needed:
+                raise Unavailable(text, code="checkpoints.unavailable") from None
+            _log.warning(text, node=self._config.name)
+            return None
 
     def _was_asked(self, key: Key, seen: Seen | None, unwanted: bool) -> bool:
         """Return whether it was asked to stop: by this agent, by an earlier one, by the end of the lease, or by another
@@ -332,6 +388,10 @@ class Reporter:
 
     async def _report_progress(self, key: Key, watched: Watched, final: bool) -> None:
         facts = await self._read_progress(key, watched, final)
+        if watched.file.saved > watched.believed:
+            # Before it is published, so that the program has had as little time as possible to go on.
+            watched.believed = watched.file.saved
+            await self._look(key.app, partial(believed.note, self._config.checkpoints, key.app, key.generation))
         now = asyncio.get_running_loop().time()
         for fact, on_log in watched.marks.chosen(facts, now, final=final):
             if isinstance(fact, AppCheckpointed) and not await self._shared():
@@ -377,4 +437,5 @@ class Reporter:
         await asyncio.to_thread(self._ledger.forget, key)
         self._progress.pop(key, None)
         self._asked.discard(key)
+        self.doubts.pop(key, None)
         self._lived.discard(key)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from agents.runtime.stopping import DEFAULT
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class ContainerSpec(_Mounting, frozen=True):
     outputs_dir: str = ""
     """Existing host path shared by all nodes, of the app's outputs; visible inside the container as `outputs_mount`.  It
     follows from the app as well, and `DORM_OUTPUTS` is part of the hash."""
+    stop: str = DEFAULT
+    """How it is asked to stop, in the format of `agents.runtime.stopping.FILE`.  It follows from the app as well."""
 
 
 def spec_hash(spec: ContainerSpec) -> str:
@@ -299,8 +302,8 @@ class Runtime(Protocol):
         ...
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """Send SIGTERM, after `grace_s` SIGKILL; return once it has exited, and whether it had to be killed.  An unknown or
-        ended key is not an error, and was not killed."""
+        """Ask it to stop as `agents.runtime.stopping` says, and after `grace_s` kill what is left; return once its last
+        process has ended, and whether any had to be killed.  An unknown or ended key is not an error, and was not killed."""
         ...
 
     async def extend_lease(self, seconds: float) -> None:
@@ -323,6 +326,11 @@ class Runtime(Protocol):
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command inside (the app's checkpoint command) and return its exit code, 124 on timeout, 127 if there is no
         such command.  KeyError if no such container runs."""
+        ...
+
+    async def variables(self, key: Key) -> dict[str, str]:
+        """Return the environment variables that its program was started with, in Docker with those of its image.
+        KeyError if no such container runs."""
         ...
 
     async def runs(self, key: Key) -> bool:

@@ -4,11 +4,15 @@
     ROOT/lease           until when containers may run (`agents.lease`)
     ROOT/identity        the root's permanent id; on a shared engine, only containers that carry it are the node's
     ROOT/tenant          whose apps it runs, if its runtime confines nothing
-    ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach if it is confined
-    ROOT/APP-GEN-SLOT/run/                the private directory that the app sees
-    ROOT/APP-GEN-SLOT/work/               its copy of the project folder that its app ships, if it does
     ROOT/workdirs/       parts of shipped folders (`agents.runtime.workdir`)
-    ROOT/APP-GEN-SLOT/run/progress.jsonl  what DORM_PROGRESS names, beside the files that the app's engine wants there
+    ROOT/APP-GEN-SLOT/   one container: the runtime's own records, out of the app's reach if it is confined
+        home/up/run/                the private directory that the app sees
+        home/up/run/progress.jsonl  what DORM_PROGRESS names, beside the files that the app's engine wants there
+        project/up/work/            its copy of the project folder that its app ships, if it does
+
+Programs start in one of the last two, and many write next to it: `../log`, `../../data`.  So the two folders above each are
+the app's own too, and empty.  Earlier releases had `run` and `work` right in the container's folder; containers that they made
+keep their places.
 
 A folder is filled under a name with a leading dot and then renamed, and renamed before it is emptied, so a visible folder is
 always complete.  Every method blocks: call it from a thread.
@@ -45,9 +49,16 @@ _LOCK_S: Final = 0.3
 """Seconds to wait for a killed agent's lock: a child that it was just starting may still hold it for a moment."""
 
 
+RUN: Final = Path("home", "up", "run")
+"""The private directory, below a container's folder."""
+_WORK: Final = Path("project", "up", "work")
+
+
 def work_beside(run_dir: Path) -> Path:
     """Return where the copy of the project folder is, if there is one, of the container with this private directory."""
-    return run_dir.with_name("work")
+    if run_dir.parts[-len(RUN.parts) :] != RUN.parts:  # an earlier release made it
+        return run_dir.with_name("work")
+    return run_dir.parents[len(RUN.parts) - 1] / _WORK
 
 
 class RunDirs:
@@ -70,7 +81,7 @@ class RunDirs:
         if self._lock >= 0:
             return
         lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _locked(lock):
+        if not lock_soon(lock):
             os.close(lock)
             raise Conflict(
                 f"another agent holds {self.root}: each node needs a folder of its own", code="node_folder.in_use"
@@ -188,11 +199,14 @@ class RunDirs:
 
     def run_dir(self, key: Key) -> Path:
         """Return the directory that the app sees as its own."""
-        return self.container_dir(key) / "run"
+        earlier, run = self.container_dir(key) / "run", self.container_dir(key) / RUN
+        return earlier if earlier.is_dir() and not run.is_dir() else run
 
-    def work_dir(self, key: Key) -> Path:
-        """Return its copy of the project folder, which is there if its app ships one."""
-        return work_beside(self.run_dir(key))
+    def work_dirs(self, key: Key) -> tuple[Path, ...]:
+        """Return its copy of the project folder, which is there if its app ships one, after the folders above it that are the
+        app's too, the outermost first."""
+        work, container = work_beside(self.run_dir(key)), self.container_dir(key)
+        return (*reversed([above for above in work.parents if container in above.parents]), work)
 
     def found(self) -> list[Key]:
         """Return the keys of all folders, sorted.  Raises `Displaced`."""
@@ -223,9 +237,11 @@ class RunDirs:
             return False
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
         try:
-            _make_run(new / "run", files or {}, owner or _own())
+            _make_parents(new, RUN, owner or _own())
+            _make_run(new / RUN, files or {}, owner or _own())
             if workdir:
-                _place(self.blobs.of(tenant), workdir, new / "work", owner or _own())
+                _make_parents(new, _WORK, owner or _own())
+                _place(self.blobs.of(tenant), workdir, new / _WORK, owner or _own())
             if fill is not None:
                 fill(new)
             os.rename(new, final)  # refuses a target that is not empty, created by another call
@@ -274,7 +290,8 @@ class RunDirs:
         self._remains.put(gone)
 
 
-def _locked(descriptor: int) -> bool:
+def lock_soon(descriptor: int) -> bool:
+    """Take the lock of an open file or folder (flock(2)); return whether it was free, after a moment if need be.  Blocks."""
     deadline = time.monotonic() + _LOCK_S
     while True:
         try:
@@ -298,6 +315,13 @@ def delete(folder: Path) -> None:
 
 def _own() -> tuple[int, int]:
     return os.getuid(), os.getgid()
+
+
+def _make_parents(container: Path, inner: Path, owner: tuple[int, int]) -> None:
+    """Make the empty folders between a container's folder and one of the app's."""
+    for above in reversed(inner.parents[:-1]):
+        (container / above).mkdir(mode=0o700)
+        _give(container / above, owner)
 
 
 def _make_run(run: Path, files: Mapping[str, str], owner: tuple[int, int]) -> None:

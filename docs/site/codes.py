@@ -25,6 +25,7 @@ _INTRODUCTION = """\
 
 Every error has one line of text for people and a code for programs. The command line prints `error: TEXT [CODE]`; with
 `-o json` or `-o yaml` it prints `{"error": {"code": "…", "message": "…", "exit_code": 1}}` on standard error instead.
+If several things are wrong with one file, each has its line, and `errors` in the document lists all of them.
 The HTTP API answers with problem documents that have it as `code`. In Python the exceptions of Dorm derive from `DormError`
 and have the attribute `code`.
 

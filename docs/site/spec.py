@@ -15,7 +15,21 @@ _INTRODUCTION = """\
 # App specs
 
 A spec is a YAML or TOML file, or the `spec` of an `AppSubmitted` event. [The app contract](../app-contract.md) explains what
-a container finds and does. `dorm schema` prints the JSON Schema below, for editors and other languages.
+a container finds and does. `dorm schema` prints the JSON Schema of such files, for editors and other languages.
+
+## Values as they are typed
+
+What stands without quotes in `command`, `env`, `labels` and other fields that hold texts is the text as you typed it:
+`010`, `1:10`, `no`, `1e-4`, `~`, `2024-01-01` and `True` arrive unchanged, and so do keys such as `on` and `NO`. Only an
+empty text needs quotes: `""`. Fields that hold numbers, or true and false, take them as YAML does (`yes` is true). Dorm
+refuses what readers of YAML disagree about, such as `n_max: 010` or `1:10`, and keys that are there twice.
+
+TOML and JSON have types of their own. In TOML, a number or a date in `command` is taken as it is written; if the file has
+the same value in several spellings (`16` and `0x10`), Dorm asks for quotes. In JSON, which programs write, texts need
+quotes.
+
+A command reports everything that is wrong with a file at once, with the lines. Programs find all errors in `errors` with
+`-o json`, and in the problem documents of the HTTP API.
 """
 
 

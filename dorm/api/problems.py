@@ -78,6 +78,13 @@ _BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
 """The first that fits."""
 
 
+class ProblemPart(msgspec.Struct, frozen=True):
+    """One of several errors in a document that was sent."""
+
+    code: str
+    detail: str
+
+
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A problem document (RFC 9457)."""
 
@@ -90,6 +97,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The stable code of the error, for programs."""
     detail: str
     """One line for people: what is wrong, and what to do."""
+    errors: list[ProblemPart] = []
+    """All that is wrong with a spec, this error first, if there is more than one."""
     idempotency_key: str = ""
     """For a submission that may or may not be stored: sent again with this key, it cannot become a second app."""
 
@@ -108,17 +117,25 @@ def problem_of(error: BaseException) -> Problem:
         _log.exception("a request failed")
         return make(500, "api.failed", "the API failed to answer, which is a bug; the log of the process says more")
     key = error.id if isinstance(error, Unsettled) else ""
-    return make(status, code or "failed", str(error), idempotency_key=key)
+    problem = make(status, code or "failed", str(error), idempotency_key=key)
+    if isinstance(error, SpecError) and error.others:
+        parts = [ProblemPart(one.code, _one_line(str(one))) for one in (error, *error.others)]
+        return msgspec.structs.replace(problem, errors=parts)
+    return problem
 
 
-def make(status: int, code: str, detail: str, **members: str) -> Problem:
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:2000]
+
+
+def make(status: int, code: str, detail: str, idempotency_key: str = "") -> Problem:
     return Problem(
         type=f"urn:dorm:problem:{code}",
         title=HTTPStatus(status).phrase,
         status=status,
         code=code,
-        detail=" ".join(detail.split())[:2000],
-        **members,
+        detail=_one_line(detail),
+        idempotency_key=idempotency_key,
     )
 
 

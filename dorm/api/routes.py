@@ -21,7 +21,8 @@ from dorm.api.answers import POSITION, Answer, packs
 from dorm.api.errors import Invalid, Malformed, TooLarge, TooSlow, Unsupported
 from dorm.api.guards import check_type
 from dorm.api.identity import ACCESS
-from dorm.local.spec_files import parse
+from dorm.local.spec_files import SPEC, parse_spec
+from events.documents import read_json
 
 if TYPE_CHECKING:
     from dorm.api.services import Services, Tenants
@@ -221,10 +222,10 @@ async def _read_body(request: web.Request, route: Route, services: Services) -> 
             text = raw.decode()
         except UnicodeDecodeError:
             raise Malformed("the body is not text in UTF-8", code="api.body.malformed") from None
-        document = await asyncio.to_thread(parse, text)
+        document = await asyncio.to_thread(parse_spec, text)
         return _checked(document, route.body)
     try:
-        document = _json.decode(raw or b"{}")
+        document = read_json(raw or b"{}", SPEC) if route.yaml else _json.decode(raw or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"the body is not JSON: {error}", code="api.body.malformed") from None
     return _checked(document, route.body)

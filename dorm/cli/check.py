@@ -219,7 +219,7 @@ def _expand(app: _App, path: str) -> None:
     from dorm.cli.sweeps.described import document_of
     from events.spec.sweeps.expanding import expanded
 
-    document, _ = document_of([path], {}, {})
+    document, _, _ = document_of([path], {}, {})
     sweep = expanded(document)
     ends = sweep.specs[:1] if len(sweep.specs) == 1 else (sweep.specs[0], sweep.specs[-1])
     app.name, app.count, app.spec = sweep.name, len(sweep.specs), sweep.specs[0]
@@ -348,29 +348,42 @@ def _ships_nothing(app: _App) -> bool:
 
 
 def _variables_of(app: _App) -> tuple[tuple[str, str], ...]:
-    """Return codes and texts of what looks like a variable and that nothing expands."""
-    return ()
+    """Return codes and texts of what looks like a variable that nothing expands, or that no container has."""
+    from events.spec import SpecError
+    from events.spec.variables import check_names, findings
+
+    if app.spec is None:
+        return ()
+    found = [(one.code, one.text) for one in findings(app.spec)]
+    try:
+        check_names(app.spec)
+    except SpecError as error:
+        found.append((error.code, str(error)))
+    return tuple(dict.fromkeys(found))
 
 
 def _folder_of(root: Path, limits: Limits, room: int | None) -> Folder:
     """Look at what would be shipped, by an owner who may ship `room` bytes more, if that is known.  Blocks."""
     from dorm.doctor.apps import Folder
-    from dorm.workdir import Unshippable
-    from dorm.workdir.scanning import FoundFile, scan
+    from dorm.workdir import Unshippable, look_at
+    from dorm.workdir.leaving import notices_of, summary_of
+    from dorm.workdir.scanning import FoundFile
 
     try:
-        scanned = scan(root, limits)
+        scanned = look_at(root, limits)
     except Unshippable as error:
         return Folder(path=str(root), refused=(error.code, str(error)))
     names = {entry.path for entry in scanned.entries}
     names |= {str(above) for name in list(names) for above in Path(name).parents}
     files = [entry for entry in scanned.entries if isinstance(entry, FoundFile)]
+    summary = summary_of(scanned.left_out)
+    left_out = [f"{summary}; --show-ignored of `dorm run` lists them"] if summary else []
     return Folder(
         path=str(root),
         files=len(files),
         size=sum(entry.status.size for entry in files),
         names=frozenset(names),
-        left_out=tuple(scanned.left_out),
+        left_out=(*left_out, *notices_of(scanned)),
         room=room,
     )
 
@@ -382,6 +395,8 @@ def _python_of(app: _App, reading: Reading, cluster: Cluster | None) -> tuple[st
         return "", f"the image {spec.image} brings its own Python"
     if cluster is not None and not cluster.local:
         return "", "the nodes have their own Python"
+    if spec is not None and spec.python.startswith("/"):
+        return spec.python, ""
     if spec is not None and app.typed is not None and app.words[0] in reading.pythons and "/" in spec.command[0]:
         return spec.command[0], ""
     return shutil.which(next(iter(reading.pythons), "python3"), path=_path_of(spec)) or "", ""
@@ -411,7 +426,7 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Cluster:
     """Ask the cluster about an app; the spec may get another name."""
     from dorm.core.query.views import paused_text
     from dorm.doctor.apps import Cluster
-    from dorm.local.commands import CommandRefused, Typed, check_nodes, document, free_name
+    from dorm.local.commands import CommandRefused, Typed, check_nodes, document, free_name, with_shell_python
     from events.spec import check_spec
 
     state = await connected.state()
@@ -425,6 +440,8 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Cluster:
             check_nodes(typed, nodes, url)
         except CommandRefused as error:
             app.faults.append((error.code, str(error)))
+    elif app.spec is not None:
+        app.spec = await asyncio.to_thread(with_shell_python, app.spec, nodes, url)
     found = Cluster(
         name=name,
         nodes=len(nodes),

@@ -26,7 +26,7 @@ from dorm.cli.terminal import one_line, say
 from events.errors import DormError, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
 DONE, FAILED, USAGE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 124, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -127,18 +127,22 @@ def _exit_code(error: BaseException) -> int:
     return USAGE if isinstance(error, SpecError) else FAILED
 
 
-def _report(message: str, code: str, exit_code: int) -> str:
-    """Return an error as one line: text with the code after it, or JSON if the command's documents or logs are JSON."""
+def _report(message: str, code: str, exit_code: int, others: Sequence[tuple[str, str]] = ()) -> str:
+    """Return an error as one line: text with the code after it, or JSON if the command's documents or logs are JSON.  `others` are
+    texts and codes of what else is wrong with the same file: each has its own line, or is in a list of all of them."""
     if wants_json():
-        return json_line(message, code=code)
+        return "\n".join([json_line(message, code=code), *(json_line(text, code=one) for text, one in others)])
     if wants_document():
-        return json.dumps({"error": {"code": code, "message": message, "exit_code": exit_code}})
-    return f"error: {message}" + (f" [{code}]" if code else "")
+        document: dict[str, Any] = {"code": code, "message": message, "exit_code": exit_code}
+        if others:
+            document["errors"] = [{"code": one, "message": text} for text, one in ((message, code), *others)]
+        return json.dumps({"error": document})
+    return "\n".join(f"error: {text}" + (f" [{one}]" if one else "") for text, one in ((message, code), *others))
 
 
-def _end(message: str, code: str, exit_code: int) -> NoReturn:
+def _end(message: str, code: str, exit_code: int, others: Sequence[tuple[str, str]] = ()) -> NoReturn:
     with contextlib.suppress(BrokenPipeError):
-        say(_report(message, code, exit_code), error=True)
+        say(_report(message, code, exit_code, others), error=True)
     sys.exit(exit_code)
 
 
@@ -164,7 +168,8 @@ def run_and_exit(app: typer.Typer) -> NoReturn:
                 raise
             say(json_line(line(error), error), error=True)
             sys.exit(FAILED)
-        _end(line(known), code_of(known), _exit_code(known))
+        others = [(line(one), code_of(one)) for one in getattr(known, "others", ())]
+        _end(line(known), code_of(known), _exit_code(known), others)
     sys.exit(code if isinstance(code, int) and code else FAILED if complaints else DONE)
 
 

@@ -13,13 +13,15 @@ import typer
 from agents.volumes.configuration import OfferedVolume, VolumeSettings, WrongVolume, parse_volumes
 from dorm.cli.errors import WrongUsage
 from dorm.core.settings import TIMES
-from dorm.local.spec_files import load_document, parse
+from dorm.local.spec_files import parse, read_document
 from dorm.policies.registry import names, policy
+from events.documents import shape_of
 from events.errors import code_of
 from events.kinds import PolicyChanged
 from events.quantities import MEMORY, Quantity, capacity, resource, resources
 from events.spec import SpecError
-from events.spec.faults import readable, unknown_field
+from events.spec.checking import MOST_ERRORS
+from events.spec.faults import misshapen, readable, unknown_fields
 
 VolumeOption = Annotated[
     list[str] | None,
@@ -70,21 +72,26 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
     """Return a checked cluster file.  Raises SpecError with the file's name."""
     if path is None:
         return ClusterFile()
-    document = load_document(path)
-    document = {} if document is None else document
+    found = read_document(path, shape_of(ClusterFile))
+    document = {} if found.value is None else found.value
     try:
         if not isinstance(document, dict):
             text = "a cluster file is a map with settings such as agents, capacity and policy"
             raise SpecError(text, code="cluster_file.not_a_map")
-        if fault := unknown_field(document, ClusterFile.__struct_encode_fields__):
-            raise SpecError.of(fault, "cluster_file")
+        known = {key: value for key, value in document.items() if key in ClusterFile.__struct_encode_fields__}
+        faults = [
+            *unknown_fields(document, ClusterFile.__struct_encode_fields__),
+            *misshapen(known, ClusterFile, ClusterFile, {"runtime": "auto, docker or process"}, {}),
+        ]
+        if faults:
+            first, *others = (SpecError.of(fault, "cluster_file") for fault in faults[:MOST_ERRORS])
+            raise SpecError(str(first), code=first.code, others=others)
         file = msgspec.convert(document, ClusterFile)
         file.resources()
         file.offered()
         file.change()
-    except msgspec.ValidationError as error:
-        fault = readable(error, document, ClusterFile, {"runtime": "auto, docker or process"})
-        raise SpecError.of(fault, "cluster_file").within(str(path)) from None
+    except SpecError as error:
+        raise error.at_lines(found.line).within(str(path)) from None
     except ValueError as error:
         raise SpecError(f"{path}: {error}", code=code_of(error)) from None
     return file

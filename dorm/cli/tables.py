@@ -11,6 +11,7 @@ from rich.text import Text
 from dorm.cli.output import Format, ago, cell, console, counted, show
 from dorm.core.apps.failures import SHARED
 from events.quantities import CPU, MEMORY, SECOND, humanize
+from events.spec.groups import as_text
 from events.spec.notify import ON_DEFAULT
 
 if TYPE_CHECKING:
@@ -128,9 +129,10 @@ def show_app(d: dict[str, Any]) -> None:
         ("workdir", _workdir(d["workdir"])), ("environment", d["environment"]),
         ("volumes", ", ".join(f"{name} ({how})" for name, how in d["volumes"].items())),
         ("placement", d["placement"]), ("gang", f"{d['gang']}, each whole on one node" if d["gang"] > 1 else ""),
-        ("generation", d["generation"]), ("revision", _revision(d)), ("elastic", _elastic(d)),
+        ("generation", d["generation"]), ("revision", _revision(d)), ("elastic", _elastic(d)), ("resizable", _resizable(d)),
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
+        ("doubtful", _doubt(d["doubt"])),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", _adjusted(d)),
@@ -150,7 +152,7 @@ def _sweep(group: dict[str, Any] | None) -> str:
     """Return `lr, 3 of 20: seed=2` for an app of a sweep."""
     if not group:
         return ""
-    parameters = ", ".join(f"{name}={value}" for name, value in group.get("parameters", {}).items())
+    parameters = ", ".join(f"{name}={as_text(value)}" for name, value in group.get("parameters", {}).items())
     place = f"{group['name']}, {group.get('index', 0) + 1} of {group.get('count', 1)}"
     return f"{place}: {parameters}" if parameters else place
 
@@ -187,6 +189,11 @@ def _adjusted(d: dict[str, Any]) -> str:
     return f"{d['adjustments']}, {d['lost_steps']} steps lost" if d["adjustments"] or d["lost_steps"] else "0"
 
 
+def _resizable(d: dict[str, Any]) -> str:
+    """Return `auto`, and why it is not resized now."""
+    return f"{d['resizable']}: {d['kept_whole']}" if d["kept_whole"] else str(d["resizable"])
+
+
 def _revision(d: dict[str, Any]) -> str:
     """Return `3, of image and env by ann; generation 4 runs with 2`, and the next step; "" for what was submitted."""
     parts = []
@@ -200,6 +207,11 @@ def _revision(d: dict[str, Any]) -> str:
         fresh = " without its checkpoint" if d["restart"]["fresh"] else ""
         parts.append(f"{d['restart']['by']} requested a restart{fresh}")
     return "; ".join(parts)
+
+
+def _doubt(doubt: dict[str, Any] | None) -> str:
+    """Return why the checkpoint may be incomplete, and what to do."""
+    return "; ".join(part for part in (doubt["text"], doubt["advice"]) if part) if doubt else ""
 
 
 def _skipped(skipped: dict[str, Any] | None) -> str:

@@ -12,8 +12,13 @@ owner and passes unchanged, as with kubectl and docker.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _KEPT = frozenset("\n\t")
 
@@ -54,6 +59,18 @@ def _json(sign: str) -> str:
         return sign
     units = sign.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+
+
+def in_shell(words: Iterable[str]) -> str:
+    """Return a command as bash takes it, on one line: each word in quotes if it needs them."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_ansi_c, word))}'" for word in words)
+
+
+def _ansi_c(sign: str) -> str:
+    if sign in "\\'":
+        return f"\\{sign}"
+    code = ord(sign)
+    return sign if _harmless(sign) else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def say(text: str, *, error: bool = False, flush: bool = False) -> None:

@@ -63,6 +63,7 @@ from events.log.progress import EVERY
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.nats.connection import Connection
 from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
+from events.spec.variables import check_names
 from events.times import SettingRefused
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ class Client:
         """
         document = msgspec.to_builtins(spec) if isinstance(spec, AppSpec) else spec
         checked = spec if isinstance(spec, CheckedSpec) else check_spec(document)
+        check_names(checked)
         if checked.user == "anonymous":
             document = {**document, "user": self.user}
         event_id = await self.submission_id(id)

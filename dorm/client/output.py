@@ -20,7 +20,7 @@ from events.cloudevents import rfc3339
 from events.kinds import ContainerExited, ContainerStarted
 from events.log.records import LogUnavailable
 from events.positions import Position
-from events.requests import LogPiece, LogQuestion, plain
+from events.requests import LogPiece, LogQuestion, LogStretch, plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from dorm.core.state import Generation
     from events.log.interface import Bus, ReadableLog
     from events.nats.connection import Connection
+
+    Missed = Callable[[int | None, int], None]
 
 _AGENT_BACK_S = 15.0
 """Seconds that an agent may take to answer again after an outage."""
@@ -51,24 +53,36 @@ class Line(NamedTuple):
     text: bytes
     time: int | None = None
     """UTC ns, 0 if it is not known; None if it was not asked for."""
+    whole: bool = True
+    """Whether it has ended.  Otherwise, it is the line of a progress bar so far: after each carriage return a state of it."""
 
 
-async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Line]:
-    """Yield the lines of some output."""
+async def lines(chunks: AsyncIterator[bytes], *, bars: bool = False) -> AsyncIterator[Line]:
+    """Yield the lines of some output; with `bars`, also the last line of each chunk that a progress bar has begun."""
     rest = b""
     async for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
         for one in whole:
             yield Line(one)
         while len(rest) >= _LONGEST:
-            yield Line(rest[:_LONGEST])
-            rest = rest[_LONGEST:]
+            end = _end_of_part(rest)
+            yield Line(rest[:end], whole=not bars or end == _LONGEST)
+            rest = rest[end:]
+        if bars and b"\r" in rest:
+            yield Line(rest, whole=False)
     if rest:
         yield Line(rest)
 
 
-async def timed_lines(pieces: AsyncIterator[LogPiece]) -> AsyncIterator[Line]:
-    """Yield the lines of some output with their times; a line has the time at which it begins."""
+def _end_of_part(line: bytes) -> int:
+    """Return where to cut a line that is too long: between two states of a progress bar, if it is one."""
+    at = line.rfind(b"\r", 1, _LONGEST)
+    return at if at > 0 else _LONGEST
+
+
+async def timed_lines(pieces: AsyncIterator[LogPiece], *, bars: bool = False) -> AsyncIterator[Line]:
+    """Yield the lines of some output with their times; a line has the time at which it begins.  With `bars`, also the last
+    line of each stretch that a progress bar has begun, with the time of that stretch."""
     rest, began = b"", 0
     async for piece in pieces:
         for stretch in piece.stretches:
@@ -79,8 +93,11 @@ async def timed_lines(pieces: AsyncIterator[LogPiece]) -> AsyncIterator[Line]:
                 yield Line(one, began)
                 began = stretch.time
             while len(rest) >= _LONGEST:
-                yield Line(rest[:_LONGEST], began)
-                rest = rest[_LONGEST:]
+                end = _end_of_part(rest)
+                yield Line(rest[:end], began, not bars or end == _LONGEST)
+                rest = rest[end:]
+            if bars and b"\r" in rest:
+                yield Line(rest, stretch.time, whole=False)
     if rest:
         yield Line(rest, began)
 
@@ -113,9 +130,17 @@ class Ran(msgspec.Struct, frozen=True):
             )
         return wanted
 
+    def named(self, slot: int) -> str:
+        """Return how people call the container in a slot: by its rank, unless there is only one."""
+        return self.app.name if len(self.nodes) == 1 else f"{self.app.name}, rank {sorted(self.nodes).index(slot)}"
+
 
 def _ran(app: App, generation: Generation) -> Ran:
     return Ran(app, generation.number, {slot: one.node for slot, one in generation.containers.items()})
+
+
+def _ignored(lines: int | None, size: int) -> None:
+    """What readers do who don't ask what they missed."""
 
 
 class Output:
@@ -198,13 +223,33 @@ class Output:
             yield piece
 
     async def read_slot(
-        self, ran: Ran, slot: int, *, follow: bool, tail: int | None, since: int | None = None
+        self,
+        ran: Ran,
+        slot: int,
+        *,
+        follow: bool,
+        tail: int | None,
+        since: int | None = None,
+        missed: Missed = _ignored,
     ) -> AsyncIterator[bytes]:
-        """Yield the output of the container in a slot that the generation has; `since` as for `read_timed`."""
-        if since is not None:
-            async for found in self.read_timed(ran, slot, follow=follow, tail=tail, since=since):
-                yield plain(found)
+        """Yield the output of the container in a slot that the generation has; `since` and `missed` as for `read_timed`."""
+        answers = self.read_timed(ran, slot, follow=follow, tail=tail, since=since, missed=missed)
+        heard = False
+        try:
+            async with aclosing(answers):
+                async for piece in answers:
+                    heard = True
+                    yield plain(piece)
+        except NotFound as error:
+            if heard or since is not None or error.code != "logs.no_times":
+                raise
+        else:
             return
+        async for chunk in self._read_plain(ran, slot, follow=follow, tail=tail):
+            yield chunk
+
+    async def _read_plain(self, ran: Ran, slot: int, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+        """Yield the output as an agent before 0.6.0 sends it, which knows no times."""
         question = LogQuestion(app=ran.app.id, generation=ran.number, slot=slot, follow=follow, tail=tail)
         retry = _Retry(self._connection, self._outages) if follow else None
         taken = skip = 0
@@ -228,17 +273,25 @@ class Output:
                 question = msgspec.structs.replace(question, tail=0)
 
     async def read_timed(
-        self, ran: Ran, slot: int, *, follow: bool = False, tail: int | None = None, since: int | None = None
-    ) -> AsyncIterator[LogPiece]:
+        self,
+        ran: Ran,
+        slot: int,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since: int | None = None,
+        missed: Missed = _ignored,
+    ) -> AsyncGenerator[LogPiece, None]:
         """Yield the output of a container with the times of its lines, which its node took.  `since` (UTC ns) leaves out lines
-        that are surely older.
+        that are surely older.  `missed` is called with the lines and bytes that are missing before the next piece, because the
+        container wrote faster than the pieces were taken; None for a number of lines that is not known.
 
         An answer interrupted by a lost connection, or a long pause of the reader, continues after its last piece.
         Raises NotFound if the node's agent is of a release without times."""
         question = LogQuestion(
             app=ran.app.id, generation=ran.number, slot=slot, follow=follow, tail=tail, since=since, timed=True
         )
-        retry = _Retry(self._connection, self._outages)
+        retry, at_break = _Retry(self._connection, self._outages), True
         while True:
             begin = question.after
             try:
@@ -247,6 +300,13 @@ class Output:
                         retry.heard()
                         piece = _timed(answer, ran.nodes[slot])
                         question = msgspec.structs.replace(question, after=piece.mark)
+                        if piece.lost:
+                            missed(piece.lost_lines, piece.lost)
+                            if not at_break:  # The rest of that line is missing too.
+                                piece = msgspec.structs.replace(
+                                    piece, stretches=[LogStretch(piece.stretches[0].time, b"\n"), *piece.stretches]
+                                )
+                        at_break = piece.stretches[-1].data.endswith(b"\n") if piece.stretches else at_break
                         yield piece
             except LogUnavailable:
                 more = question.after != begin

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from dorm.client.errors import NoAnswer, Refused
 from dorm.core.apps.steering import check_editable, check_restartable, check_unchanged, spec_of
@@ -18,6 +20,7 @@ from events.codec import decode
 from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised, Round
 from events.spec import AppSpec, SpecError
 from events.spec.editing import differing, fingerprint
+from events.spec.variables import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,23 +51,57 @@ async def edit(
     def check() -> None:
         check_editable(app)
         check_unchanged(app, basis)
-        if not differing(app.owners_spec, spec_of(document, app)).all:
+        edited = spec_of(document, app)
+        changed = differing(app.owners_spec, edited).all
+        if not changed:
             raise SpecError(f"the spec is the one that {app.name} has", code="edit.no_change")
+        if not {"command", "resume", "checkpoint", "env"}.isdisjoint(changed):
+            check_names(edited)
 
     _or_refused(check)
     return await _ask(client, AppEditRequested(app=app.id, spec=document, made_from=basis), app, answer_timeout)
 
 
 async def restart(
-    client: Client, name_or_id: str, *, fresh: bool = False, reason: str = "", answer_timeout: float = 10.0
+    client: Client,
+    name_or_id: str,
+    *,
+    fresh: bool = False,
+    fall_back: bool = False,
+    reason: str = "",
+    answer_timeout: float = 10.0,
 ) -> App:
-    """Start an app again, from its last checkpoint or `fresh`, and wait for the master's answer.  Raises as `edit` does."""
+    """Start an app again, from its last checkpoint or `fresh`, and wait for the master's answer.  `fall_back` first edits
+    the spec, so that from now on a doubtful checkpoint is set aside.  Raises as `edit` does."""
     app = await client.app(name_or_id)
+    if fall_back:
+        _or_refused(partial(_check_falls_back, app, fresh=fresh))
     try:
         await client.look(lambda state: check_restartable(state, state.apps.get(app.id, app), fresh=fresh))
     except SpecError as error:
         raise Refused(str(error), code=error.code) from None
+    if fall_back and app.owners_spec.on_doubtful != "fall_back":
+        after = msgspec.structs.replace(app.owners_spec, on_doubtful="fall_back")
+        await edit(client, app.id, after, made_from=app.owners_spec, answer_timeout=answer_timeout)
     return await _ask(client, AppRestartRequested(app=app.id, fresh=fresh, reason=reason), app, answer_timeout)
+
+
+def _check_falls_back(app: App, *, fresh: bool) -> None:
+    """Raises SpecError if there is no earlier checkpoint to which the app can return."""
+    if fresh:
+        text = "a fresh start uses no checkpoint, so there is none to fall back to; give one of the two"
+        raise SpecError(text, code="restart.fresh_falls_back")
+    if app.doubt is UNSET or app.doubt.what.aside:
+        text = (
+            f"no checkpoint of {app.name} is in doubt; `dorm edit {app.name}` sets `on_doubtful: fall_back` for later"
+        )
+        raise SpecError(text, code="restart.no_doubt")
+    if not app.doubt.what.before:
+        text = (
+            f"{app.name} has no checkpoint before the doubtful one, under a name of its own; put a complete file in its "
+            "place with `dorm cp`, or restart it with --fresh"
+        )
+        raise SpecError(text, code="restart.nothing_before")
 
 
 def _or_refused(check: Callable[[], None]) -> None:

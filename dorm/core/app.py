@@ -10,7 +10,7 @@ from dorm.core.gates import Gates, RunTime
 from dorm.core.generation import Container, Generation
 from dorm.core.revisions import Restart, Revisions
 from events.identities import tenant_in
-from events.kinds import LossIs, PlannedSlot, Waiting
+from events.kinds import Doubt, LossIs, PlannedSlot, Waiting
 from events.spec import AppSpec
 
 if TYPE_CHECKING:
@@ -125,6 +125,23 @@ class SkippedLines(msgspec.Struct, gc=False):
     reason: str
 
 
+class Doubted(msgspec.Struct, frozen=True, gc=False):
+    """Why the checkpoint that an app reported last may be incomplete: files changed after the report."""
+
+    generation: int
+    """The generation whose container left them so; if `how` is `found`, the one before whose start they were found."""
+    slot: int
+    how: Literal["killed", "ended", "found"]
+    """`killed`: a container did not end within its grace time; `ended`: one ended otherwise without being done; `found`:
+    its node did not report in time, so the next generation's node found them."""
+    what: Doubt
+
+    def concerns(self, generation: Generation) -> bool:
+        """Return whether this generation started from files in doubt."""
+        later = generation.number > self.generation or (self.how == "found" and generation.number == self.generation)
+        return later and generation.resume and not self.what.aside
+
+
 Ended = Literal["", "completed", "failed", "cancelled"]
 
 
@@ -192,6 +209,8 @@ class App(msgspec.Struct):
     """Step of the last checkpoint that the app reported."""
     checkpoint_in: str = ""
     """The folder of that checkpoint, "" if its node had announced none."""
+    doubt: Doubted | msgspec.UnsetType = msgspec.UNSET
+    """Why that checkpoint may be incomplete.  Unset if nothing says so, as for `kill`."""
     step: int = 0
     loss: float | None = None
     loss_is: LossIs | msgspec.UnsetType = msgspec.UNSET

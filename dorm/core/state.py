@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.app import HISTORY, AdjustmentRecord, App, Ended, Held, MeasuredSpeed, Promise, SizeRequest, SkippedLines
+from dorm.core.app import (
+    HISTORY,
+    AdjustmentRecord,
+    App,
+    Doubted,
+    Ended,
+    Held,
+    MeasuredSpeed,
+    Promise,
+    SizeRequest,
+    SkippedLines,
+)
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
@@ -30,6 +41,7 @@ __all__ = [
     "Container",
     "ContainerState",
     "Counters",
+    "Doubted",
     "Ended",
     "FailedPolicy",
     "Figures",
@@ -55,7 +67,7 @@ __all__ = [
     "digest",
 ]
 
-SCHEMA = 5
+SCHEMA = 6
 """Counts changes of meaning in this module and `evolve`: digests of different schemas are not comparable."""
 
 _encoder = msgspec.msgpack.Encoder()
@@ -207,7 +219,7 @@ class Node(msgspec.Struct):
     port_cursor: int = 0
     """The last port that was assigned here."""
     identity: str = ""
-    """Of the agent that holds the name (`events.holders`); "" for agents older than 0.6.0."""
+    """Of the agent that holds the name (`events.identities`); "" for agents older than 0.6.0."""
     refused: Refused | None = None
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False

@@ -1,10 +1,11 @@
-"""Specs of typed commands: `python train.py` in a folder, without a spec file."""
+"""Specs of typed commands: `python train.py` in a folder, without a spec file; and which Python apps from this shell use."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from dorm.core.state import Node
+    from events.spec import CheckedSpec
 
 _LONGEST_NAME = 40
 """Characters of a generated name, which leaves room for a number after it."""
@@ -28,6 +30,8 @@ _CANNOT_RUN = [125, 126, 127]
 
 _ENVIRONMENT = ("requirements", "setup", "python")
 """Fields that require an environment to be built."""
+_PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
+_ANSWER_S = 10.0
 
 
 class CommandRefused(DormError):
@@ -69,11 +73,14 @@ class Typed(msgspec.Struct, frozen=True):
 def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
     """Return the spec, whose `workdir` is still a path.  env(1) enters a folder of the nodes, so such a spec needs only its
     command, and the log says where it runs.  `local`: whether all nodes are this machine, so that its programs
-    are theirs, unless it asks for an environment, whose programs come first.  Raises CommandRefused."""
+    are theirs, and its Python is the one of this shell, unless it asks for an environment, whose programs come first.  Raises
+    CommandRefused."""
     asked = _set(typed.fields, typed.settings)
     own = any(asked.get(field) for field in _ENVIRONMENT)
     words = list(typed.words)
-    if not own and (typed.here or (typed.workdir and local and not _image(typed))):
+    here = local and not _image(typed)
+    python = _python_for(asked, words[0] if _PYTHON.fullmatch(words[0]) else "") if here else ""
+    if not own and (typed.here or (typed.workdir and here)) and not _is_beside(words[0], python):
         words[0] = _program(words[0])
     folder = str(Path.cwd()) if typed.here else typed.folder
     if folder:
@@ -91,9 +98,59 @@ def document(typed: Typed, name: str, *, local: bool = True) -> dict[str, Any]:
         "from": typed.origin,
         "image": typed.image,
         "engine": typed.engine if typed.engine != "plain" else "",
+        "python": python,
     }
     made = spec | {field: value for field, value in given.items() if value} | typed.fields
     return _set(made, typed.settings)
+
+
+def _python_for(fields: dict[str, Any], word: str = "") -> str:
+    """Return the path of the Python that a spec with these fields gets from this shell; "" if it chooses one itself."""
+    env = fields.get("env")
+    chooses = fields.get("python") or (isinstance(env, dict) and "PATH" in env)
+    return "" if chooses else shell_python(word)
+
+
+def _is_beside(word: str, python: str) -> bool:
+    """Return whether a word is a Python, or another program next to it, which comes first in the app's PATH."""
+    return bool(python) and "/" not in word and _runs(Path(python).parent / word) and bool(_PYTHON.fullmatch(word))
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def shell_python(word: str = "") -> str:
+    """Return the path of the Python that this shell runs as `word`, or as `python3` or `python`; "" if there is none.  A
+    script that chooses one, as pyenv's do, is asked which.  Blocks."""
+    names = (word,) if word else ("python3", "python")
+    folders = (Path(folder or ".").absolute() for folder in os.get_exec_path())
+    found = next((folder / name for folder in folders for name in names if _runs(folder / name)), None)
+    if found is None:
+        return ""
+    try:
+        with found.open("rb") as file:
+            chooses = file.read(2) == b"#!"
+        if not chooses:
+            return str(found)
+        asked = subprocess.run(
+            [found, "-c", "import sys; print(sys.executable)"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    chosen = asked.stdout.strip()
+    return chosen if chosen.startswith("/") and "\n" not in chosen else ""
+
+
+def with_shell_python(spec: CheckedSpec, nodes: Iterable[Node], url: str) -> CheckedSpec:
+    """Return a spec whose containers find the Python of this shell, if it chooses none and all nodes run plain processes on
+    this machine.  `url`: of the cluster's servers.  Blocks."""
+    usable = [node for node in nodes if not node.gone]
+    if not usable or _in_engines(usable) or _far(usable, url):
+        return spec
+    python = _python_for({"python": spec.python, "env": spec.env})
+    return msgspec.structs.replace(spec, python=python) if python else spec
 
 
 def _image(typed: Typed) -> str:
@@ -144,16 +201,14 @@ def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
     """Refuse a command if a node could not run it as it was typed: without a shipped folder, nothing brings this machine's
     files to others.  Return whether all nodes are this machine.  `url`: of the cluster's servers.  Raises CommandRefused."""
     usable = sorted((node for node in nodes if not node.gone), key=lambda node: node.id)
-    engines = [node.id for node in usable if node.runtime.partition(" ")[0] != "process"]
+    engines = _in_engines(usable)
     if engines and not _image(typed):
         raise CommandRefused(
             f"{_named(engines)} containers from images, which hold no programs of this machine: name an image that has the "
             "program with --image, such as python:3.12-slim; a cluster by `dorm up --runtime process` needs none",
             code="run.image.missing",
         )
-    own = _addresses()
-    near = any(urlsplit(one).hostname in own for one in url.split(","))
-    far = [node.id for node in usable if node.address not in own or (_loops(node.address) and not near)]
+    far = _far(usable, url)
     if typed.here and far:
         raise CommandRefused(
             f"{_named(far)} on other machines, which do not have this folder: leave out --no-workdir to ship it, or put the "
@@ -161,6 +216,17 @@ def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
             code="run.folder.elsewhere",
         )
     return not far
+
+
+def _in_engines(nodes: Iterable[Node]) -> list[str]:
+    return [node.id for node in nodes if node.runtime.partition(" ")[0] != "process"]
+
+
+def _far(nodes: Iterable[Node], url: str) -> list[str]:
+    """Return the nodes on other machines."""
+    own = _addresses()
+    near = any(urlsplit(one).hostname in own for one in url.split(","))
+    return [node.id for node in nodes if node.address not in own or (_loops(node.address) and not near)]
 
 
 def _named(nodes: list[str]) -> str:

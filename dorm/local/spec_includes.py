@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LARGEST_ENV_FILE = 64 * 1024
 """Bytes of all files of variables together."""
 _MOST_FILES = 16
+INCLUDED = ("env_file", "requirements_file")
+"""The fields that name files."""
 ENV_FILE_SCHEMA: dict[str, Any] = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_FILES}],
     "description": "files with variables, NAME=VALUE in each line as in .env files, beside the spec; in spec files only: the "
@@ -46,9 +48,7 @@ REQUIREMENTS_FILE_SCHEMA: dict[str, Any] = {
 def included(document: dict[str, Any], folder: Path, note: Callable[[str], None]) -> dict[str, Any]:
     """Return a spec without fields that name files: their contents are in other fields.  `folder` is that of the spec file;
     `note` receives notes for its author.  Raises SpecError."""
-    rest = {name: value for name, value in document.items() if name not in ("env_file", "requirements_file")}
-    if isinstance(rest.get("python"), float) and f"{rest['python']:g}" not in ("3", "3.1"):
-        rest["python"] = f"{rest['python']:g}"  # 3.1 may have been 3.10: the check of the spec says so.
+    rest = {name: value for name, value in document.items() if name not in INCLUDED}
     if "requirements_file" in document:
         if "requirements" in rest:
             text = "requirements_file: the spec has requirements as well; leave one of them out"

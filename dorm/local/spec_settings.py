@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.local.spec_files import parse
+from dorm.local.spec_files import SPEC, parse
 from dorm.local.spec_includes import included
 from events.errors import DormError, code_of
 from events.spec import SpecError
@@ -35,17 +35,18 @@ def with_settings(document: dict[str, Any], pairs: Sequence[str]) -> dict[str, A
             raise SettingRefused(f"--set {pair!r}: write KEY=VALUE, such as weight=2 or env.LR=0.1")
         if dot and field not in _MAPS:
             raise SettingRefused(f"--set {pair!r}: {field} has no parts; write {field}=VALUE")
+        place = SPEC.of(field).of(part) if dot else SPEC.of(field)
         try:
-            value = parse(text) if text else None
+            # An entry of a map of texts is the text, whatever signs it holds.
+            value = text if dot and place.plain else parse(text, place) if text else None
         except SpecError as error:
             raise SettingRefused(f"--set {pair!r}: {error}", code=code_of(error)) from None
         if not dot:
-            _put(changed, field, text if field == "python" else value, keep=bool(text))  # There, 3.10 is not a number.
+            _put(changed, field, value, keep=bool(text))
             continue
         inner = changed.get(field)
         changed[field] = dict(inner) if isinstance(inner, dict) else {}
-        # Variables are texts, even if they look like numbers.
-        _put(changed[field], part, text if field in ("env", "labels", "secrets") else value, keep=bool(text))
+        _put(changed[field], part, value, keep=bool(text))
         if not changed[field]:
             del changed[field]
     return changed

@@ -29,8 +29,8 @@ PHASES = ("submitted", "waiting", "retrying", "starting", "running", "adjusting"
 ENDS = ("completed", "failed", "cancelled")
 REASONS = (
     "adjusting", "after", "budget", "constraint", "drained", "fairness", "floor", "gain", "held", "hold", "learning",
-    "no_nodes", "not_resized", "overhead", "ports", "price", "put_off", "queue", "reserved", "resources", "retry",
-    "settling", "solver", "start_after", "static_count", "unsaid", OTHER,
+    "no_checkpoint", "no_nodes", "not_resizable", "not_resized", "overhead", "ports", "price", "put_off", "queue",
+    "reserved", "resources", "retry", "settling", "solver", "start_after", "static_count", "unsaid", OTHER,
 )  # fmt: skip
 """Why apps wait: codes of `Waiting`."""
 CONDITIONS: tuple[str, ...] = get_args(ShownCondition)

@@ -133,7 +133,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     does not satisfy `require` (its labels have changed), or has less than what is on it now (its capacity was lowered; what
     apps that start `again` have there counts for these alone), or the app's own bounds no longer admit its count."""
     pinned: bool = False
-    """Stays exactly at `current`: the app is in the middle of an adjustment, or was just resized and has not worked since."""
+    """Stays exactly at `current`: the app is in the middle of an adjustment, was just resized and has not worked since, or is
+    not resized at all (`dorm.core.apps.resizable`)."""
     absent: bool = False
     """None of its containers runs now, and `current` is its reservation: it waits for its retry after a failure, or its
     nodes went away.  It comes before apps that never ran, and is not part of θ2's |P|."""
@@ -148,8 +149,8 @@ class AppDemand(msgspec.Struct, frozen=True):
     waited_s: float = 0.0
     """How long it has been waiting (seconds), 0 while it runs: apps that have waited too long go first."""
     adjust_s: float | None = None
-    """The cost of one adjustment, in seconds of its work: the measured pause and repeated work; None if none was
-    measured."""
+    """The cost of one adjustment, in seconds of its work: the measured pause and repeated work, and all work since its start
+    for an app that has reported no checkpoint; None if none was measured."""
     usual_adjust_s: float | None = None
     """The same of the other apps on the cluster that are resized in the same way, for an app without measurements."""
     served_s: float = 0.0
@@ -232,6 +233,8 @@ class Reason(msgspec.Struct, frozen=True):
                     pollux, sia),
     `learning`      its speed with more is not known yet, and it grows to twice what is known (dorm-speed),
     `not_resized`   the app-level policy gives nothing more to a running app,
+    `no_checkpoint` it has reported no checkpoint, so a resize would restart it from the beginning (set by the core),
+    `not_resizable` its owner wants it not to be resized (set by the core),
     `solver`        the solver stopped at its limit, so nothing better is known."""
     text: str
 

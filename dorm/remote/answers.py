@@ -88,6 +88,8 @@ class Submitted(Stored):
     idempotency_key: str = ""
     answered: bool = False
     """Whether a master has accepted it; if not, one will answer once it runs."""
+    notes: list[str] = field(default_factory=list)
+    """What its author should look at, such as `$HOME` in a command, which no shell reads."""
 
 
 @dataclass(frozen=True)

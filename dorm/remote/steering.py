@@ -22,9 +22,10 @@ def retry(app: str) -> One[Stored]:
     return done(sending("POST", path_of("apps", app, "retry"), {}, Stored.of, repeatable=False))
 
 
-def restart(app: str, *, fresh: bool = False, reason: str = "") -> One[Restarted]:
-    """Start an app again, from its last checkpoint or `fresh`.  Raises NotFound, Refused."""
-    body = {"fresh": fresh, "reason": reason}
+def restart(app: str, *, fresh: bool = False, fall_back: bool = False, reason: str = "") -> One[Restarted]:
+    """Start an app again, from its last checkpoint or `fresh`; `fall_back` sets a doubtful checkpoint aside, now and later.
+    Raises NotFound, Refused."""
+    body = {"fresh": fresh, "fall_back": fall_back, "reason": reason}
     return done(sending("POST", path_of("apps", app, "restart"), body, Restarted.of, repeatable=False))
 
 

@@ -1,95 +1,255 @@
-"""Which files of a folder are left out, by the rules of git.
+"""Which files of a folder are left out, and by which rule.
 
-`.gitignore` and `.dormignore` of each folder hold patterns for what is below it; those of a deeper folder come after those of
-a higher one, and those of `.dormignore` after those of `.gitignore` beside it.  Of several patterns that match, the last one
-counts.  If the folder is a part of a git repository, the `.gitignore` files above it count as well.  The content of an ignored
-folder is not examined.
+In this order: `.dormignore` files decide; files that git tracks are shipped; environments and caches are left out; what git
+ignores is left out.  Git itself says what it tracks and ignores, so its own exclude files count too.  In a folder of no
+repository, or if git does not answer, the `.gitignore` files are read here by the same rules, and nothing counts as tracked.
+
+The patterns of a deeper folder come after those of a higher one; of several that match, the last one counts.  The content of
+a folder that is left out is not examined, except for the files in it that git tracks.
 """
 
 from __future__ import annotations
 
+import contextlib
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
 from dorm.workdir.errors import Unshippable
+from dorm.workdir.git import NoAnswer, Rule, repository_of, rules_for, tracked_below
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 GIT, OWN = ".gitignore", ".dormignore"
 _LARGEST = 1024 * 1024
-ALWAYS = frozenset(
+NEVER = frozenset((".git", ".hg", ".svn", ".jj"))
+"""Names that are left out even if git tracks something in them."""
+ALWAYS = NEVER | frozenset(
     (
-        ".git", ".hg", ".svn", ".jj", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache",
-        ".tox", ".nox", "node_modules", ".DS_Store",
+        "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", "node_modules",
+        ".DS_Store",
     )
 )  # fmt: skip
-"""Names that are always left out: no app needs them from its author's machine."""
-VENV = "pyvenv.cfg"
-"""A folder with this file is a virtual environment, whose paths and programs are of this machine."""
+"""Names that are left out unless git tracks them: no app needs them from its author's machine."""
 
 
-class _Rules(NamedTuple):
+class _Verdict(NamedTuple):
+    rule: Rule
+    out: bool
+
+
+class _Patterns(NamedTuple):
+    """The patterns of one file."""
+
     prefix: str
-    """What to put before a path within the shipped folder, or, for rules of folders below it, to leave out of it."""
+    """What to put before a path within the shipped folder, or, for patterns of folders below it, to leave out of it."""
     within: str
     spec: GitIgnoreSpec
+    rules: list[Rule]
+
+    @classmethod
+    def read(cls, path: Path, source: str, prefix: str = "", within: str = "") -> _Patterns | None:
+        """Blocks.  Raises Unshippable."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(_LARGEST).removeprefix(b"\xef\xbb\xbf")
+        except OSError:
+            return None
+        # As git reads it: a line ends with a line feed alone, and a carriage return before that is not a part of it.
+        lines = [line.removesuffix("\r") for line in content.decode("utf-8", "surrogateescape").split("\n")]
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
+        try:
+            spec = GitIgnoreSpec.from_lines([line for _, line in numbered])
+        except ValueError as error:
+            raise Unshippable(
+                f"{path}: a line of it is not a pattern: {error}", code="workdir.ignore.malformed"
+            ) from None
+        return (
+            cls(prefix, within, spec, [Rule(source, number, line) for number, line in numbered]) if numbered else None
+        )
+
+    def verdict(self, path: str, *, folder: bool) -> _Verdict | None:
+        result = self.spec.check_file(self.prefix + path.removeprefix(self.within) + ("/" if folder else ""))
+        if result.include is None or result.index is None:
+            return None
+        return _Verdict(self.rules[result.index], result.include)
+
+
+class _Chain:
+    """The patterns of all files of one name, from the highest folder down."""
+
+    def __init__(self, name: str, files: tuple[_Patterns, ...] = ()) -> None:
+        self._name = name
+        self._files = files
+
+    def above(self, root: Path, repository: Path) -> _Chain:
+        """Return it with the files of the folders above `root`, up to the repository's."""
+        found = []
+        for folder in reversed([one for one in root.parents if one == repository or repository in one.parents]):
+            file, prefix = folder / self._name, f"{root.relative_to(folder).as_posix()}/"
+            found.append(_Patterns.read(file, file.relative_to(repository).as_posix(), prefix))
+        return _Chain(self._name, tuple(one for one in found if one is not None))
+
+    def below(self, folder: Path, path: str) -> _Chain:
+        """Return it with the file of a folder, whose path within the shipped one is `path` ("" for itself)."""
+        prefix = f"{path}/" if path else ""
+        found = _Patterns.read(folder / self._name, prefix + self._name, within=prefix)
+        return self if found is None else _Chain(self._name, (*self._files, found))
+
+    def verdict(self, path: str, *, folder: bool) -> _Verdict | None:
+        for patterns in reversed(self._files):
+            if verdict := patterns.verdict(path, folder=folder):
+                return verdict
+        return None
+
+    def leaves_out_all(self) -> bool:
+        return any(one.spec.check_file(one.prefix).include for one in self._files)
+
+
+class _Repository:
+    """A repository that git answers for, or the part of it below the shipped folder."""
+
+    def __init__(self, folder: Path, path: str, repository: Path) -> None:
+        """`path`: of `folder` within the shipped one.  Blocks.  Raises NoAnswer."""
+        self.folder = folder
+        self.prefix = f"{path}/" if path else ""
+        self._tracked = tracked_below(folder, repository)
+        self._files = frozenset(self._tracked)
+
+    def tracks(self, path: str) -> bool:
+        """Return whether an entry is tracked by its own path, as a file or a submodule is."""
+        return path.removeprefix(self.prefix) in self._files
+
+    def tracked_in(self, path: str) -> list[str]:
+        """Return the paths of all that is tracked in a folder; of a submodule, its own."""
+        inner = path.removeprefix(self.prefix)
+        if inner in self._files:
+            return [path]
+        begin = bisect_left(self._tracked, f"{inner}/")
+        end = bisect_left(self._tracked, f"{inner}0", begin)  # "0" comes right after "/".
+        return [self.prefix + one for one in self._tracked[begin:end]]
+
+
+class Entry(NamedTuple):
+    path: str
+    """Within the shipped folder."""
+    folder: bool
+
+
+class Answer(NamedTuple):
+    """Whether an entry is left out."""
+
+    rule: Rule | None = None
+    """Why; None if it is shipped, or if it is left out because of its name."""
+    by_name: bool = False
+    insisted: bool = False
+    """A `.dormignore` says that it is shipped."""
+    tracked: bool = False
+    """Git tracks it, or something in it."""
 
 
 class Ignored:
-    """The rules below one folder; `below` returns those of a folder in it."""
+    """The rules for the content of one folder."""
 
-    def __init__(self, rules: tuple[_Rules, ...]) -> None:
-        self._rules = rules
+    def __init__(self, own: _Chain, chain: _Chain, git: _Repository | None, notes: list[str]) -> None:
+        self._own = own
+        self._chain = chain
+        """The `.gitignore` files, which count where git does not answer."""
+        self._git = git
+        self.notes = notes
+        """What the folder's owner should know of how the rules were read, one list for all folders."""
 
     @classmethod
     def of(cls, root: Path) -> Ignored:
-        """Return the rules for the content of `root`, with those of the repository that contains it.  Blocks.  Raises
-        Unshippable."""
-        rules: list[_Rules] = []
-        repository = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
-        above = [folder for folder in root.parents if folder == repository or repository in folder.parents]
-        for folder in reversed(above):
-            lines = _lines(folder / GIT)
-            if lines:
-                rules.append(_Rules(f"{root.relative_to(folder).as_posix()}/", "", _compiled(lines, folder / GIT)))
-        if any(one.spec.check_file(one.prefix).include for one in rules):
-            rules = []  # The repository ignores this very folder, but its author names it explicitly.
-        return cls(tuple(rules)).below(root, "")
+        """Return the rules for the content of a (resolved) folder, with those of the repository that contains it.  Blocks.
+        Raises Unshippable."""
+        notes: list[str] = []
+        repository, chain, git = repository_of(root), _Chain(GIT), None
+        if repository is not None:
+            chain = chain.above(root, repository)
+            try:
+                inner = str(root.relative_to(repository))
+                named = root != repository and rules_for(repository, [inner])[0] is not None
+                git = None if named else _Repository(root, "", repository)
+            except NoAnswer as error:
+                notes.append(f"git does not say which files it tracks ({error}), so {GIT} counts for all of them")
+                named = chain.leaves_out_all()
+            if named:
+                chain = _Chain(GIT)  # The repository ignores this very folder, but its author names it explicitly.
+        return cls(_Chain(OWN), chain, git, notes)._with(root, "", git)
 
     def below(self, folder: Path, path: str) -> Ignored:
-        """Return the rules for the content of `folder`, whose path within the shipped one is `path` ("" for itself).  Blocks.
-        Raises Unshippable."""
-        lines = [*_lines(folder / GIT), *_lines(folder / OWN)]
-        if not lines:
-            return self
-        return Ignored((*self._rules, _Rules("", f"{path}/" if path else "", _compiled(lines, folder / OWN))))
+        """Return the rules for the content of `folder`, whose path within the shipped one is `path`.  A repository in it, such
+        as a submodule, has its own, in addition.  Blocks.  Raises Unshippable."""
+        git = self._git
+        if (folder / ".git").exists():
+            # Otherwise, the rules around it count.
+            with contextlib.suppress(NoAnswer):
+                git = _Repository(folder, path, folder)
+        return self._with(folder, path, git)
 
-    def leaves_out(self, path: str, *, folder: bool) -> bool:
-        """Return whether an entry of this folder is left out, by its path within the shipped one."""
-        if path.rpartition("/")[2] in ALWAYS:
-            return True
-        for rules in reversed(self._rules):
-            told = rules.prefix + path.removeprefix(rules.within) + ("/" if folder else "")
-            include = rules.spec.check_file(told).include
-            if include is not None:
-                return include
-        return False
+    def _with(self, folder: Path, path: str, git: _Repository | None) -> Ignored:
+        return Ignored(self._own.below(folder, path), self._chain.below(folder, path), git, self.notes)
+
+    def tracked_in(self, path: str) -> list[str]:
+        """Return the paths of all that git tracks in a folder below, within the shipped one."""
+        return self._git.tracked_in(path) if self._git is not None else []
+
+    def leaves_out(self, path: str) -> Rule | None:
+        """Return the rule of a `.dormignore` that leaves a file out; None if there is none."""
+        verdict = self._own.verdict(path, folder=False)
+        return verdict.rule if verdict is not None and verdict.out else None
+
+    def _first(self, entry: Entry) -> Answer | None:
+        """Return what is known of an entry without git's rules; None if they decide."""
+        path, name = entry.path, entry.path.rpartition("/")[2]
+        verdict = self._own.verdict(path, folder=entry.folder)
+        if name in NEVER:
+            return Answer(by_name=True)
+        if verdict is not None and verdict.out:
+            return Answer(verdict.rule)
+        tracked = self._git is not None and (
+            bool(self._git.tracked_in(path)) if entry.folder else self._git.tracks(path)
+        )
+        if name in ALWAYS and not (tracked and not entry.folder):
+            return Answer(by_name=True, tracked=tracked)
+        if tracked and not entry.folder:
+            return Answer(tracked=True)
+        if verdict is not None:
+            return Answer(insisted=True, tracked=tracked)
+        if self._git is None:
+            return Answer(self._read(entry))
+        return None
+
+    def _read(self, entry: Entry) -> Rule | None:
+        """Return the rule that ignores an entry, without git."""
+        found = self._chain.verdict(entry.path, folder=entry.folder)
+        return found.rule if found is not None and found.out else None
+
+    def _answered(self, entry: Entry, rule: Rule | None) -> Answer:
+        """Return the answer about an entry after git has named its own rule."""
+        if rule is None and self._git is not None and self._git.prefix:
+            rule = self._read(entry)
+        return Answer(rule, tracked=entry.folder and bool(self.tracked_in(entry.path)))
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
-
-
-def _compiled(lines: list[str], path: Path) -> GitIgnoreSpec:
-    try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError as error:
-        raise Unshippable(
-            f"{path.parent}: a line of {GIT} or {OWN} is not a pattern: {error}", code="workdir.ignore.malformed"
-        ) from None
+def judged(asked: Sequence[tuple[Ignored, Entry]]) -> list[Answer]:
+    """Return the answers about entries of several folders; git is asked once for each repository.  Blocks."""
+    answers = [ignored._first(entry) for ignored, entry in asked]
+    left = [at for at, answer in enumerate(answers) if answer is None]
+    repositories = {id(git): git for at in left if (git := asked[at][0]._git) is not None}
+    for git in repositories.values():
+        places = [at for at in left if asked[at][0]._git is git]
+        try:
+            rules = rules_for(git.folder, [asked[at][1].path.removeprefix(git.prefix) for at in places])
+        except NoAnswer:
+            rules = [asked[at][0]._read(asked[at][1]) for at in places]
+        for at, rule in zip(places, rules, strict=True):
+            ignored, entry = asked[at]
+            if rule is not None and not rule.source.startswith("/"):
+                rule = rule._replace(source=git.prefix + rule.source)
+            answers[at] = ignored._answered(entry, rule)
+    return [answer if answer is not None else Answer() for answer in answers]

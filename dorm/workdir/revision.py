@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import subprocess
 from typing import TYPE_CHECKING, NamedTuple
+
+from dorm.workdir.git import NoAnswer, ask_git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ async def revision_of(folder: Path) -> Revision:
     try:
         # One call: the first lines are headers, the others are what differs below this folder.
         lines = (await asyncio.to_thread(_status, folder)).splitlines()
-    except (OSError, subprocess.TimeoutExpired):
+    except NoAnswer:
         return Revision()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "")
     if not _COMMIT.fullmatch(commit):
@@ -35,15 +35,11 @@ async def revision_of(folder: Path) -> Revision:
 
 
 def _status(folder: Path) -> str:
-    """Return git's output about the folder, "" if it fails. Raises OSError if git is not installed.
+    """Return git's output about the folder, "" if it fails. Raises NoAnswer.
 
     It runs in a thread: where a process of asyncio's is cancelled while it ends, its exit status may be taken twice, and
     asyncio warns on stderr (python/cpython#127049).
     """
-    done = subprocess.run(
-        ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "."],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PATIENCE_S, check=False,
-        # It must not wait for, or take, the lock of an index that another program uses.
-        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-    )  # fmt: skip
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+    words = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", ".")
+    code, out = ask_git(folder, *words, timeout=_PATIENCE_S)
+    return out.decode(errors="replace") if code == 0 else ""

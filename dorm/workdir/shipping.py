@@ -18,7 +18,7 @@ from dorm.workdir.errors import Changing, OverQuota
 from dorm.workdir.packing import Packing, content_of
 from dorm.workdir.quotas import room_of
 from dorm.workdir.revision import revision_of
-from dorm.workdir.scanning import scan
+from dorm.workdir.scanning import Scanned, scan
 from events.quantities import MEMORY, SECOND, humanize
 from events.spec import Workdir
 from events.workdir import seal_blob
@@ -48,8 +48,8 @@ class Shipped(msgspec.Struct, frozen=True):
     """How many of them had to be sent."""
     sent_bytes: int
     """Their bytes, compressed."""
-    left_out: list[str]
-    """Entries that are not files, in words."""
+    scanned: Scanned
+    """What is in the folder, and what is left out."""
 
 
 async def ship(client: Client, folder: Path | str, *, user: str = "") -> dict[str, Any]:
@@ -115,7 +115,7 @@ async def _once(
     workdir = Workdir(
         hash=packed.hash, files=packed.files, bytes=packed.size, commit=revision.commit, changed=revision.changed
     )
-    return Shipped(workdir, len(packed.blobs) + 1, sent, size, scanned.left_out)
+    return Shipped(workdir, len(packed.blobs) + 1, sent, size, scanned)
 
 
 def _check_quota(folder: Path, packed: Packed, missing: list[str], room: int) -> None:

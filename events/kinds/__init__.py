@@ -30,7 +30,9 @@ from __future__ import annotations
 
 from events.kinds.agents import (
     CUT_OFF,
+    LONGEST_DOUBTED,
     LONGEST_EXAMPLE,
+    MOST_DOUBTED,
     MOST_RUNS,
     AppCheckpointed,
     AppProgressed,
@@ -40,6 +42,7 @@ from events.kinds.agents import (
     ContainerStarted,
     ContainerUse,
     ContainerUsed,
+    Doubt,
     EpochCompleted,
     EpochRun,
     ExitReason,
@@ -125,7 +128,9 @@ from events.kinds.webhooks import (
 
 __all__ = [
     "CUT_OFF",
+    "LONGEST_DOUBTED",
     "LONGEST_EXAMPLE",
+    "MOST_DOUBTED",
     "MOST_MASTER_KEYS",
     "MOST_OFFERED",
     "MOST_RUNS",
@@ -159,6 +164,7 @@ __all__ = [
     "ContainerUse",
     "ContainerUsed",
     "ContainersPrepared",
+    "Doubt",
     "EpochCompleted",
     "EpochRun",
     "Event",

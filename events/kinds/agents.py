@@ -83,7 +83,30 @@ class NodeLeft(Event, frozen=True):
     identity: Identity = ""
     process: Identity = ""
     """The process that stopped. The event has no effect if another process of the node has joined since
-    (`events.holders.ends`)."""
+    (`events.identities.ends`)."""
+
+
+MOST_DOUBTED = 8
+"""Files that one event names."""
+LONGEST_DOUBTED = 200
+"""Characters to which their paths are cut."""
+
+
+class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Files of an app's checkpoint that changed after the app had last reported one, so they may be incomplete
+    (`agents.outputs.believed`)."""
+
+    files: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED)]], msgspec.Meta(max_length=MOST_DOUBTED)
+    ] = []
+    """Paths in the app's folder; a folder whose whole content is new ends with `/`."""
+    more: Number = 0
+    """How many are not named."""
+    before: bool = False
+    """Whether earlier ones are there, complete and under names of their own, so that the doubtful ones can be set
+    aside."""
+    aside: Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED)] = ""
+    """Where in the app's folder they were moved before the container started; "" if they are in their place."""
 
 
 class ContainerStarted(Event, frozen=True):
@@ -98,6 +121,9 @@ class ContainerStarted(Event, frozen=True):
     origin_digest: Digest = ""
     """If the app starts from another app's checkpoint (`from` in its spec): the SHA-256 of the copied files, over a
     list of their paths, modes and contents (`agents.outputs.origins`). "" if the node does not know it."""
+    doubt: Doubt | None = None
+    """What the node of the lowest slot found in the app's folder before the generation started, with no container of
+    an earlier one left."""
 
 
 class ContainersPrepared(Event, frozen=True):
@@ -145,6 +171,8 @@ class ContainerExited(Event, frozen=True):
     0.6."""
     origin_digest: Digest = ""
     """As in `ContainerStarted`, which is missing for a container that ends immediately."""
+    doubt: Doubt | None = None
+    """What its node found in the app's folder after it had ended without being done."""
 
 
 LossIs = Literal["", "nan", "inf", "-inf"]

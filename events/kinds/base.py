@@ -36,4 +36,4 @@ NO_FOLDER = "missing"
 """Replaces the id if there is no marker: the folder is not mounted, or was never a checkpoint folder."""
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 Identity = Annotated[str, msgspec.Meta(max_length=64)]
-"""Which machine publishes under a node's name (`events.holders`); "" from agents before 0.6.0."""
+"""Which machine publishes under a node's name (`events.identities`); "" from agents before 0.6.0."""

@@ -180,6 +180,9 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     prepare_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     """In a restart, the previous generation keeps working until every node of the placement has prepared its
     containers (`ContainersPrepared`), at most for this many seconds. 0: it stops immediately."""
+    lost_s: Seconds = 0.0
+    """Seconds of work that the change undoes: the app has reported no checkpoint, so it restarts from the beginning.  0 if it
+    has, or is expected to save when it is stopped."""
 
 
 class MembersReleased(Event, frozen=True):

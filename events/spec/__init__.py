@@ -38,6 +38,7 @@ from events.spec.spec import (
     CheckedSpec,
     Deadlines,
     Retries,
+    StopSignal,
     document_of,
     spec_schema,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "Group",
     "Retries",
     "SpecError",
+    "StopSignal",
     "Utility",
     "Volume",
     "Work",

@@ -21,16 +21,19 @@ WORKDIR: Final = "workdir"
 EDITS: Final = "edits"
 """Follows `AppRevised` and `AppRestarted`.  An older agent would start the spec that an edited app was submitted with,
 so no app is edited while a node has such an agent."""
-ABILITIES: Final = (EDITS, WORKDIR)
+FALLS_BACK: Final = "falls-back"
+"""Sets a doubtful checkpoint aside (`on_doubtful: fall_back`)."""
+ABILITIES: Final = (EDITS, FALLS_BACK, WORKDIR)
 """What agents of this release can do, sorted."""
-_NEEDED: Final = (WORKDIR,)
+_NEEDED: Final = (FALLS_BACK, WORKDIR)
 """Those that a spec can need."""
 _LABEL = "agent-with-"
 
 
 def needed(spec: AppSpec) -> tuple[str, ...]:
     """Return the abilities that an app's nodes need, sorted."""
-    return (WORKDIR,) if shipped(spec) is not None else ()
+    falls_back = (FALLS_BACK,) if spec.on_doubtful == "fall_back" else ()
+    return (*falls_back, *((WORKDIR,) if shipped(spec) is not None else ()))
 
 
 def requirement_with(spec: AppSpec) -> str:

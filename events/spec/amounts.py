@@ -12,6 +12,8 @@ from events.spec.faults import SpecError
 from events.spec.gates import starts_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from events.quantities import Quantity
     from events.spec.spec import AppSpec
 
@@ -22,34 +24,49 @@ LEAST_AMOUNTS = {CPU: 10, MEMORY: 8 * 2**20}
 6 MiB; and a node could get so many containers of a milli-core that it does nothing but start them."""
 
 
-def check_amounts(spec: AppSpec) -> None:
-    """Refuse invalid quantities, and quantities out of bounds. Raises SpecError."""
+def amount_faults(spec: AppSpec) -> Iterator[SpecError]:
+    """Yield an error for each invalid quantity, and for each one out of bounds."""
+    bad = False
     for path, quantity in _durations(spec).items():
         try:
             duration(quantity)
         except QuantityError as error:
-            raise SpecError.at(path, error) from None
-    if spec.grace_s > LONGEST_GRACE_S:
-        text = f"grace: {spec.grace!r} is longer than an hour; save a checkpoint more often and take a shorter grace"
-        raise SpecError(text[:500], code="spec.grace.too_long")
-    if not spec.deadlines.live_s:
-        text = "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s"
-        raise SpecError(text, code="spec.deadlines.live.zero")
-    if spec.work is not None and not spec.work.seconds:
-        text = "work.mini_batch: 0 would be no work at all; write a time such as 200ms"
-        raise SpecError(text, code="spec.work.mini_batch.zero")
-    try:
-        amounts = {name: resource(name, quantity) for name, quantity in spec.demand.items()}
-    except QuantityError as error:
-        raise SpecError(f"demand.{error}", code=f"spec.demand.{error.problem}") from None
-    if not any(amounts.values()):
-        raise SpecError("demand: at least one resource must be more than 0", code="spec.demand.all_zero")
+            bad = True
+            yield SpecError.at(path, error)
+    if not bad:
+        yield from _bounds(spec)
+    amounts: dict[str, int] = {}
+    for name, quantity in spec.demand.items():
+        try:
+            amounts[name] = resource(name, quantity)
+        except QuantityError as error:
+            yield SpecError(f"demand.{error}", code=f"spec.demand.{error.problem}")
+    if not any(amounts.values()) and len(amounts) == len(spec.demand):
+        yield SpecError("demand: at least one resource must be more than 0", code="spec.demand.all_zero")
     for name, least in LEAST_AMOUNTS.items():
         if 0 < amounts.get(name, 0) < least:
             little = f"{humanize(name, amounts[name])} is too little for a container"
-            raise SpecError(
+            yield SpecError(
                 f"demand.{name}: {little}; write at least {humanize(name, least)}", code="spec.demand.too_small"
             )
+
+
+def _bounds(spec: AppSpec) -> Iterator[SpecError]:
+    if spec.grace_s > LONGEST_GRACE_S:
+        text = f"grace: {spec.grace!r} is longer than an hour; save a checkpoint more often and take a shorter grace"
+        yield SpecError(text[:500], code="spec.grace.too_long")
+    if spec.stop_signal.before_s > LONGEST_GRACE_S:
+        text = f"stop_signal.before: {spec.stop_signal.before!r} is longer than an hour; take a shorter time"
+        yield SpecError(text[:500], code="spec.stop_signal.before.too_long")
+    if spec.stop_signal.before_s and spec.stop_signal.signal == "SIGTERM":
+        text = "stop_signal.before: SIGTERM itself comes then; name the signal before it, such as SIGUSR1, or raise `grace`"
+        yield SpecError(text, code="spec.stop_signal.before.sigterm")
+    if not spec.deadlines.live_s:
+        text = "deadlines.live: 0 would leave no time for a live resize; write a time such as 60s"
+        yield SpecError(text, code="spec.deadlines.live.zero")
+    if spec.work is not None and not spec.work.seconds:
+        text = "work.mini_batch: 0 would be no work at all; write a time such as 200ms"
+        yield SpecError(text, code="spec.work.mini_batch.zero")
 
 
 def can_be_read(spec: AppSpec) -> bool:
@@ -70,6 +87,7 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
     retries, deadlines = spec.retries, spec.deadlines
     found: dict[str, Quantity] = {
         "grace": spec.grace,
+        "stop_signal.before": spec.stop_signal.before,
         "retries.backoff": retries.backoff,
         "retries.longest": retries.longest,
         "retries.reset": retries.reset,
@@ -85,4 +103,4 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
     return {path: value for path, value in found.items() if value != "" or path not in _MAY_BE_EMPTY}
 
 
-_MAY_BE_EMPTY = ("deadlines.start", "deadlines.progress", "max_runtime")
+_MAY_BE_EMPTY = ("stop_signal.before", "deadlines.start", "deadlines.progress", "max_runtime")

@@ -7,15 +7,15 @@ client.
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from events.spec.abilities import requirement_with
-from events.spec.amounts import check_amounts
+from events.spec.amounts import amount_faults
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
-from events.spec.faults import SpecError, readable, unknown_field
+from events.spec.faults import Fault, SpecError, misshapen, unknown_fields
 from events.spec.gates import After, check_gates
 from events.spec.groups import check_group, completed, written
 from events.spec.notify import as_map, check_notify
@@ -23,8 +23,11 @@ from events.spec.provided.environment import check_environment, check_environmen
 from events.spec.provided.volumes import check_volumes, check_volumes_form
 from events.spec.requirements import RequirementError, requirement
 from events.spec.secrets import check_secrets
-from events.spec.spec import PARTS, AppSpec, CheckedSpec
-from events.spec.texts import check_texts
+from events.spec.spec import PARTS, SIGNALS, AppSpec, CheckedSpec
+from events.spec.texts import check_texts, field_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Set
 
 LARGEST_SPEC = 256 * 1024
 """Bytes of a spec in MessagePack; larger ones are refused."""
@@ -35,10 +38,14 @@ _FORMATS = {
     "engine": f"{', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
     "engine_options.rendezvous": "static or c10d",
     "placement": "spread or pack",
+    "stop_signal.signal": f"{', '.join(SIGNALS[:-1])} or {SIGNALS[-1]}",
+    "stop_signal.to": "main or group",
     "after[]": "the name or id of an app",
     "after[].app": "the name or id of an app",
     "after[].when": "completed, failed or ended",
     "elastic": "live",
+    "on_doubtful": "resume or fall_back",
+    "resizable": "auto or never",
     "from": "the name or id of an app, or APP@STEP",
     "secrets": "a variable's name (letters, digits and _, at most 127)",
     "group.name": "lower-case letters, digits and dashes, at most 42",
@@ -49,52 +56,123 @@ _FORMATS = {
 }
 
 
-def check_spec(document: object) -> CheckedSpec:
-    """Return a checked spec from a decoded document.  Raises SpecError."""
+MOST_ERRORS = 20
+"""Errors of one document that are listed."""
+_INSTEAD: dict[str, Any] = {"name": "x", "command": ["x"], "demand": {"cpu": 1}}
+"""What a document without these fields is checked with further."""
+
+
+def check_spec(document: object, *, every: bool = False) -> CheckedSpec:
+    """Return a checked spec from a decoded document.  Raises SpecError; with `every`, its `others` are what else is wrong with
+    the document, at most `MOST_ERRORS` in all."""
+    made: list[CheckedSpec] = []
+    errors = list(islice(_errors(document, made), MOST_ERRORS if every else 1))
+    if errors:
+        raise SpecError(str(errors[0]), code=errors[0].code, others=errors[1:])
+    return made[0]
+
+
+def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
+    """Yield everything that is wrong with a document; if nothing is, append the checked spec to `made`.  What follows from
+    another error alone is no error: a check is left out if a field that it needs is wrong already."""
     if not isinstance(document, dict):
         text = f"a spec is a map with name, command and demand, not {_kind_of(document)}"
-        raise SpecError(text, code="spec.not_a_map")
-    document = as_map(document)
-    _check_fields(document)
-    check_volumes_form(document)
-    check_environment_form(document)
+        yield SpecError(text, code="spec.not_a_map")
+        return
+    whole = document = as_map(document)
+    if isinstance(name := document.get("stop_signal"), str):
+        whole = document = {**document, "stop_signal": {"signal": name}}
+    wrong: set[str] = set()
+    for fault in _unknown_fields(document):
+        wrong.add(field_of(fault.text.partition(":")[0]))
+        yield SpecError.of(fault)
+    for check in (check_volumes_form, check_environment_form):
+        try:
+            check(document)
+        except SpecError as error:
+            yield error
+            document = {key: value for key, value in document.items() if key != field_of(str(error).partition(":")[0])}
+    wrong |= {key for key in whole if key not in document}
     try:
-        spec = msgspec.convert(document, CheckedSpec)
-    except msgspec.ValidationError as error:
-        raise SpecError.of(readable(error, document, AppSpec, _FORMATS)) from None
+        try:
+            spec = msgspec.convert(document, CheckedSpec)
+        except msgspec.ValidationError:
+            document = {key: value for key, value in document.items() if isinstance(key, str)}
+            for fault in misshapen(document, CheckedSpec, AppSpec, _FORMATS, _INSTEAD):
+                wrong.add(field_of(fault.text.partition(":")[0]))
+                yield SpecError.of(fault)
+            spec = msgspec.convert(document, CheckedSpec)
+    except UnicodeEncodeError:
+        yield SpecError("a text in the spec is not valid Unicode; write it again", code="spec.not_unicode")
+        return
     except RecursionError:
-        raise SpecError("the spec is nested too deeply", code="spec.too_deep") from None
+        yield SpecError("the spec is nested too deeply", code="spec.too_deep")
+        return
     if "n_min" not in document:
         spec = msgspec.structs.replace(spec, n_min=spec.gang)
     if "n_max" not in document:
         spec = msgspec.structs.replace(spec, n_max=spec.n_min)
-    check_gang(spec.gang, n_min=spec.n_min, n_max=spec.n_max)
-    if spec.n_min > spec.n_max:
-        raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
-    check_roles(spec, spec.n_min)
-    for command in (spec.command, spec.resume):
-        check_command(spec.engine, command)
-    _check_speed(spec)
-    _check_batch(spec)
-    try:
-        requirement(spec.require)
-        requirement(requirement_with(spec))
-    except RequirementError as error:
-        raise SpecError.at("require", error) from None
-    check_amounts(spec)
-    check_gates(spec)
-    check_notify(spec.notify)
-    check_group(spec.group)
-    spec = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
-    check_texts(spec)
-    spec = msgspec.structs.replace(spec, env=completed(spec.group, spec.env))
-    check_volumes(spec.volumes)
-    check_environment(spec.requirements, spec.python)
-    size = len(msgspec.msgpack.encode(spec))
+    for found in _faults(spec, wrong):
+        wrong.add(field_of(str(found).partition(":")[0]))
+        yield found
+    if "group" not in wrong:
+        spec = msgspec.structs.replace(spec, env=completed(spec.group, written(spec.group, spec.env)))
+    size = 0 if wrong else len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
-        raise SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")
-    check_secrets(spec)
-    return spec
+        wrong.add("size")
+        yield SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")
+    for found in _raised(lambda: check_secrets(spec)):
+        wrong.add("secrets")
+        yield found
+    if not wrong:
+        made.append(spec)
+
+
+def _faults(spec: CheckedSpec, wrong: Set[str]) -> Iterator[SpecError]:
+    """Yield what is wrong with fields that have the right types.  `wrong` has those that have not."""
+    own = msgspec.structs.replace(spec, env=written(spec.group, spec.env))
+    checks: tuple[tuple[set[str], Callable[[], None]], ...] = (
+        ({"gang", "n_min", "n_max"}, lambda: check_gang(spec.gang, n_min=spec.n_min, n_max=spec.n_max)),
+        ({"n_min", "n_max"}, lambda: _check_bounds(spec)),
+        ({"engine", "engine_options", "n_min"}, lambda: check_roles(spec, spec.n_min)),
+        ({"engine", "command"}, lambda: check_command(spec.engine, spec.command)),
+        ({"engine", "resume"}, lambda: check_command(spec.engine, spec.resume)),
+        ({"elastic", "resizable"}, lambda: _check_resizable(spec)),
+        ({"speed", "speed_on"}, lambda: _check_speed(spec)),
+        ({"batch"}, lambda: _check_batch(spec)),
+        ({"require"}, lambda: _check_requirement(spec)),
+    )
+    for needs, check in checks:
+        if not needs & wrong:
+            yield from _raised(check)
+    bad = False
+    for error in amount_faults(spec):
+        bad = True
+        yield error
+    rest: tuple[tuple[set[str], Callable[[], None]], ...] = (
+        ({"start_after", "max_runtime", "after"}, lambda: None if bad else check_gates(spec)),
+        ({"notify"}, lambda: check_notify(spec.notify)),
+        ({"group"}, lambda: check_group(spec.group)),
+        ({"group", "env", "secrets", "labels"}, lambda: check_texts(own)),
+        ({"volumes"}, lambda: check_volumes(spec.volumes)),
+        ({"requirements", "python"}, lambda: check_environment(spec.requirements, spec.python)),
+    )
+    for needs, check in rest:
+        if not needs & wrong:
+            yield from _raised(check)
+
+
+def _raised(check: Callable[[], None]) -> Iterator[SpecError]:
+    try:
+        check()
+    except SpecError as error:
+        yield error
+
+
+def _check_resizable(spec: AppSpec) -> None:
+    if spec.elastic and spec.resizable == "never":
+        text = "resizable: never excludes elastic: live, which lets an app be resized while it trains; leave out one of them"
+        raise SpecError(text, code="spec.resizable.live")
 
 
 def check_gang(gang: int, **bounds: int) -> None:
@@ -116,18 +194,29 @@ def check_roles(spec: AppSpec, n_min: int) -> None:
     check_role_counts(spec.engine, spec.engine_options, n_min)
 
 
-def _check_fields(document: dict[Any, Any]) -> None:
-    fault = unknown_field(document, AppSpec.__struct_encode_fields__)
+def _unknown_fields(document: dict[Any, Any]) -> Iterator[Fault]:
+    yield from unknown_fields(document, AppSpec.__struct_encode_fields__)
     for name, kind in PARTS.items():
         nested = document.get(name)
-        if not fault and isinstance(nested, dict):
-            fault = unknown_field(nested, kind.__struct_encode_fields__, f"{name}.")
+        if isinstance(nested, dict):
+            yield from unknown_fields(nested, kind.__struct_encode_fields__, f"{name}.")
     after = document.get("after")
-    for entry in after if isinstance(after, list) and not fault else ():
+    for entry in after if isinstance(after, list) else ():
         if isinstance(entry, dict):
-            fault = fault or unknown_field(entry, After.__struct_encode_fields__, "after.")
-    if fault:
-        raise SpecError.of(fault)
+            yield from unknown_fields(entry, After.__struct_encode_fields__, "after.")
+
+
+def _check_bounds(spec: AppSpec) -> None:
+    if spec.n_min > spec.n_max:
+        raise SpecError(f"n_min: {spec.n_min} is more than n_max, which is {spec.n_max}", code="spec.n_min.above_n_max")
+
+
+def _check_requirement(spec: AppSpec) -> None:
+    try:
+        requirement(spec.require)
+        requirement(requirement_with(spec))
+    except RequirementError as error:
+        raise SpecError.at("require", error) from None
 
 
 def _check_speed(spec: AppSpec) -> None:

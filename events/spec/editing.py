@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = (
     "n_min", "n_max", "weight", "require", "placement", "steps", "speed", "speed_on", "utility", "work", "grace", "retries",
-    "deadlines", "labels", "notify", "max_runtime", "group", "hold", "after", "start_after",
+    "on_doubtful", "deadlines", "labels", "notify", "max_runtime", "group", "hold", "after", "start_after", "resizable",
 )  # fmt: skip
 """Fields that can change without a restart, and the gates of an app that has not started."""
 NEVER = ("name", "user")

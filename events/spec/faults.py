@@ -16,7 +16,7 @@ from events.errors import DormError
 from events.quantities import short
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _TYPES = {
     "int": "an integer",
@@ -52,9 +52,22 @@ class SpecError(DormError, ValueError):
 
     code = "spec.invalid"
 
+    def __init__(self, message: str = "", *, code: str = "", others: Sequence[SpecError] = ()) -> None:
+        super().__init__(message, code=code)
+        self.others = tuple(others)
+        """What else is wrong with the same document, as far as it is known."""
+
     def within(self, file: str) -> SpecError:
-        """Return the same error, with the file that it is about before the text."""
-        return SpecError(f"{file}: {self}", code=self.code)
+        """Return the same errors, with the file that they are about before the text."""
+        return SpecError(f"{file}: {self}", code=self.code, others=[one.within(file) for one in self.others])
+
+    def at_lines(self, line: Callable[[str], int | None]) -> SpecError:
+        """Return the same errors in the order of the lines on which their fields stand, each with its line before the text.
+        `line` finds the line of a path."""
+        found = [(line(str(one).partition(": ")[0]), one) for one in (self, *self.others)]
+        found.sort(key=lambda one: one[0] or 0)
+        made = [SpecError(f"line {at}: {one}" if at else str(one), code=one.code) for at, one in found]
+        return SpecError(str(made[0]), code=made[0].code, others=made[1:])
 
     @classmethod
     def of(cls, fault: Fault, document: str = "spec") -> SpecError:
@@ -67,15 +80,79 @@ class SpecError(DormError, ValueError):
         return cls(f"{field}: {error}", code=f"spec.{field}.{error.problem}")
 
 
-def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> Fault | None:
-    """Return the fault of the first key that is not a field, None if all are.  `where` is the prefix of the path."""
+def unknown_fields(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> Iterator[Fault]:
+    """Yield a fault for each key that is not a field.  `where` is the prefix of the path."""
+    listed = False
     for key in document:
         if key not in known:
-            close = difflib.get_close_matches(short(key).strip("'"), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(known)}"
+            close = difflib.get_close_matches(short(key)[:100].strip("'"), known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "" if listed else f"; the fields are {', '.join(known)}"
+            listed = listed or not close
             plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
-            return Fault(f"{where}{key if plain else short(key)}: unknown field; {hint}", f"{where}unknown_field")
-    return None
+            yield Fault(f"{where}{key if plain else short(key)}: unknown field{hint}", f"{where}unknown_field")
+
+
+def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str = "") -> Fault | None:
+    """Return the fault of the first key that is not a field, None if all are.  `where` is the prefix of the path."""
+    return next(unknown_fields(document, known, where), None)
+
+
+def misshapen(
+    document: dict[Any, Any],
+    kind: type[msgspec.Struct],
+    struct: Any,
+    formats: Mapping[str, str],
+    instead: Mapping[str, Any],
+) -> Iterator[Fault]:
+    """Yield a fault for each part of a document that `kind` has no place for; take it out of the document, which then fits.
+    `struct` names the fields of codes; `instead` has values for fields that may not be missing."""
+    for field, value in instead.items():
+        if field not in document:
+            yield Fault(f"{field}: missing", _coded(struct, field, "missing"))
+            document[field] = value
+    out: set[tuple[Any, ...]] = set()
+    while True:
+        try:
+            msgspec.convert(document, kind)
+        except msgspec.ValidationError as error:
+            steps = _steps(error, document, struct)
+            missing = _MISSING.match(str(error))
+            if missing is None or (*steps, missing[1]) not in out:
+                yield readable(error, document, struct, formats)
+            out.add(tuple(steps))
+            _take_out(document, steps, instead)
+        else:
+            return
+
+
+def _steps(error: msgspec.ValidationError, document: Any, struct: Any) -> list[Any]:
+    """Return the keys that lead to what an error is about."""
+    message, _, place = str(error).partition(" - at ")
+    path = place.removeprefix("`key` in ").strip("`").removeprefix("$").lstrip(".")
+    steps = [name or int(index) for name, index in re.findall(r"([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]", path)]
+    if (place.startswith("`key` in ") or path.endswith("[...]")) and not _MISSING.fullmatch(message):
+        return [*steps, _entry(path.removesuffix("[...]"), document, struct)[1]]
+    return steps
+
+
+def _take_out(document: dict[Any, Any], steps: list[Any], instead: Mapping[str, Any]) -> None:
+    """Remove an entry of a map, or the whole field: what a list is without an entry is not what its author meant."""
+    field = steps[0]
+    inner: Any = document
+    for step in steps[:-1]:
+        inner = inner.get(step) if isinstance(inner, dict) else None
+    if len(steps) > 1 and isinstance(inner, dict) and len(inner) > 1 and steps[-1] in inner:
+        document[field] = _without(document[field], steps[1:])
+    elif field in instead:
+        document[field] = instead[field]
+    else:
+        document.pop(field, None)
+
+
+def _without(part: dict[Any, Any], steps: list[Any]) -> dict[Any, Any]:
+    if len(steps) == 1:
+        return {key: value for key, value in part.items() if key != steps[0]}
+    return {**part, steps[0]: _without(part[steps[0]], steps[1:])}
 
 
 def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats: Mapping[str, str]) -> Fault:
@@ -99,7 +176,8 @@ def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats
     code = _coded(struct, path, _problem(message))
     if wanted is None:
         return Fault(f"{path}: {message[:1].lower()}{message[1:]}"[:500], code)
-    return Fault(f"{path}: expected {wanted}{_got(value)}"[:500], code)
+    hint = "; write it in quotes" if wanted == "text" and isinstance(value, bool | int | float) else ""
+    return Fault(f"{path}: expected {wanted}{_got(value)}"[:500] + hint, code)
 
 
 def _problem(message: str) -> str:

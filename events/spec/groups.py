@@ -8,6 +8,7 @@ A group's variables are part of `env` in every checked spec, so that agents of a
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Annotated
 
@@ -23,6 +24,8 @@ MOST_WHOLE = 2**53
 Setting = bool | Annotated[int, msgspec.Meta(ge=-MOST_WHOLE, le=MOST_WHOLE)] | float | str
 """A parameter's value."""
 _LONGEST = 4096
+_WHOLE = re.compile(r"[-+]?[0-9]+")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
 GroupName = Annotated[
     str,
     msgspec.Meta(
@@ -72,6 +75,23 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 def as_text(value: Setting) -> str:
     """Return a parameter's value as commands and environments have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def setting(text: str) -> Setting:
+    """Return the value of a parameter that was typed: a number, true or false only if `as_text` gives the same text back."""
+    if text in ("true", "false"):
+        return text == "true"
+    if len(text) > 40 or not _NUMBER.fullmatch(text):
+        return text
+    value = int(text) if _WHOLE.fullmatch(text) else float(text)
+    return text if _unusable(value) or as_text(value) != text else value
+
+
+def number(value: Setting) -> float | None:
+    """Return a parameter's value as a number, to sort and compare it; None if it is none."""
+    if isinstance(value, str):
+        return float(value) if len(value) <= 400 and _NUMBER.fullmatch(value) else None
+    return float(value)
 
 
 def written(group: Group | None, env: dict[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ read.  `events.spec.checking` checks it.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -45,6 +45,10 @@ BatchSize = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 """Samples in one step, over all containers."""
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
 Curve = Annotated[list[tuple[Count, Rate]], msgspec.Meta(min_length=1, max_length=1000)]
+
+SignalName = Literal["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"]
+SIGNALS: tuple[str, ...] = get_args(SignalName)
+"""Signals with which an app may be asked to stop."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
@@ -131,6 +135,32 @@ class Deadlines(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def progress_s(self) -> float | None:
         return (self.progress != "" and _seconds(self.progress)) or None
+
+
+class StopSignal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a container is asked to stop, before a resize, a hold, a drain or at its end (`agents.runtime.stopping`).  A signal
+    that no process of the container handles is replaced by SIGTERM."""
+
+    signal: Annotated[SignalName, msgspec.Meta(description="the signal that asks it to save and to end")] = "SIGTERM"
+    to: Annotated[
+        Literal["main", "group"],
+        msgspec.Meta(
+            description="main: the programs that handle the signal, without their helpers, and through shells and "
+            "launchers that do not; group: every process"
+        ),
+    ] = "main"
+    before: Annotated[
+        Duration,
+        msgspec.Meta(
+            description="how long before SIGTERM the signal comes, at most 1h; then `grace` begins; default: SIGTERM "
+            "does not follow",
+            examples=["60s"],
+        ),
+    ] = ""
+
+    @property
+    def before_s(self) -> float:
+        return _seconds(self.before) if self.before != "" else 0.0
 
 
 class BatchRange(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -245,6 +275,13 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "default: it is resized by checkpoint and restart"
         ),
     ] = ""
+    resizable: Annotated[
+        Literal["auto", "never"],
+        msgspec.Meta(
+            description="never: once started, it keeps its containers until it ends, up to its fair share (or n_min, if that "
+            "is more); auto: it is resized, and rarely while it has reported no checkpoint",
+        ),
+    ] = "auto"
     image: Annotated[
         str, msgspec.Meta(max_length=512, description="the container image; ignored on nodes that run plain processes")
     ] = ""
@@ -256,6 +293,14 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         Command,
         msgspec.Meta(description="a command to run in each container before a resize stops it; default: SIGTERM only"),
     ] = []
+    on_doubtful: Annotated[
+        Literal["resume", "fall_back"],
+        msgspec.Meta(
+            description="what follows if files of its checkpoint changed after it was last reported, as when a "
+            "container is killed while it saves: `resume` from them, or `fall_back` to the one before, if that has a "
+            "name of its own"
+        ),
+    ] = "resume"
     workdir: WorkdirField = None
     env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
     secrets: Annotated[
@@ -279,6 +324,14 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         ),
     ] = {}
     grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"
+    stop_signal: Annotated[
+        StopSignal,
+        msgspec.Meta(
+            description="how its containers are asked to stop: a signal, or a map with `signal`, `to` and `before`; "
+            "default: SIGTERM",
+            examples=[{"signal": "SIGUSR1", "before": "60s"}],
+        ),
+    ] = StopSignal()
     retries: Retries = Retries()
     deadlines: Deadlines = Deadlines()
     group: Annotated[Group | None, msgspec.Meta(description="the sweep or array that it belongs to; default: none")] = (
@@ -329,8 +382,19 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return _seconds(self.grace)
 
     @property
+    def stop_s(self) -> float:
+        """Seconds from the request to stop to SIGKILL."""
+        return self.stop_signal.before_s + self.grace_s
+
+    @property
     def max_runtime_s(self) -> float | None:
         return _seconds(self.max_runtime) if self.max_runtime != "" else None
+
+    @property
+    def builds(self) -> bool:
+        """Whether packages or commands of its own are built on each node; the path of a Python alone builds nothing on nodes
+        that run plain processes."""
+        return bool(self.requirements or self.setup or (self.python and not self.python.startswith("/")))
 
     @property
     def needs_environment(self) -> bool:
@@ -377,7 +441,7 @@ def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 _DEFAULTS = _defaults_of(AppSpec)
 PARTS: dict[str, type[msgspec.Struct]] = {
     "engine_options": EngineOptions, "retries": Retries, "deadlines": Deadlines, "batch": BatchRange, "utility": Utility,
-    "work": Work, "workdir": Workdir, "group": Group, "notify": Notify,
+    "work": Work, "workdir": Workdir, "group": Group, "notify": Notify, "stop_signal": StopSignal,
 }  # fmt: skip
 _NESTED = {name: _defaults_of(kind) for name, kind in PARTS.items()}
 
@@ -394,6 +458,10 @@ def spec_schema() -> dict[str, Any]:
     for follows in ("n_min", "n_max"):
         top["properties"][follows].pop("default")
     top["properties"]["notify"]["anyOf"].append({"type": "string", "maxLength": LONGEST_URL})
+    top["properties"]["stop_signal"]["anyOf"] = [
+        {"$ref": top["properties"]["stop_signal"].pop("$ref")},
+        {"enum": list(SIGNALS)},
+    ]
     for strict in (top, *definitions.values()):
         strict["additionalProperties"] = False
     return {

@@ -30,6 +30,7 @@ from events.spec import (
     Group,
     Retries,
     SpecError,
+    StopSignal,
     Utility,
     Work,
     Workdir,
@@ -64,6 +65,7 @@ _FOLDER = re.compile(r"[0-9a-f]{32}")
 _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
 _RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
+_STOP_SIGNAL = set(StopSignal.__struct_fields__)
 _ENGINE = set(EngineOptions.__struct_fields__)
 _UTILITY, _WORK = set(Utility.__struct_fields__), set(Work.__struct_fields__)
 _WORKDIR = set(Workdir.__struct_fields__)
@@ -73,7 +75,7 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
-    "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what",
+    "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what", "Doubted.how",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
     "SessionStarted.what", "SessionEnded.what", "PolicyChanged.weights", "Settings.weights",
@@ -106,6 +108,7 @@ _TEXTS = {
     "end_reason",
     "Submission.refused",
     "SessionStarted.command",
+    "Doubt.aside",
 }
 
 
@@ -254,13 +257,25 @@ def _harmless(spec: dict[str, Any]) -> bool:
         retries, deadlines = spec.get("retries", {}), spec.get("deadlines", {})
         utility, work = spec.get("utility") or {}, spec.get("work") or {}
         waits = [spec.get("grace", 0), *(retries.get(name, 0) for name in _PAUSES)]
-        waits += [utility.get("target", 0), work.get("mini_batch", 0), work.get("exchange", 0)]
+        stop_signal = spec.get("stop_signal")
+        stop_signal = stop_signal if isinstance(stop_signal, dict) else {}
+        waits += [
+            stop_signal.get("before") or 0,
+            utility.get("target", 0),
+            work.get("mini_batch", 0),
+            work.get("exchange", 0),
+        ]
         waits += [one for one in (*deadlines.values(), spec.get("max_runtime", "")) if one != ""]
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
         known = known and not any(isinstance(one, dict) and one.keys() - _AFTER for one in spec.get("after", ()))
-        known = known and not utility.keys() - _UTILITY and not work.keys() - _WORK
+        known = (
+            known
+            and not stop_signal.keys() - _STOP_SIGNAL
+            and not utility.keys() - _UTILITY
+            and not work.keys() - _WORK
+        )
         workdir = spec.get("workdir")
         known = known and not (isinstance(workdir, dict) and workdir.keys() - _WORKDIR)
         known = known and not (spec.get("group") or {}).keys() - set(Group.__struct_fields__)
@@ -355,7 +370,7 @@ _RULES: dict[str, Rule] = {
     "batches": _keys("app_references"), "tenant_retention_s": _keys("users"), "App.awaited_by": _list("app_references"),
     "AppAccepted.after": _list("app_references"),
     "AppRevised.after": _list("app_references"),
-    "origin_digest": _digest,
+    "origin_digest": _digest, "Doubt.files": lambda disguise, value: [WITHHELD] * len(value),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),
     "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,

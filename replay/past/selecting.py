@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events.quantities import short
+from events.spec.groups import as_text, number
 from replay import ReplayError
 
 if TYPE_CHECKING:
@@ -45,17 +46,19 @@ class Condition(msgspec.Struct, frozen=True):
     """One of `METRICS`, else a parameter of a sweep."""
     compare: str
     value: float | str
+    written: str
+    """The value as it was typed."""
 
     def holds(self, row: PastApp) -> bool:
         """Return whether it holds for an app; it does for none that has no such value."""
         value = _value(row, self.name)
         if value is None:
             return False
-        if isinstance(value, bool):
-            return _COMPARED[self.compare](str(value).lower(), str(self.value))
-        if isinstance(value, str) or isinstance(self.value, str):
-            return self.compare in ("=", "==", "!=") and _COMPARED[self.compare](str(value), str(self.value))
-        return _COMPARED[self.compare](value, self.value)
+        figure = number(value) if isinstance(value, bool | int | float | str) else None
+        if self.compare in ("=", "==", "!="):
+            same = as_text(value) == self.written or (figure is not None and figure == self.value)
+            return same != (self.compare == "!=")
+        return figure is not None and _COMPARED[self.compare](figure, self.value)
 
 
 def parse_condition(text: str) -> Condition:
@@ -74,7 +77,7 @@ def parse_condition(text: str) -> Condition:
         if name in METRICS or compare not in ("=", "==", "!="):
             text = f"{short(text)}: {short(written)} is not a number"
             raise SelectError(text, code="history.metric.no_number") from None
-    return Condition(name, compare, value)
+    return Condition(name, compare, value, written)
 
 
 def select(
@@ -113,8 +116,12 @@ def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
     rows = list(rows)
     having = [(value, row) for row in rows if (value := _value(row, field)) is not None]
     ids = {id(row) for _, row in having}
-    numbers = [one for one in having if not isinstance(one[0], str)]
-    texts = [one for one in having if isinstance(one[0], str)]
+    # Parameters keep the text that was typed; texts such as 0.10 are sorted as numbers.  Names and users are no numbers.
+    found = [
+        (None if isinstance(value, str) and hasattr(row, field) else number(value), value, row) for value, row in having
+    ]
+    numbers = [(figure, row) for figure, _, row in found if figure is not None]
+    texts = [(value, row) for figure, value, row in found if figure is None]
     ordered = [row for _, row in sorted(numbers, key=lambda one: one[0], reverse=down)]
     ordered += [row for _, row in sorted(texts, key=lambda one: one[0], reverse=down)]
     return ordered + [row for row in rows if id(row) not in ids]

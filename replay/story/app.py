@@ -118,6 +118,8 @@ class AppTeller:
         elif folded == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
             pass  # It changed nothing, and the master reports it.
         elif folded != "ignored":  # A refused request may still have been applied in part, and is part of the story.
+            if text := words.doubted(self._app, event, self._chapters):
+                self._tell(state, str(state.seq), "doubtful", text)
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, state, event)
@@ -385,6 +387,7 @@ class AppTeller:
             reason=fact.reasons.get(self.id),
             overtaken=app.generations[change.to_generation].void,
             why=change.why,
+            **({"lost_s": change.lost_s} if change.lost_s else {}),
         )
         what = kind_of(found, first=not self._sizes)
         causes = self.around.behind(state, event, fact, self.id)

@@ -67,6 +67,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it has no more."""
     why: str = ""
     """Of an app that is resized live: why it is, or is not (`events.kinds.LiveReason`)."""
+    lost_s: float = 0.0
+    """Seconds of work that it undoes, because the app has reported no checkpoint."""
     overtaken: bool = False
     """Something happened between the decision's basis and its round, so it never took effect."""
 

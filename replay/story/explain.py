@@ -181,4 +181,5 @@ def _change(decided: Decided | None, app: App) -> Change | None:
         adjustment=change.adjustment,
         containers=len(change.placement),
         generation=change.to_generation,
+        lost_s=change.lost_s,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.query.gates import gate
+from dorm.core.query.reported import doubt_shown
 from events.quantities import SECOND
 from replay.story.words import paused
 from replay.words import containers, moment, span
@@ -49,6 +50,10 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
             *_on_its_way(state, app),
         ]
     sentences += _cost(app, found)
+    doubt = doubt_shown(app)
+    if doubt is not None:
+        advice = f" ({doubt['advice']})" if doubt["advice"] else ""
+        sentences.append(f"Its checkpoint is doubtful: {doubt['text']}{advice}.")
     refusal = found.refusal
     if refusal is not None:
         what = "An update" if refusal.refused == "update" else "A later submission of this name"
@@ -187,5 +192,8 @@ def _cost(app: App, found: Explanation) -> list[str]:
     redone = f", and {lost} step{' was' if lost == 1 else 's were'} repeated" if lost else ", and no work was lost"
     if not app.step and app.checkpoint is None:
         redone = "; whether work was lost is unknown, since it reports no progress"
+    if found.last_change is not None and found.last_change.lost_s:
+        lost_s = span(found.last_change.lost_s)
+        redone = f"; it restarted from the beginning, since it had reported no checkpoint: {lost_s} of work lost"
     cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
     return [f"Its last adjustment ({containers(last['containers'])}) {total}{redone}{cut}."]

@@ -239,6 +239,8 @@ class Change(msgspec.Struct, frozen=True):
     containers: int
     """After the change."""
     generation: int
+    lost_s: float = 0.0
+    """Seconds of work that it undid, because the app had reported no checkpoint."""
 
 
 class Why(msgspec.Struct, frozen=True):

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.apps.failures import SHARED, counts_against
 from dorm.core.apps.size_requests import counts_at
 from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.query.reported import doubt_shown
 from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY
 from replay.story.policies import planned
-from replay.words import containers, moment, span
+from replay.words import begins_again, containers, moment, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dorm.core.state import App, Pause, State
-    from replay.story.chapters import AppTotals, Changed, Exit, Phases, Places, Took, Work
+    from replay.story.chapters import AppTotals, Changed, Chapter, Exit, Phases, Places, Took, Work
 
 SHOWN = 6
 """Nodes that are named at once; a chapter's fields name all."""
@@ -218,6 +219,8 @@ def changed(what: str, change: Changed) -> str:
         sized = f"{what} from {before} to {containers(after)}" if before != after else "moved"
         text = f"{sized}: {_ways(change.before, change.after)}"
     parts = [text, *([WHY[change.why]] if change.why in WHY else []), *_sakes(change)]
+    if change.lost_s:
+        parts.append(begins_again(change.lost_s))
     if change.reason is not None:
         parts.append(f"it has no more because {change.reason.text} ({change.reason.code})")
     if change.overtaken:
@@ -325,6 +328,15 @@ def stopped(one: Exit) -> str:
     """Describe how a container ended that a decision or a cancellation no longer wanted: its signal is not a failure."""
     code = "" if one.exit_code is None or not one.exit_code else f", with exit code {one.exit_code}"
     return f"slot {one.slot} on {one.node} stopped as asked{code}"
+
+
+def doubted(app: App | None, event: k.Event, told: Sequence[Chapter]) -> str:
+    """Describe why the app's checkpoint may be incomplete, as this report of a container says; "" if it says nothing new."""
+    if not isinstance(event, k.ContainerStarted | k.ContainerExited) or event.doubt is None:
+        return ""
+    shown = doubt_shown(app) if app is not None and app.id == event.app else None
+    text = f"its checkpoint is doubtful: {shown['text']}" if shown is not None else ""
+    return "" if any(one.text == text for one in told) else text
 
 
 def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:

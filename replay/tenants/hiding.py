@@ -78,7 +78,7 @@ class Hiding(Disguise):
         demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
         return AppSpec(
             name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
-            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, hold=spec.hold,
+            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, resizable=spec.resizable, hold=spec.hold,
             start_after=spec.start_after, max_runtime=spec.max_runtime,
             after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)],
             user=self._names.user(user),
@@ -134,11 +134,11 @@ class Hiding(Disguise):
 
     def _started(self, event: k.ContainerStarted) -> k.ContainerStarted:
         made: k.ContainerStarted = super().struct(event)
-        return msgspec.structs.replace(made, origin_digest="")
+        return msgspec.structs.replace(made, origin_digest="", doubt=None)
 
     def _exited(self, event: k.ContainerExited) -> k.ContainerExited:
         made: k.ContainerExited = super().struct(event)
-        return msgspec.structs.replace(made, usage=None, origin_digest="")
+        return msgspec.structs.replace(made, usage=None, origin_digest="", doubt=None)
 
     def _progressed(self, event: k.AppProgressed) -> k.AppProgressed:
         app = self.name("app_references", event.app)
@@ -166,7 +166,7 @@ class Hiding(Disguise):
 
     def _resize(self, resize: k.Resize) -> k.Resize:
         made: k.Resize = super().struct(resize)
-        return msgspec.structs.replace(made, master_port=0)
+        return msgspec.structs.replace(made, master_port=0, lost_s=0.0)
 
     def _waiting(self, waiting: k.Waiting) -> k.Waiting:
         return k.Waiting(code=waiting.code, text=WITHHELD)
@@ -217,6 +217,7 @@ class Hiding(Disguise):
             loss_is=msgspec.UNSET,
             skipped_lines=msgspec.UNSET,
             origin_digest=msgspec.UNSET,
+            doubt=msgspec.UNSET,
             samples_per_s=None,
             noise=None,
             step=0,

@@ -11,6 +11,7 @@ import msgspec
 import psutil
 
 from agents.runtime.interface import ContainerSpec, Key, Runtime, Seen
+from agents.runtime.run_dirs import RUN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -58,6 +59,11 @@ class Harness:
             for seen in await runtime.list():
                 await runtime.stop(seen.key, 0)
                 await runtime.remove(seen.key)
+
+
+def container_dir(runtime: Runtime, key: Key) -> Path:
+    """The folder of the runtime's own records."""
+    return runtime.run_dir(key).parents[len(RUN.parts) - 1]
 
 
 async def look(runtime: Runtime, key: Key) -> Seen | None:

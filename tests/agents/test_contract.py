@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from agents.contract import container_spec, rank_of
+from agents.contract import checkpoint_command, container_spec, rank_of
 from agents.desired import DesiredApp
-from agents.runtime.interface import ContainerSpec, Key
+from agents.runtime.interface import ContainerSpec, Key, Mount, Refused
 from events.kinds import Placed
 from events.spec import check_spec
+from events.spec.variables import names_for
 from tests.core.records import document
+from tests.errors import raises
 
 PLACEMENT = [
     Placed(slot=4, node="b", address="10.0.0.2", port=20009),
@@ -97,3 +100,65 @@ def test_torchrun_finds_the_variables_of_its_launcher() -> None:
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("2", "3", "0")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.1", "20042")
     assert "RANK" not in made(4).env
+
+
+def test_variables_in_its_command_and_its_env_have_their_values() -> None:
+    fields: dict[str, Any] = {
+        "command": ["train", "--rank=$DORM_RANK", "${OUT}", "$HOME", "$LR", "$KEY", "$DORM_PROGRESS"],
+        "resume": ["train", "--resume", "$DORM_CHECKPOINT_DIR"],
+        "env": {"OUT": "$DORM_CHECKPOINT_DIR/$LR", "LR": "0.1", "OMP_NUM_THREADS": "$DORM_WORLD_SIZE"},
+        "secrets": {"KEY": "wandb"},
+    }
+    spec = made(2, **fields)
+    assert spec.command == (
+        "train", "--rank=1", "/shared/app-x/$LR", "$HOME", "0.1", "/run/x/secret-wandb", "/run/x/progress.jsonl",
+    )  # fmt: skip
+    assert (spec.env["OUT"], spec.env["OMP_NUM_THREADS"]) == ("/shared/app-x/$LR", "3")
+    assert made(2, resumes=True, **fields).command == ("train", "--resume", "/shared/app-x")
+
+
+def test_an_engine_adds_words_of_its_own_and_variables() -> None:
+    spec = made(
+        1, engine="ps", n_min=3, n_max=3, engine_options={"scheduler": True}, command=["train", "$DORM_ROLE", "$@"]
+    )
+    assert spec.command[:2] == ("/bin/sh", "-c")
+    assert spec.command[4:] == ("train", "worker", "$@")
+    assert "$@" in spec.command[2]
+
+
+def test_each_container_of_an_mpi_job_has_its_own_words() -> None:
+    specs = [made(slot, engine="mpi", command=["train", "$DORM_RANK"]) for slot in (1, 2, 4)]
+    assert [json.loads(spec.files["dorm-command.json"]) for spec in specs] == [
+        ["train", str(rank)] for rank in (0, 1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"engine": "mpi"},
+        {"engine": "ps", "n_min": 3, "n_max": 3},
+        {"engine": "elastic", "volumes": {"data": "/data"}},
+        {"group": {"name": "g", "parameters": {"lr": 1}}},
+    ],
+)
+def test_the_names_that_a_spec_may_use_are_those_that_its_containers_have(fields: dict[str, Any]) -> None:
+    app = DesiredApp(check_spec(document(**fields)), generation=3, placement=PLACEMENT, master_port=1, released=True)
+    spec = container_spec(
+        "app-x", app, 1, checkpoint_dir="/c", checkpoint_mount="", run_dir="/run/x", devices=(), outputs_dir="/o",
+        mounts=tuple(Mount(name, "/d", "/d", read_only=True) for name in fields.get("volumes", ())),
+    )  # fmt: skip
+    has = {name for name in spec.env if name.startswith("DORM_")} | {"DORM_PROGRESS"}  # Which a runtime adds.
+    assert names_for(app.spec) == has
+
+
+def test_a_command_that_variables_make_too_long_is_refused() -> None:
+    with raises(Refused, "container.command.too_large"):
+        made(1, command=["train", "$A$A"], env={"A": "x" * 100_000})
+
+
+def test_the_command_for_checkpoints_reads_the_containers_variables() -> None:
+    spec = check_spec(document(checkpoint=["save", "$DORM_RANK", "$OUT", "$HOME"], env={"OUT": "$DORM_RANK"}))
+    variables = {"DORM_RANK": "2", "OUT": "2", "HOME": "/run/x", "PATH": "/bin"}
+    assert checkpoint_command(spec, variables) == ("save", "2", "2", "$HOME")

@@ -86,6 +86,13 @@ async def test_a_repeat_with_its_key_is_the_same_app(nats_server: NatsServer) ->
         assert {app["name"] for app in (await api.get("/v1/apps"))["items"]} == {"once", "other"}
 
 
+async def test_what_no_shell_reads_is_noted_in_the_answer(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
+        said = await api.send("POST", "/v1/apps", document("home", command=["train", "$HOME/data", "$DORM_RANK"]))
+        assert [note.partition(":")[0] for note in said["notes"]] == ["command[1]"]
+        assert (await api.send("POST", "/v1/apps", document("plain")))["notes"] == []
+
+
 async def test_impossible_requests_are_refused_with_their_code(nats_server: NatsServer) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a"), served(connection) as api:
         await api.send("POST", "/v1/apps", document("taken"))
@@ -98,6 +105,7 @@ async def test_impossible_requests_are_refused_with_their_code(nats_server: Nats
             ("POST", "/v1/apps", document("huge", cpu=400), 409, "spec.demand.too_large"),
             ("POST", "/v1/apps", document("taken"), 409, "spec.name.taken"),
             ("POST", "/v1/apps", {"name": "x"}, 422, "spec.command.missing"),
+            ("POST", "/v1/apps", document("x", command=["a", "$DORM_OUT"]), 422, "spec.command.unknown_variable"),
             ("POST", "/v1/apps", {"name": "x", "colour": 1}, 422, "spec.unknown_field"),
             ("PATCH", "/v1/apps/taken", {"n_min": 9}, 409, "spec.n_min.above_n_max"),
             ("PATCH", "/v1/apps/taken", {"weight": -1}, 422, "api.body.invalid"),
@@ -120,6 +128,11 @@ async def test_impossible_requests_are_refused_with_their_code(nats_server: Nats
             if status == 422:
                 assert await connection.log.end() == before
             found.append((path, problem["code"]))
+        problem = await api.send("POST", "/v1/apps", {"name": "x", "colour": 1, "n_max": 0}, 422)
+        codes = ["spec.unknown_field", "spec.command.missing", "spec.demand.missing", "spec.n_max.out_of_range"]
+        assert [one["code"] for one in problem["errors"]] == codes
+        assert (problem["code"], problem["detail"]) == (codes[0], problem["errors"][0]["detail"])
+        assert "errors" not in await api.send("POST", "/v1/apps", {"name": "x", "command": ["x"]}, 422)
         assert found == [(path, code) for _, path, _, _, code in asked]
 
 
@@ -139,6 +152,17 @@ async def test_yaml_is_taken_for_a_spec(nats_server: NatsServer) -> None:
         spec = b"name: yaml\ncommand: [work]\ndemand: {cpu: 500m}\n"
         async with api.session.post("/v1/apps", data=spec, headers=headers) as answer:
             assert answer.status == 202
+        typed = b"name: typed\ncommand: [work, 010, no]\ndemand: {cpu: 500m}\nenv: {N: 1e-4}\nlabels: {on: off}\n"
+        async with api.session.post("/v1/apps", data=typed, headers=headers) as answer:
+            assert answer.status == 202
+        sent = (await said(connection.log, AppSubmitted))[-1].spec
+        assert (sent["command"], sent["env"], sent["labels"]) == (["work", "010", "no"], {"N": "1e-4"}, {"on": "off"})
+        for data, code in (
+            (b"apiVersion: v1\nkind: Job", "spec.foreign.kubernetes"),
+            (b"n_max: 010", "file.value.ambiguous"),
+        ):
+            async with api.session.post("/v1/apps", data=data, headers=headers) as answer:
+                assert (answer.status, (await answer.json())["code"]) == (422, code)
         async with api.session.post("/v1/apps", data=b"a: [", headers=headers) as answer:
             assert (answer.status, (await answer.json())["code"]) == (422, "file.not_yaml")
         async with api.session.post("/v1/plan", data=b"{}", headers=headers) as answer:

@@ -106,6 +106,17 @@ async def test_a_bad_cluster_file(tmp_path: Path, text: str, error: str) -> None
     assert line.endswith(f" [{error}]"), line
 
 
+async def test_all_that_is_wrong_with_a_cluster_file_is_said_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("agents: 0\ncapcity: {cpu: 2}\nruntime: podman\nport: 99999\n")
+    code, out, err = await dorm(tmp_path, "up", "--config", str(file))
+    assert (code, out) == (2, "")
+    kinds = ["agents.out_of_range", "unknown_field", "runtime.not_a_choice", "port.out_of_range"]
+    for line, said, kind in zip((1, 2, 3, 4), err.splitlines(), kinds, strict=True):
+        assert said.startswith(f"error: {file}: line {line}: ")
+        assert said.endswith(f" [cluster_file.{kind}]")
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:4222", "nats://", "nats://host:port", "two words", "nats://h:99999"])
 async def test_a_malformed_address_is_refused(tmp_path: Path, url: str) -> None:
     said = await refused(tmp_path, "ps", "--url", url, code=1)

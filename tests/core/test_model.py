@@ -288,7 +288,7 @@ def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_an_agent_that_does_not_hear_that_its_lease_has_ended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate_method(monkeypatch, Desired, "_node", "self._end_all()", "pass")
-    assert caught_within(400, first=799) is not None
+    assert caught_within(400, first=1264) is not None
 
 
 @pytest.mark.slow

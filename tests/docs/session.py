@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
+import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -49,7 +50,7 @@ class Session:
         program.write_text(f'#!/bin/sh\nexec {shlex.join(DORM)} "$@"\n')
         program.chmod(0o755)
         self._more = {
-            "PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin",
+            "PATH": f"{program.parent}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
             "COLUMNS": "150",
             "LOGNAME": "you",
         }

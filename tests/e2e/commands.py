@@ -22,8 +22,10 @@ DORM = [sys.executable, "-c", "from dorm.cli.main import main; main()"]
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The tests' own environment, without settings of a cluster that may run on this machine."""
+    """The tests' own environment, as in a shell with an active virtual environment, without settings of a cluster that may
+    run on this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DORM_", "DOCKER_"))}
+    kept["PATH"] = f"{Path(sys.executable).parent}:{kept['PATH']}"
     return {**kept, "DORM_HOME": str(home), "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200", **more}
 
 

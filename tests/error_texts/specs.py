@@ -58,6 +58,11 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "start_after: 'soon' is neither a delay nor a time; write a delay such as 2h, or a time such as 2026-11-24T08:00Z or 2026-11-24T08:00+01:00",
     ),
     (
+        "spec.resizable.live",
+        spec({"elastic": "live", "resizable": "never"}),
+        "resizable: never excludes elastic: live, which lets an app be resized while it trains; leave out one of them",
+    ),
+    (
         "spec.max_runtime.zero",
         spec({"max_runtime": 0}),
         "max_runtime: 0 would end it at once; write a time such as 2h, or leave it out",
@@ -103,14 +108,14 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         "name: expected lower-case letters, digits and dashes, at most 48, got 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...",
     ),
     ("spec.name.malformed", spec({"name": "digits\n"}), "name: 'digits\\n' can't hold a line end"),
-    ("spec.name.wrong_type", spec({"name": 7}), "name: expected text, got 7"),
+    ("spec.name.wrong_type", spec({"name": 7}), "name: expected text, got 7; write it in quotes"),
     ("spec.name.wrong_type", spec({"name": None}), "name: expected text, got nothing"),
     (
         "spec.command.wrong_type",
         spec({"command": "python train.py"}),
         "command: expected a list, got 'python train.py'",
     ),
-    ("spec.command.wrong_type", spec({"command": ["a", 7]}), "command[1]: expected text, got 7"),
+    ("spec.command.wrong_type", spec({"command": ["a", 7]}), "command[1]: expected text, got 7; write it in quotes"),
     ("spec.command.malformed", spec({"command": ["a", "b\0"]}), "command[1]: can't hold a NUL character"),
     ("spec.command.not_unicode", spec({"command": ["a", "\ud800"]}), "command[1]: is not valid Unicode text"),
     (
@@ -216,7 +221,7 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("spec.weight.out_of_range", spec({"weight": -1}), "weight: expected a number of at least 0.001, got -1"),
     ("spec.weight.out_of_range", spec({"weight": inf}), "weight: expected a number of at most 1000.0, got inf"),
     ("spec.weight.wrong_type", spec({"weight": "heavy"}), "weight: expected a number, got 'heavy'"),
-    ("spec.require.wrong_type", spec({"require": 7}), "require: expected text, got 7"),
+    ("spec.require.wrong_type", spec({"require": 7}), "require: expected text, got 7; write it in quotes"),
     (
         "spec.require.out_of_range",
         spec({"require": "a" * 1025}),
@@ -326,7 +331,7 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
         spec({"image": "a" * 513}),
         "image: expected text of at most 512 characters, got 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...",
     ),
-    ("spec.env.wrong_type", spec({"env": {"PORT": 8080}}), "env.PORT: expected text, got 8080"),
+    ("spec.env.wrong_type", spec({"env": {"PORT": 8080}}), "env.PORT: expected text, got 8080; write it in quotes"),
     (
         "spec.env.malformed",
         spec({"env": {"": "x"}}),
@@ -446,6 +451,6 @@ ROWS: list[tuple[str, Callable[[], object], str]] = [
     ("spec.user.malformed", spec({"user": "a\n"}), "user: 'a\\n' can't hold a line end"),
     ("spec.labels.malformed", spec({"labels": {"": "x"}}), "labels: a label's name is empty"),
     ("spec.labels.malformed", spec({"labels": {"a": "\0"}}), "labels.a: can't hold a NUL character"),
-    ("spec.labels.wrong_type", spec({"labels": {"a": 1}}), "labels.a: expected text, got 1"),
+    ("spec.labels.wrong_type", spec({"labels": {"a": 1}}), "labels.a: expected text, got 1; write it in quotes"),
     ("spec.labels.malformed", spec({"labels": {1: "a"}}), "labels: 1 is not a name"),
 ]

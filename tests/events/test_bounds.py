@@ -32,6 +32,7 @@ QUANTITIES = {
     "Utility.target",
     "Work.mini_batch",
     "Work.exchange",
+    "StopSignal.before",
 }
 """Numbers or texts such as `2GiB`, bounded by what reads them; the fold takes no spec without (`events.spec.can_be_read`)."""
 OUTSIDE: dict[str, list[Any]] = {

@@ -176,10 +176,12 @@ YAML = [
     "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c]\ne: [*d,*d,*d]\n",
     "a: &a {b: *a}\n",
     "? [complex, key]\n: value\n--- \n...\n",
+    "name: lr\ncommand: [a, 010, 1:10, ~]\ndemand: {cpu: 1_0}\nsweep: {p: [[6, 4], 1e-5, on], q: {range: 3}}\nmode: list\n",
     "cluster: lab\nagents: 3\ncapacity: {cpu: 2, memory: 4GiB}\nruntime: process\npolicy: dorm\nparams: {theta1: 0.2}\n",
 ]
 TOML = [
     'name = "digits"\ncommand = ["python", "-m", "train"]\nn_max = 4\n[demand]\ncpu = "500m"\nmemory = "1GiB"\n',
+    'name = "lr"\ncommand = ["a", 0x10, 1979-05-27 07:32:00, 1e-4]\ndemand.cpu = 1\nsweep = [{p = 0.10}, {p = true}]\n',
     'a = 1979-05-27T07:32:00Z\nb = [[1, 2], ["x"]]\n[[c]]\nd = inf\n[c.e]\nf = 0xff\n',
 ]
 REQUIREMENTS = [

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.cli.errors import WrongUsage
+from dorm.cli.output import as_yaml
 from dorm.cli.settings import ClusterFile, policy_change
+from dorm.cli.sweeps.described import split
 from dorm.core.query.concerns import Concerns
 from dorm.core.settings import all_after
 from dorm.core.state import Settings
-from dorm.local.spec_files import parse
+from dorm.local.spec_files import SPEC, parse, parse_spec
 from dorm.policies.registry import names
 from events import positions, subjects
 from events.cloudevents import cloud_event
@@ -22,6 +25,7 @@ from events.positions import logged
 from events.quantities import capacity, duration, resource
 from events.spec import SpecError, check_spec, document_of
 from events.spec.requirements import requirement
+from events.spec.sweeps.expanding import expanded
 from replay import moments
 from replay.moments import MomentError
 from replay.simulator import SimulationError
@@ -123,7 +127,9 @@ def _checked(tree: Any) -> None:
     assert spec.grace_s >= 0
     assert spec.n_min <= spec.n_max
     assert requirement(spec.require).matches(LABELS) in (True, False)
-    assert check_spec(document_of(spec)) == spec
+    plain = document_of(spec)
+    assert check_spec(plain) == spec
+    assert check_spec(parse_spec(as_yaml(msgspec.to_builtins(plain)))) == spec, "what is printed can be submitted"
 
 
 def _files(source: Source) -> bytes:
@@ -136,12 +142,24 @@ def _files(source: Source) -> bytes:
 def _check_file(data: bytes) -> None:
     text = data[1:].decode(errors="replace")
     try:
-        tree = parse(text, toml=data[:1] == b"\1")
+        tree = parse(text, SPEC, toml=data[:1] == b"\1")
     except SpecError as error:
         one_line(error)
         return
     _checked(tree)
     _check_cluster(tree)
+    with contextlib.suppress(SpecError):
+        if isinstance(tree, dict):
+            expanded(tree, most=20)
+    _check_values(text)
+
+
+def _check_values(text: str) -> None:
+    """Read a text as `dorm sweep run --param` does, and any text in quotes."""
+    with contextlib.suppress(WrongUsage):
+        for value, quoted in split("p", text):
+            assert quoted or value == value.strip() != ""
+    assert split("p", f"""'{text.replace("'", "''")}'""") == [(text, True)]
 
 
 # --- settings -----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import nkeys
 
+from agents.outputs import believed
+from agents.outputs.folders import APPS
 from agents.progress.file import ProgressFile
 from agents.runtime.interface import Key
 from dorm.core.snapshot import dump, load, restore
@@ -41,7 +43,7 @@ from events.archive.segments import SegmentLog
 from events.chain.hash_chain import Chain
 from events.chain.seals import KeyUnusableError, SealKey, check_public, is_signed
 from events.codec import decode, document, encode
-from events.kinds import AppCheckpointed, AppProgressed, LogSealed, ProgressLinesSkipped
+from events.kinds import AppCheckpointed, AppProgressed, ContainerExited, LogSealed, ProgressLinesSkipped
 from events.log.records import LogDamaged, LogError, Record
 from events.log.snapshots import SnapshotInfo, content_of
 from events.workdir import Link, ManifestError
@@ -251,6 +253,36 @@ def _check_progress(data: bytes) -> None:
         assert isinstance(read, AppProgressed | AppCheckpointed | ProgressLinesSkipped), read
 
 
+# --- notes of checkpoints -----------------------------------------------------------------------------------------------
+
+_NOTE: dict[str, Any] = {
+    "generation": 2,
+    "files": {"step-30.pt": [9, 10**18, 0], "hf/checkpoint-30/a": [1, 10**18, 1], "step-40.pt": [3, 10**18]},
+    "judged": 2,
+    "doubt": {"files": ["step-40.pt"], "more": 1, "before": True, "aside": ".doubtful/generation-2"},
+}
+
+
+def _notes(source: Source) -> bytes:
+    return encoded(source, changed(source, _NOTE, alike=source.one_in(2)))
+
+
+def _check_note(data: bytes) -> None:
+    """Check that what an agent says because of a note is what every reader of the log accepts."""
+    root, app = _folder() / "shared", "app-abcdef"
+    (root / APPS / app).mkdir(parents=True, exist_ok=True)
+    (root / app).mkdir(exist_ok=True)
+    (root / app / "step-40.pt").write_text("torn")
+    (root / APPS / app / "believed").write_bytes(data)
+    known = believed.noted(root, app)
+    for doubt in (believed.look(root, app, 2), believed.judge(root, app, 3, fall_back=len(data) % 2 == 0)):
+        event = ContainerExited(app=app, generation=3, slot=0, node="node-1", doubt=doubt)
+        read = decode(Record(1, 1, subjects.fact(samples.CLUSTER, "ContainerExited", "node-1"), encode(event)))
+        assert isinstance(read, ContainerExited), read
+        assert read.doubt == doubt
+        assert doubt is None or known is not None
+
+
 # --- shipped folders ----------------------------------------------------------------------------------------------------
 
 _FOLDER: dict[str, Any] = {
@@ -324,5 +356,6 @@ TARGETS = [
     Target("seal", 4, _seals, _check_seal),
     Target("progress", 6, _progress, _check_progress),
     Target("program", 2, _programs, _check_program),
+    Target("note", 1, _notes, _check_note),
     Target("manifest", 2, _manifests, _check_manifest),
 ]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dorm.core.state import Node
-from dorm.local.commands import CommandRefused, Typed, check_nodes, document, free_name, made_name
+from dorm.local.commands import (
+    CommandRefused,
+    Typed,
+    check_nodes,
+    document,
+    free_name,
+    made_name,
+    shell_python,
+    with_shell_python,
+)
 from dorm.local.spec_settings import read_fields
 from events.spec import check_spec
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 URL = "nats://127.0.0.1:4222"
 
@@ -153,3 +159,74 @@ def test_volumes_and_files_with_a_command(tmp_path: Path) -> None:
     }
     check_spec({"name": "a", "command": ["true"], "demand": {"cpu": 1}, **fields})
     assert read_fields(tmp_path, lambda text: None, env={}) == {}
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of programs of a virtual environment that is active."""
+    programs = tmp_path / "my venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "python3"):
+        (programs / name).symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    return programs
+
+
+def test_the_python_of_a_shell_is_the_first_in_its_path(
+    shell: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shell_python() == str(shell / "python3")
+    assert shell_python("python") == str(shell / "python")
+    assert shell_python("python3.99") == ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shell_python() == ""
+
+
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [('exec {python} "$@"', True), ("exit 1", False), ("echo nonsense", False), ("printf '/a\\n/b\\n'", False)],
+)
+def test_a_script_that_chooses_a_python_is_asked_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, answer: bool
+) -> None:
+    shim = tmp_path / "python"
+    shim.write_text(f"#!/bin/sh\n{script.format(python=sys.executable)}\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shell_python() == (sys.executable if answer else "")
+
+
+def test_a_command_gets_the_python_of_the_shell_where_all_nodes_are_this_machine(shell: Path) -> None:
+    for words in (("python", "train.py"), ("bash", "run.sh"), ("sh", "-c", "python train.py")):
+        spec = document(typed(*words, workdir="."), "a")
+        assert Path(spec["python"]).parent == shell
+        assert spec["command"][1:] == list(words[1:])
+        check_spec(spec)
+    assert document(typed("python3", "a.py", workdir="."), "a")["command"][0] == "python3"
+    assert document(typed("bash", "a.sh", workdir="."), "a")["command"][0].endswith("/bin/bash")
+    one = Typed(words=("python3",), demand={"cpu": "1"}, workdir=".", fields={"requirements": ["einops"]})
+    assert document(one, "a")["python"] == str(shell / "python3"), "its packages are built on"
+    for other in (
+        typed(workdir=".", image="app:1"),
+        typed(workdir=".", settings=("image=app:1",)),
+        Typed(words=("python3",), demand={"cpu": "1"}, workdir=".", fields={"env": {"PATH": "/opt/bin"}}),
+    ):
+        assert "python" not in document(other, "a")
+    assert document(typed(workdir=".", settings=("python=3.12",)), "a")["python"] == "3.12"
+    assert "python" not in document(typed(workdir="."), "a", local=False)
+
+
+def test_a_spec_in_a_file_gets_it_too(shell: Path) -> None:
+    def python(nodes: list[Node], **fields: object) -> str:
+        return with_shell_python(
+            check_spec({"name": "a", "command": ["x"], "demand": {"cpu": 1}, **fields}), nodes, URL
+        ).python
+
+    here = [node("n0"), node("n1")]
+    assert python(here) == python(here, image="app:1") == str(shell / "python3")
+    assert python(here, requirements=["einops"]) == str(shell / "python3")
+    assert python([*here, node("gone", "203.0.113.7", condition="left")]) == str(shell / "python3")
+    assert python(here, python="3.12") == "3.12"
+    assert python(here, env={"PATH": "/opt/bin"}) == ""
+    for nodes in ([], [*here, node("far", "203.0.113.7")], [*here, node("docker", runtime="docker 28.1")]):
+        assert python(nodes) == ""

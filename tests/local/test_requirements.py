@@ -44,7 +44,7 @@ def test_lines_are_sent_without_comments_and_with_their_includes(tmp_path: Path)
         ("requirements_file: uv.lock", {}, "spec.requirements_file.uv_failed"),
         ("requirements: numpy", {}, "spec.requirements.wrong_type"),
         ("setup: make", {}, "spec.setup.wrong_type"),
-        ("python: 3.1", {}, "spec.python.not_quoted"),
+        ("python: 3", {}, "spec.python.malformed"),
         ("python: three", {}, "spec.python.malformed"),
     ],
 )  # fmt: skip

@@ -47,8 +47,8 @@ def test_apparent_secrets_are_left_out_with_a_note_that_does_not_show_them(tmp_p
     ("more", "files", "code"),
     [
         ("env_file: none.env", {}, "system.enoent"),
-        ("env_file: 3", {}, "spec.env_file.wrong_type"),
-        ("env_file: [3]", {}, "spec.env_file.wrong_type"),
+        ("env_file: {a: 3}", {}, "spec.env_file.wrong_type"),
+        ("env_file: [[a.env]]", {}, "spec.env_file.wrong_type"),
         ("env_file: my.env", {"my": "A=1\n=2\n"}, "spec.env_file.malformed"),
         ("env_file: my.env", {"my": "A\n"}, "spec.env_file.no_value"),
         ("env_file: my.env", {"my": "DORM_RANK=1\n"}, "spec.env.reserved"),

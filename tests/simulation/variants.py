@@ -32,7 +32,7 @@ from dorm.core.generation import Generation
 from dorm.core.parts.concerned import Concerned
 from dorm.master.master import Master
 from dorm.master.parts import PartWriter
-from events import appending, holders, identities
+from events import appending, identities
 from events.chain import rounds as signatures
 from tests.simulation.breaking import ways
 from tests.simulation.breaking.patches import Variant, code, server, together
@@ -291,10 +291,10 @@ VARIANTS: dict[str, Variant] = {
     ),
     # machines
     "any machine may take a node's name": Variant(
-        code(holders.may_hold, ("gone or not holder or holder == identity", "True"))
+        code(identities.may_hold, ("gone or not holder or holder == identity", "True"))
     ),
     "a goodbye that was delayed ends the stay of the next process": Variant(
-        code(holders.ends, ("return not joined or not left or joined == left", "return True"))
+        code(identities.ends, ("return not joined or not left or joined == left", "return True"))
     ),
     "a node's name is free once its machine is silent": Variant(ways.names_are_free_once_silent),
     "a machine that was refused a name acts under it": Variant(

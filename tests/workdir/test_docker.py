@@ -39,7 +39,7 @@ async def test_a_folder_reaches_containers_which_may_write_to_their_copies(
         code, out, err = await forked.command(words, env, b"", 120.0, project)
         assert (code, out.decode()) == (
             0,
-            f"/dorm/work {os.getuid() == 0} linear ['lib', 'made', 'train.py']\n",
+            f"/dorm/project/up/work {os.getuid() == 0} linear ['lib', 'made', 'train.py']\n",
         ), err
         assert b"shipped its folder (2 files, " in err
     assert not (project / "made").exists()

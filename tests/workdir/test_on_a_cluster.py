@@ -97,6 +97,24 @@ async def test_a_plain_user_ships_a_folder_and_its_app_starts_in_a_copy(cluster:
     assert not (project / "weights").exists()
 
 
+async def test_a_failure_names_the_missing_file_and_the_rule_that_left_it_out(cluster: Shared, project: Path) -> None:
+    (project / "train.py").write_text("open('secret.log')\n")
+    code, _, err = await dorm(
+        cluster.home, "submit", "--wait", str(project / "app.yaml"), "--name", "misses", *cluster.as_("alice")
+    )
+    assert code == 1
+    assert "misses: left out: .gitignore: 1 entry, 19 B; --show-ignored lists them" in err
+    assert "secret.log is in " in err.splitlines()[-1]
+    assert ".gitignore:1: *.log" in err.splitlines()[-1]
+    run = ("run", "--workdir", str(project), "--cpu", "500m", *cluster.as_("alice"), "--", "python3", "train.py")
+    code, _, err = await dorm(cluster.home, *run)
+    assert code == 1
+    assert ".gitignore:1: *.log" in err.splitlines()[-1]
+    code, _, err = await dorm(cluster.home, run[0], "--dry-run", "--show-ignored", *run[1:])
+    assert code == 0
+    assert "  secret.log (19 B in 1 file): .gitignore:1: *.log" in err.splitlines()
+
+
 async def test_a_plan_needs_no_shipped_folder(cluster: Shared, project: Path) -> None:
     code, out, err = await dorm(cluster.home, "plan", str(project / "app.yaml"), "-o", "json")
     assert code in (0, 3), err

@@ -10,8 +10,8 @@ from dorm.workdir import packing
 from dorm.workdir.errors import Changing, Unshippable
 from dorm.workdir.packing import Packed, Packing, content_of
 from dorm.workdir.scanning import FoundLink, scan
-from events.workdir import Limits
-from events.workdir.limits import BLOB
+from events.workdir import Limits, decode, open_blob
+from events.workdir.limits import BLOB, UNPACKED_MANIFEST
 from tests.errors import raises
 
 if TYPE_CHECKING:
@@ -78,15 +78,30 @@ def test_links_stay_within_and_special_files_are_named_and_left_out(tmp_path: Pa
         scanned = scan(root, LIMITS)
     assert [entry.path for entry in scanned.entries] == ["a/round", "a/x", "empty", "latest", "loop"]
     assert {entry.target for entry in scanned.entries if isinstance(entry, FoundLink)} == {"..", "a/x", "loop"}
-    assert scanned.left_out == ["pipe is a named pipe and is left out", "sock is a socket and is left out"]
-    (root / "out").symlink_to("/etc/passwd")
-    with raises(Unshippable, "workdir.link.leads_out") as told:
-        scan(root, LIMITS)
-    assert "out" in str(told.value)
-    (root / "out").unlink()
-    (root / "a" / "up").symlink_to("../../elsewhere")
-    with raises(Unshippable, "workdir.link.leads_out"):
-        scan(root, LIMITS)
+    assert [(one.path, one.kind, one.why) for one in scanned.left_out] == [
+        ("pipe", "special", "a named pipe"), ("sock", "special", "a socket"),
+    ]  # fmt: skip
+
+
+def test_a_link_is_relative_in_the_copy_or_left_out_if_it_leads_out(tmp_path: Path) -> None:
+    root = filled(tmp_path / "p", a__x="1", a__b__y="1")
+    (tmp_path / "data").mkdir()
+    links: dict[str, Path | str] = {
+        "absolute": root / "a" / "x", "a/b/absolute": root / "a" / "x", "gone": root / "nowhere", "itself": root,
+        "a/b/round": "../b/../x", "chain": root / "absolute",
+        "out": "/etc/passwd", "a/up": "../../elsewhere", "data": tmp_path / "data", "through": "data/../data/z",
+    }  # fmt: skip
+    for path, target in links.items():
+        (root / path).symlink_to(target)
+    (tmp_path / "alias").symlink_to(root)
+    scanned = scan(tmp_path / "alias", LIMITS)
+    assert {entry.path: entry.target for entry in scanned.entries if isinstance(entry, FoundLink)} == {
+        "absolute": "a/x", "a/b/absolute": "../x", "gone": "nowhere", "itself": ".", "a/b/round": "../x", "chain": "absolute",
+    }  # fmt: skip
+    assert [(one.path, one.kind) for one in scanned.left_out] == [
+        ("a/up", "link"), ("data", "link"), ("out", "link"), ("through", "link"),
+    ]  # fmt: skip
+    decode(open_blob(packed(root).hash, packed(root).manifest, UNPACKED_MANIFEST) or b"")  # Nodes accept them all.
 
 
 def test_a_folder_that_is_too_large_is_refused_before_it_is_read_with_its_largest_parts(tmp_path: Path) -> None:

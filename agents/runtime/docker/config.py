@@ -3,9 +3,9 @@
 Nothing from an app's spec reaches the engine raw.  Every container gets all capabilities dropped, no new privileges, the
 engine's default seccomp profile, an unprivileged user, an init process, cgroup and IPC namespaces of its own, the host's
 network (a container has its node's own address), no restart policy, and a limit for each resource, even if its spec names
-none.  It can write to its private directory, its copy of a shipped folder, its checkpoints and its outputs (mounted after
-realpath(3) and inside folders that the agent's configuration allows), volumes that the node offers for writing, /tmp and
-/dev/shm; what else it sees is read-only.  The node's configuration may relax this (`profile`).
+none.  It can write to its private directory, its copy of a shipped folder and the two folders above that, its checkpoints and
+its outputs (mounted after realpath(3) and inside folders that the agent's configuration allows), volumes that the node offers
+for writing, /tmp and /dev/shm; what else it sees is read-only.  The node's configuration may relax this (`profile`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import datetime
 import os
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -34,10 +34,14 @@ from agents.runtime.interface import (
     spec_hash,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 RUN_MOUNT: Final = "/dorm/run"
 CHECKPOINT_MOUNT: Final = "/dorm/checkpoints"
 WORK_MOUNT: Final = "/dorm/work"
-"""The container's own copy of the project folder that its app ships."""
+"""The container's own copy of the project folder that its app ships; it starts in the same one, below empty folders of its own
+(`work_mounts`)."""
 OUTPUTS_MOUNT: Final = "/dorm/outputs"
 PIDS_LIMIT: Final = 4096
 """Processes and threads of one container."""
@@ -114,10 +118,10 @@ def container_config(
     run_dir: Path,
     checkpoints: Path | None,
     outputs: Path | None = None,
-    work_dir: Path | None = None,
+    work_dirs: Sequence[Path] = (),
 ) -> Json:
-    """Return the body of POST /containers/create.  `work_dir` is used only by a spec with a shipped folder.  Raises `Refused`
-    ("spec")."""
+    """Return the body of POST /containers/create.  `work_dirs` (`RunDirs.work_dirs`) is used only by a spec with a shipped
+    folder, and has at least one.  Raises `Refused` ("spec")."""
     check_spec(spec)
     for name in spec.env:
         if name.upper().startswith("NVIDIA_"):
@@ -134,7 +138,9 @@ def container_config(
         )
     environment = {
         "HOME": RUN_MOUNT,
-        "LOGNAME": "dorm",  # the user has no entry in the image's passwd, and getpass looks here first
+        # The user has no entry in the image's passwd, and getpass looks here first.
+        "LOGNAME": "dorm",
+        "USER": "dorm",
         **spec.env,
         # A container without GPUs gets none, regardless of its image and of the engine's default runtime.
         **({} if spec.devices else {"NVIDIA_VISIBLE_DEVICES": "void"}),
@@ -149,8 +155,8 @@ def container_config(
         "User": "{}:{}".format(*host.profile.user_of(spec.tenant)),
         "Labels": labels(host, spec),
         "StopSignal": "SIGTERM",
-        **({"WorkingDir": WORK_MOUNT} if spec.workdir else {}),
-        "HostConfig": _host_config(host, spec, run_dir, checkpoints, outputs, work_dir if spec.workdir else None),
+        **({"WorkingDir": work_mounts(work_dirs)[-1]} if spec.workdir else {}),
+        "HostConfig": _host_config(host, spec, run_dir, checkpoints, outputs, work_dirs if spec.workdir else ()),
     }
 
 
@@ -160,7 +166,7 @@ def _host_config(
     run_dir: Path,
     checkpoints: Path | None,
     outputs: Path | None,
-    work_dir: Path | None,
+    work_dirs: Sequence[Path],
 ) -> Json:
     cpu, memory = spec.resources.get("cpu", 0) or DEFAULT_CPU, spec.resources.get("memory", 0) or host.profile.memory
     shared = max(_MIN_SHM, memory // 2)
@@ -192,8 +198,10 @@ def _host_config(
     }
     if checkpoints is not None:
         config["Mounts"].append(_bind(checkpoints, CHECKPOINT_MOUNT))
-    if work_dir is not None:
-        config["Mounts"].append(_bind(work_dir, WORK_MOUNT))
+    targets = work_mounts(work_dirs)
+    config["Mounts"] += map(_bind, work_dirs, targets)
+    if targets and WORK_MOUNT not in targets:
+        config["Mounts"].append(_bind(work_dirs[-1], WORK_MOUNT))
     if outputs is not None:
         config["Mounts"].append(_bind(outputs, OUTPUTS_MOUNT))
     config["Mounts"] += [_volume(mount) for mount in spec.mounts]
@@ -210,6 +218,12 @@ def _host_config(
             }
         ]
     return config
+
+
+def work_mounts(work_dirs: Sequence[Path]) -> list[str]:
+    """Return where a container sees its copy of a shipped folder, last, and the folders above that are its own.  Each is a
+    mount: nobody can rename or replace what something is mounted on, so the agent finds the copy at its path on the host."""
+    return [str(Path("/dorm", *(work.name for work in work_dirs[: at + 1]))) for at in range(len(work_dirs))]
 
 
 def _bind(source: Path, target: str) -> Json:

@@ -1,9 +1,9 @@
 """Stops containers that write more to the node's disk than they may.
 
 Engines limit the disk of a container only with few storage drivers and file systems, and never the size of a mounted
-directory.  So each container's private directory, its copy of a shipped folder and its environment are measured from
-time to time, and its own layer of the image if that is writable.  One that is over the bound is killed, with a note
-beside its directory: its end is the app's own failure.  The folder of checkpoints is not measured here, since all nodes
+directory.  So each container's private directory, its copy of a shipped folder with the folders above it and its environment
+are measured from time to time, and its own layer of the image if that is writable.  One that is over the bound is killed, with
+a note beside its directory: its end is the app's own failure.  The folder of checkpoints is not measured here, since all nodes
 share it.
 """
 
@@ -69,7 +69,7 @@ class DiskWatch:
             key = config.key_of(summary["Labels"])
             if key is None or summary["State"] != "running":
                 continue
-            folders = [self._dirs.run_dir(key), self._dirs.work_dir(key), *_environment(summary)]
+            folders = [self._dirs.run_dir(key), self._dirs.work_dirs(key)[0], *_environment(summary)]
             folders += await self._layer(summary["Id"])
             reason = await asyncio.to_thread(measured, folders, self._host().profile.disk)
             if reason:

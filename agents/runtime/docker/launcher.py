@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from agents.runtime import stopping
 from agents.runtime.docker import checkpoints, config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
@@ -21,6 +22,7 @@ from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
 
     from agents.runtime.interface import ContainerSpec
     from agents.runtime.run_dirs import RunDirs
@@ -73,12 +75,16 @@ class Launcher:
         info = await self._engine.inspect(name)
         folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
         outputs = await asyncio.to_thread(checkpoints.find, spec.outputs_dir, host.checkpoint_root)
-        work_dir = self._dirs.work_dir(spec.key)
-        wanted = config.container_config(host, spec, self._dirs.run_dir(spec.key), folder, outputs, work_dir)
+
+        def request() -> Json:
+            run_dir, work_dirs = self._dirs.run_dir(spec.key), self._dirs.work_dirs(spec.key)
+            return config.container_config(host, spec, run_dir, folder, outputs, work_dirs)
+
+        wanted = request()
         ours = info is not None and info["Config"]["Labels"] == {**info["Config"]["Labels"], **wanted["Labels"]}
         if info is not None and ours and self._is_outdated(spec.key, info, wanted, host):
             await self._discard(name, spec.key)
-            info = None
+            info, wanted = None, request()  # its folders were perhaps where an earlier release had them
         if info is None:
             await self._make_dir(spec, owner)
             try:
@@ -104,8 +110,11 @@ class Launcher:
         return bool(config.differences(wanted, info, swap_limit=host.swap_limit))
 
     async def _make_dir(self, spec: ContainerSpec, owner: tuple[int, int]) -> None:
+        def fill(new: Path) -> None:
+            (new / stopping.FILE).write_text(spec.stop)
+
         make = partial(
-            self._dirs.make, spec.key, files=spec.files, owner=owner, workdir=spec.workdir, tenant=spec.tenant
+            self._dirs.make, spec.key, fill, files=spec.files, owner=owner, workdir=spec.workdir, tenant=spec.tenant
         )
         await self._on_disk(spec.key, self._dirs.work.run(spec.tenant, make))
 

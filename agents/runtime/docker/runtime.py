@@ -29,7 +29,7 @@ import msgspec
 import structlog
 
 from agents import lease
-from agents.runtime import cgroups, listeners
+from agents.runtime import cgroups, listeners, stopping
 from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.disk import DiskWatch
@@ -73,6 +73,10 @@ _RECONNECT_S: Final = (0.1, 5.0)
 _INSPECTED_AT_ONCE: Final = 16
 _KEPT_OUTPUT: Final = 2000
 _FOUND_DEAD: Final = 255
+_ASKING_S: Final = 0.03
+"""Seconds between looks at a container that was asked to stop: a script that is held waits for them."""
+_ASKED: Final = "asked"
+"""The file in a container's folder with the processes that were asked to stop: `pid start` on each line."""
 
 
 class DockerRuntime:
@@ -321,19 +325,41 @@ class DockerRuntime:
         return self._host.owner
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """Send SIGTERM through the init process to the whole group, after `grace_s` SIGKILL."""
+        """Ask its processes, which this machine lists, to stop; after `grace_s` SIGKILL."""
         async with self._lock(key):  # not in the middle of a start
             info = await self._own(key)
         if info is None or config.seen(key, info).state != "running":
             return False
         if grace_s > 0:
-            await self._engine.kill(info["Id"], "SIGTERM")
-            if await self._engine.wait(info["Id"], grace_s):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    asking = group.create_task(self._ask(key, info["Id"], int(info["State"].get("Pid") or 0)))
+                    ended = await self._engine.wait(info["Id"], grace_s)
+                    asking.cancel()
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from failures
+            if ended:
                 return False
         await self._engine.kill(info["Id"], "SIGKILL")
         if not await self._engine.wait(info["Id"], _DIE_S):
             raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL", code="container.unkillable")
         return True
+
+    async def _ask(self, key: Key, container_id: str, init: int) -> None:
+        """Ask it to stop, and return when nothing is left to say.  The init process ends with its child, and the kernel then
+        kills all others; so it is held (SIGSTOP) until no other process is left.  If this machine does not show the processes
+        (an engine elsewhere, or an agent in a container of its own), the init process gets SIGTERM and passes it to the group
+        of its child."""
+        folder = self._dirs.container_dir(key)
+        if not await asyncio.to_thread(_is_init_of, init, container_id):
+            log.warning("the processes of a container are out of view: SIGTERM goes to all of them", key=key)
+            await self._engine.kill(container_id, "SIGTERM")
+            return
+        asked = await asyncio.to_thread(_asked_before, folder)
+        stop = await asyncio.to_thread(lambda: stopping.Stopping(_text(folder / stopping.FILE), asked))
+        clock = asyncio.get_running_loop().time
+        while await asyncio.to_thread(_ask_once, stop, folder, init, container_id, clock()):  # noqa: ASYNC110  (no event reports it)
+            await asyncio.sleep(_ASKING_S)
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command in the running container, as its user and with its environment."""
@@ -356,6 +382,11 @@ class DockerRuntime:
         if code:
             log.warning("a command in a container failed", key=key, command=command, code=code, output=output)
         return code
+
+    async def variables(self, key: Key) -> dict[str, str]:
+        """Ask the engine."""
+        given = (await self._running(key))["Config"].get("Env") or ()
+        return dict(one.partition("=")[::2] for one in given)
 
     async def runs(self, key: Key) -> bool:
         """Ask the engine."""
@@ -472,6 +503,59 @@ class DockerRuntime:
         labels = info["Config"]["Labels"] or {}
         ours = all(f"{n}={labels.get(n)}" in config.own_labels(self._host) for n in config.OWN_LABELS)
         return info if ours else None
+
+
+def _is_init_of(pid: int, container_id: str) -> bool:
+    """Return whether this machine shows the container's init process, and lets the agent signal it."""
+    try:
+        if pid <= 1 or container_id not in Path(f"/proc/{pid}/cgroup").read_text():
+            return False
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _ask_once(stop: stopping.Stopping, folder: Path, init: int, container_id: str, now: float) -> bool:
+    """Take the next step of stopping a container; return whether there may be another."""
+    if stop.waits(now, stopping.alive):
+        return True
+    if not _is_init_of(init, container_id):
+        return False
+    try:
+        start = lease.start_time(init)
+        table = stopping.look(init)
+        own = [one for one in table.values() if one.parent == init]
+        main = min(own, key=lambda one: (int(one.id[1]), one.pid)).pid if own else 0
+        living = any(one.state not in "ZX" for one in table.values())
+        signals = stop.step(now, table, main)
+    except (OSError, ValueError):
+        return False  # it has ended
+    _note_asked(folder, stop)
+    hold = [((init, start), int(signal.SIGSTOP if living else signal.SIGCONT))]
+    stopping.deliver(
+        [*hold, *signals], lambda text: log.warning("a container's process was not signalled", reason=text)
+    )
+    return living
+
+
+def _note_asked(folder: Path, stop: stopping.Stopping) -> None:
+    """Note who was asked, for the agent that comes after this one: some programs take a second SIGTERM as a reason to
+    hurry.  A full disk must not keep an app from being stopped."""
+    with contextlib.suppress(OSError):
+        (folder / _ASKED).write_text("".join(f"{pid} {start}\n" for pid, start in stop.asked))
+
+
+def _asked_before(folder: Path) -> list[tuple[int, str]]:
+    lines = [line.split() for line in _text(folder / _ASKED).splitlines()]
+    return [(int(line[0]), line[1]) for line in lines if len(line) == 2 and line[0].isdecimal()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _kill_inside(pid: int, container_id: str) -> None:

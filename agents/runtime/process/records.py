@@ -18,11 +18,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import signal
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import psutil
@@ -32,6 +33,15 @@ from agents.runtime.interface import ContainerSpec, Key, Seen, Use
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+PYTHON: Final = "DORM_PYTHON"
+"""The variable that holds the path of an app's Python, if its spec names one."""
+OF_NETWORK: Final = (
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX",
+    "PIP_TRUSTED_HOST", "PIP_CERT", "UV_CONFIG_FILE", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS", "UV_NO_INDEX", "UV_INSECURE_HOST", "TZ",
+)  # fmt: skip
+"""Variables of the agent that its processes have too."""
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of fcntl(2) on 64-bit Linux
 _SWEEP_S = 2.0
 
@@ -76,11 +86,38 @@ def read_launch(folder: Path) -> Launch:
 def environment(spec: ContainerSpec, inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     """Merge a minimal environment, the spec's, and the runtime's own.
 
-    `inherited` has the defaults (PATH, HOME, LANG, TMPDIR); `own["PATH"]` goes in front of the spec's PATH.
+    `inherited` has the defaults (PATH, HOME, LANG, TMPDIR); `own["PATH"]` goes in front of the spec's PATH.  If the spec names
+    the path of a Python, that one's programs come first, and `own["PATH"]` last.
     """
-    merged = {**inherited, **spec.env, **own}
-    merged["PATH"] = f"{own['PATH']}:{spec.env.get('PATH') or inherited['PATH']}"
+    python = spec.env.get(PYTHON, "")
+    merged = {**inherited, **(_of_python(python) if python else {}), **spec.env, **own}
+    given = spec.env.get("PATH") or inherited["PATH"]
+    merged["PATH"] = f"{os.path.dirname(python)}:{given}:{own['PATH']}" if python else f"{own['PATH']}:{given}"
     return merged
+
+
+def of_machine() -> dict[str, str]:
+    """Return defaults that programs expect on the agent's machine: its user's name, and how it reaches networks and indexes of
+    packages."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = "dorm"
+    names = (*OF_NETWORK, *(name.lower() for name in OF_NETWORK if name.endswith("_PROXY")))
+    found = {name: value for name in names if (value := os.environ.get(name))}
+    return {"USER": user, "LOGNAME": user, **found}
+
+
+def _of_python(python: str) -> dict[str, str]:
+    """Return what the activation of a virtual environment or of a conda environment sets; for any other Python, where the
+    packages of the agent's user are, because a container has another home."""
+    prefix = Path(python).parent.parent
+    if (prefix / "pyvenv.cfg").is_file():
+        return {"VIRTUAL_ENV": str(prefix)}
+    if (prefix / "conda-meta").is_dir():
+        return {"CONDA_PREFIX": str(prefix)}
+    base = Path(os.environ.get("PYTHONUSERBASE") or Path.home() / ".local")
+    return {"PYTHONUSERBASE": str(base)} if any(base.glob("lib/python3*/site-packages")) else {}
 
 
 def look(folder: Path, key: Key) -> Found | None:

@@ -9,8 +9,9 @@ finds it again with its state and exit code.  One small supervisor for each cont
 and its records (`agents.runtime.process.records`) ensure this.  The supervisors also enforce the node's lease, and no program
 outlives its supervisor.
 
-A program's PATH starts with the folder of the agent's own interpreter, so `python3` is that one, with its packages.  Do not
-run the agent under an init system that kills its whole control group with it.
+A program's PATH starts with the folder of the Python that its app names by a path (`DORM_PYTHON`), else with that of the
+agent's own interpreter, so `python3` is that one, with its packages.  Do not run the agent under an init system that kills its
+whole control group with it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet, WeakValueDictionary
@@ -30,7 +32,7 @@ import msgspec
 import structlog
 
 from agents import lease
-from agents.runtime import listeners
+from agents.runtime import listeners, stopping
 from agents.runtime.inflight import Inflight
 from agents.runtime.interface import (
     NOT_FOUND,
@@ -38,6 +40,7 @@ from agents.runtime.interface import (
     TIMED_OUT,
     Conflict,
     ContainerSpec,
+    Displaced,
     Key,
     Refused,
     Seen,
@@ -47,10 +50,10 @@ from agents.runtime.interface import (
     check_spec,
     spec_hash,
 )
-from agents.runtime.process import records, volumes
+from agents.runtime.process import records, short_paths, volumes
 from agents.runtime.process.execution import ProcessExecution, processes
 from agents.runtime.process.logs import read_log
-from agents.runtime.run_dirs import RunDirs
+from agents.runtime.run_dirs import RUN, RunDirs
 from events.requests import plain
 
 if TYPE_CHECKING:
@@ -70,6 +73,8 @@ _START_S: Final = 30.0
 _DIE_S: Final = 30.0
 """Seconds after SIGKILL that a process may remain (for example in the kernel, on a dead disk) before its state is unknown."""
 _BUSY_POLL_S: Final = 0.01
+_KEEP_S: Final = 600.0
+"""Seconds between looks at the short paths, which a program that cleans /tmp may remove."""
 
 
 class ProcessRuntime:
@@ -91,6 +96,9 @@ class ProcessRuntime:
         self._trust_apps = trust_apps
         self._served = asyncio.Lock()
         self._dirs = RunDirs(root)
+        self._short = short_paths.ShortPaths(self._dirs)
+        self._kept = 0.0
+        """When the short paths were last looked at, in the loop's time."""
         self._log_cap = log_cap
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._inflight = Inflight()
@@ -112,6 +120,10 @@ class ProcessRuntime:
     async def open(self) -> None:
         """Lock the root and watch running containers.  Raises `Conflict` if another agent has it."""
         await asyncio.to_thread(self._dirs.open)
+        await asyncio.to_thread(self._short.open)
+        self._kept = asyncio.get_running_loop().time()
+        with contextlib.suppress(RuntimeError):  # The machine has no thread left; the next agent removes them.
+            threading.Thread(target=short_paths.remove_abandoned, name="remains", daemon=True).start()
         self._open = True
         log.info("the process runtime limits nothing: use it only for apps that you trust", node=self.node)
         for found in await asyncio.to_thread(self._look_all):
@@ -124,7 +136,14 @@ class ProcessRuntime:
         await self._inflight.drain()
         for key in list(self._watched):
             self._unwatch(key)
+        await asyncio.to_thread(self._release)
         self._dirs.close()
+
+    def _release(self) -> None:
+        used = True
+        with contextlib.suppress(Displaced, OSError):
+            used = any(found.seen.state == "running" or found.supervisor for found in self._look_all())
+        self._short.close(used=used)
 
     async def list(self) -> list[Seen]:
         """Return all containers below the root, sorted by key, and those whose folder was removed and that have not ended
@@ -144,12 +163,14 @@ class ProcessRuntime:
         """Start it unless it was started before.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
         await self._check_tenant(spec)
+        await self._check_python(spec)
         return await self._inflight.run(self._ensure(spec, files or {}))
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Make its folder.  Raises `Refused`, `Conflict` or `Unavailable`."""
         check_spec(spec)
         await self._check_tenant(spec)
+        await self._check_python(spec)
         await self._inflight.run(self._create(spec, spec_hash(spec)))
 
     async def _check_tenant(self, spec: ContainerSpec) -> None:
@@ -171,6 +192,17 @@ class ProcessRuntime:
                 f"node {self.node} runs plain processes, which can read each other's files, and serves {served} only: use "
                 f"Docker there, or trust all apps with --trust-apps{instead}",
                 code="container.tenant.not_served",
+            )
+
+    async def _check_python(self, spec: ContainerSpec) -> None:
+        """Raises `Refused` if the app names a Python that this machine does not have."""
+        python = spec.env.get(records.PYTHON, "")
+        if python and not await asyncio.to_thread(os.access, python, os.X_OK):
+            raise Refused(
+                "command",
+                f"node {self.node} has no Python at {python}: name another one in `python`, such as '3.12' (`dorm nodes -o "
+                "wide`), or leave it out for the node's own",
+                code="container.python.not_found",
             )
 
     async def _create(self, spec: ContainerSpec, wanted: str) -> None:
@@ -201,7 +233,7 @@ class ProcessRuntime:
                 if found.seen.spec_hash != wanted:
                     raise Conflict(f"{key} exists with another spec", code="container.name.taken")
                 if found.seen.error:
-                    await asyncio.to_thread(self._dirs.remove, key)
+                    await asyncio.to_thread(self._delete, key)
                     raise Refused("command", found.seen.error, code="container.command.not_found")
                 if found.seen.state != "created":
                     self._watch(found)
@@ -217,6 +249,9 @@ class ProcessRuntime:
                         f"the checkpoint directory {spec.checkpoint_dir} is not there",
                         code="container.checkpoints.not_found",
                     )
+                elif not await asyncio.to_thread(self._short.works, self._dirs.container_dir(key)):
+                    await asyncio.to_thread(self._delete, key)
+                    raise Unavailable(f"{key} has no short path: it is made again", code="container.removed")
                 else:
                     await self._dirs.put_files(key, files)
                     await self._dirs.check_lease()
@@ -224,10 +259,18 @@ class ProcessRuntime:
 
     def _prepare(self, spec: ContainerSpec, wanted: str) -> None:
         folder = self._dirs.container_dir(spec.key)
-        run = self._dirs.run_dir(spec.key)
+        if folder.is_dir():
+            return
+        run, short, made = self._dirs.run_dir(spec.key), self._short.make(folder), False
         variables = records.environment(
             spec,
-            {"PATH": _DEFAULT_PATH, "HOME": str(run), "LANG": "C.UTF-8", "TMPDIR": str(folder / "tmp")},
+            {
+                **records.of_machine(),
+                "PATH": _DEFAULT_PATH,
+                "HOME": str(short / RUN),
+                "LANG": "C.UTF-8",
+                "TMPDIR": str(short / "tmp"),
+            },
             {
                 "PATH": str(Path(sys.executable).parent),
                 "DORM_PROGRESS": str(run / PROGRESS_FILE),
@@ -238,11 +281,22 @@ class ProcessRuntime:
 
         def fill(new: Path) -> None:
             (new / "tmp").mkdir(mode=0o700)
+            (new / stopping.FILE).write_text(spec.stop)
+            short_paths.note(new, short)
             records.write_launch(new, records.Launch(str(begins), spec.command, variables), self._log_cap, wanted)
             volumes.put(new, spec.mounts, mounting=volumes.may_mount())
 
-        begins = self._dirs.work_dir(spec.key) if spec.workdir else run
-        self._dirs.make(spec.key, fill, files=spec.files, workdir=spec.workdir, tenant=spec.tenant)
+        begins = self._dirs.work_dirs(spec.key)[-1] if spec.workdir else run
+        try:
+            made = self._dirs.make(spec.key, fill, files=spec.files, workdir=spec.workdir, tenant=spec.tenant)
+        finally:
+            if not made:
+                self._short.remove(short)
+
+    def _delete(self, key: Key) -> None:
+        short = short_paths.recorded(self._dirs.container_dir(key))
+        self._dirs.remove(key)
+        self._short.remove(short)
 
     def _supervise(self, key: Key) -> None:
         """Start a supervisor; return when it has started the program, has left it to another one, or has found that the lease
@@ -274,6 +328,9 @@ class ProcessRuntime:
         """Extend the lease.  The supervisors enforce it: each reads the record about once a second."""
         # Computed before any wait, so that an agent that is paused in between extends nothing late.
         await self._dirs.extend_lease(lease.after(seconds))
+        if (now := asyncio.get_running_loop().time()) > self._kept + _KEEP_S:
+            self._kept = now
+            self._inflight.start(asyncio.to_thread(self._short.keep))
 
     async def lease_left(self) -> float | None:
         """Read the lease from the record in the root."""
@@ -284,7 +341,7 @@ class ProcessRuntime:
         return await asyncio.to_thread(self._dirs.identity)
 
     async def stop(self, key: Key, grace_s: float) -> bool:
-        """Send SIGTERM to its process group, after `grace_s` SIGKILL to everything that it started."""
+        """Let its supervisor ask it, after `grace_s` SIGKILL to everything that it started."""
         loop = asyncio.get_running_loop()
         async with self._lock(key):  # not in the middle of a start
             found = await asyncio.to_thread(self._look, key)
@@ -336,6 +393,13 @@ class ProcessRuntime:
         code = process.returncode or 0
         return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
 
+    async def variables(self, key: Key) -> dict[str, str]:
+        """Read its records."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is None or found.seen.state != "running":
+            raise KeyError(key)
+        return (await asyncio.to_thread(records.read_launch, self._dirs.container_dir(key))).environment
+
     async def runs(self, key: Key) -> bool:
         """Read its records."""
         found = await asyncio.to_thread(self._look, key)
@@ -374,7 +438,7 @@ class ProcessRuntime:
                 raise Conflict(f"{key} still runs: stop it first", code="container.running")
             self._unwatch(key)
             self._executions.pop(key, None)
-            await asyncio.to_thread(self._dirs.remove, key)
+            await asyncio.to_thread(self._delete, key)
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
         """Yield its log, as written."""

@@ -11,6 +11,7 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
     lock     a POSIX lock held from before the start until the end: while it is held the supervisor is alive; it shows its pid
     started  `pid starttime boot_id utc_ns` of the program, whole or absent (written aside, then renamed)
     refused  why the program could not be executed
+    stop     how the program is asked to stop (`agents.runtime.stopping`)
     exited   `code utc_ns`, written when nothing of the container runs any more; `code utc_ns lease` if it was killed
              because the node's lease had expired
     log      stdout and stderr together; beyond the cap it moves to log.1 and starts again
@@ -30,9 +31,10 @@ confirmed it.  If the supervisor dies first, the pipe's end of file makes the ch
 `started` belongs to a program that never ran and may be tried again.  (A power cut may lose the record, but then the
 program is gone too.)
 
-Signals to the supervisor: SIGTERM, SIGINT and SIGHUP are forwarded to the program's process group as SIGTERM; SIGUSR1 kills
-everything.  When the program ends, its leftovers are killed, as at the end of a Docker container: the supervisor is the
-subreaper (prctl(2)), so even a child in its own session is reparented to it.
+Signals to the supervisor: at the first SIGTERM, SIGINT or SIGHUP it asks the program to stop (`agents.runtime.stopping`), and
+from then on the container ends with its last process; SIGUSR1 kills everything.  When the program ends without having been
+asked, its leftovers are killed, as at the end of a Docker container: the supervisor is the subreaper (prctl(2)), so even a
+child in its own session is reparented to it.
 """
 
 import ctypes
@@ -47,6 +49,7 @@ if not __package__:  # run as a script: our package is next to it, after the sta
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
 from agents import lease
+from agents.runtime import stopping
 from agents.runtime.process.times import Times
 
 TYPE_CHECKING = False  # typing itself would cost a third of the start
@@ -61,8 +64,12 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4,
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
+MOST_COUNTED = 64
+"""How many times its cap a log may have so that its lines are counted."""
 LOOK_S = 1.0
 """Seconds between looks at the log's size and at the lease."""
+STOPPING_S = 0.02
+"""Seconds between looks at a program that was asked to stop: a script that is held waits for them."""
 
 
 def write_record(name: str, text: str) -> None:
@@ -199,15 +206,23 @@ def look_at_log(times: Times, cap: "int | None" = None) -> None:
             size = os.fstat(log.fileno()).st_size
             times.note(size)
             if cap is not None and size > cap:
-                times.moved(size, kept=move_aside(log, size, cap))
+                kept, size, end, *breaks = move_aside(log, size, cap)
+                times.note(size)
+                times.moved(end, *breaks, kept=kept)
     except OSError:
         pass
 
 
-def move_aside(log: "BufferedRandom", size: int, cap: int) -> bool:
-    """Move the last `cap` bytes of the log aside; return whether they were kept.  The program holds the file open for
-    appending, so it is copied and emptied in place; output written in between is lost.  If the disk has no room for the copy,
-    the log is emptied anyway."""
+def move_aside(log: "BufferedRandom", size: int, cap: int) -> "tuple[bool, int, int, int | None, int | None]":
+    """Move the last `cap` bytes of the log aside.  Return whether they were kept, up to which size, the size at which the log
+    was emptied, and how many line breaks it had up to each of the two, None if nobody counted.  The program holds the file
+    open for appending, so it is copied and emptied in place; output written in between is lost, but counted up to the last
+    moment.  If the disk has no room for the copy, the log is emptied anyway."""
+    counted, breaks, counts = 0, 0, size <= MOST_COUNTED * cap
+    if counts:
+        breaks, counted = count_breaks(log, 0, size - cap), size - cap
+        size = os.fstat(log.fileno()).st_size  # Counting took a while.
+        breaks += count_breaks(log, counted, size - cap)
     log.seek(size - cap)
     left, kept = cap, True  # no more, however fast the program keeps writing
     try:
@@ -215,14 +230,34 @@ def move_aside(log: "BufferedRandom", size: int, cap: int) -> bool:
             while part := log.read(min(left, 1 << 20)):
                 old.write(part)
                 left -= len(part)
-        os.rename("log.1.new", "log.1")
+                breaks += part.count(b"\n")
     except OSError as failure:
-        kept = False
-        if os.path.exists("log.1.new"):
-            os.unlink("log.1.new")
+        kept, counts = False, False
         say(f"the log could not be moved aside: {failure}")
+    # From here to the end of `Times.moved`, readers see that log.1 is newer than times.1, and wait.
+    if kept:
+        os.rename("log.1.new", "log.1")
+    elif os.path.exists("log.1.new"):
+        os.unlink("log.1.new")
+    end, lost = size, 0
+    for _ in range(MOST_COUNTED):  # Counting is faster than writing, so little is left.
+        now = os.fstat(log.fileno()).st_size
+        if not counts or now == end:
+            break
+        lost += count_breaks(log, end, now)
+        end = now
     os.ftruncate(log.fileno(), 0)
-    return kept
+    return kept, size, end, breaks if counts else None, breaks + lost if counts else None
+
+
+def count_breaks(log: "BufferedRandom", begin: int, end: int) -> int:
+    """Return how many line breaks a part of the log has."""
+    log.seek(begin)
+    left, breaks = end - begin, 0
+    while part := log.read(min(left, 1 << 20)):
+        left -= len(part)
+        breaks += part.count(b"\n")
+    return breaks
 
 
 def children() -> list[int]:
@@ -253,28 +288,48 @@ def reap(block: bool) -> "tuple[int, int] | None":
 
 
 def watch(pid: int, times: Times, cap: int) -> "tuple[int, bool]":
-    """Serve signals until the program has ended; return its exit code, and whether the expired lease killed it.  The group is
-    only signalled while the program is not reaped, so its number cannot have passed to another."""
+    """Serve signals until the program has ended, or if it was asked to stop, until everything has that it started.  Return the
+    program's exit code, and whether the expired lease killed it.  The group is only signalled while the program is not
+    reaped, so its number cannot have passed to another."""
     over, deadline = False, lease.until(LEASE, None)
+    code: int | None = None
+    asking: stopping.Stopping | None = None
+    looked_at = 0.0
     while True:
-        received = signal.sigtimedwait(WATCHED, LOOK_S)
-        if received is None or received.si_signo == signal.SIGCHLD:
-            while (ended := reap(block=False)) is not None:
-                if ended[0] == pid:
-                    return ended[1], over and ended[1] == 128 + signal.SIGKILL
-                if ended[0] == 0:
-                    return 255, False
+        received = signal.sigtimedwait(WATCHED, LOOK_S if asking is None else STOPPING_S)
+        while (ended := reap(block=False)) is not None:
+            if ended[0] == pid:
+                code = ended[1]
+                if asking is None:
+                    return code, over and code == 128 + signal.SIGKILL
+            if ended[0] == 0:
+                return 255 if code is None else code, over and code == 128 + signal.SIGKILL
+        kill = received is not None and received.si_signo == signal.SIGUSR1
+        if received is not None and received.si_signo not in (signal.SIGCHLD, signal.SIGUSR1) and asking is None:
+            asking = stopping.Stopping(read_request())
+        if (now := time.monotonic()) >= looked_at + LOOK_S or (received is not None and asking is None):
+            looked_at = now
             look_at_log(times, cap)
-        elif received.si_signo == signal.SIGUSR1:
+            deadline = lease.until(LEASE, deadline)
+            over = over or (deadline is not None and deadline <= lease.now_ns())
+            kill = kill or over or removed()
+        if kill and code is not None:
+            return code, over  # the caller kills the rest
+        if kill:
             signalled(os.killpg, pid, signal.SIGKILL)
-        else:
-            signalled(os.killpg, pid, signal.SIGTERM)
-        deadline = lease.until(LEASE, deadline)
-        if deadline is not None and deadline <= lease.now_ns():
-            over = True
-            signalled(os.killpg, pid, signal.SIGKILL)
-        elif removed():
-            signalled(os.killpg, pid, signal.SIGKILL)
+            signalled(os.kill, pid, signal.SIGKILL)  # it may have left its group
+            asking = None  # what does not belong to the group is killed once the program has gone
+        elif asking is not None and not asking.waits(now, stopping.alive):
+            stopping.deliver(asking.step(now, stopping.look(os.getpid()), pid), say)
+
+
+def read_request() -> str:
+    """Return how the program is asked to stop."""
+    try:
+        with open(stopping.FILE) as file:
+            return file.read()
+    except (OSError, ValueError):
+        return stopping.DEFAULT
 
 
 def removed() -> bool:

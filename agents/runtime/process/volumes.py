@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from agents.runtime.run_dirs import RUN
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -35,7 +37,7 @@ def put(new: Path, mounts: Sequence[Mount], *, mounting: bool) -> None:
     """Make the places of the volumes in a container's folder that is being filled.  Raises OSError."""
     if not mounts:
         return
-    folder = new / "run" / "volumes"
+    folder = new / RUN / "volumes"
     folder.mkdir(mode=0o700)
     for mount in mounts:
         if mounting:

@@ -226,12 +226,13 @@ async def app_progress(call: Call[ProgressQuery, None]) -> Answer:
 
 async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
     """What one container of the latest generation wrote, from its node's agent.  As text, or, with `Accept:
-    text/event-stream`, as events `line`."""
+    text/event-stream`, as events `line`, and `missed` where lines are missing because they were not read in time."""
     services, query, request = call.services, call.query, call.request
     limits = services.options.limits
-    async with aclosing(_asked(call)) as source:
+    missed: list[dict[str, int | None]] = []
+    async with aclosing(_asked(call, missed)) as source:
         # The first piece, or the refusal, comes before the answer's head.
-        output = _Output(source, request)
+        output = _Output(source, request, missed)
         first = await output.next(None if query.follow else limits.answer_s)
         if wanted(request):
 
@@ -252,8 +253,9 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
             return response
 
 
-async def _asked(call: Call[LogsQuery, None]) -> AsyncGenerator[bytes, None]:
-    """Yield what the container wrote: as it is, or whole lines with their times."""
+async def _asked(call: Call[LogsQuery, None], missed: list[dict[str, int | None]]) -> AsyncGenerator[bytes, None]:
+    """Yield what the container wrote: as it is, or whole lines with their times.  What is missing before a piece is added to
+    `missed` first."""
     query, client = call.query, call.services.requester(call.user)
     since = None
     if query.since is not None:
@@ -261,12 +263,18 @@ async def _asked(call: Call[LogsQuery, None]) -> AsyncGenerator[bytes, None]:
         since = await clock_of(call.services.follower.log, moment)
     ran = await client.output.generation(await client.app(call.path("app")))
     slot = ran.slot(slot=query.slot)
+
+    def note(lines: int | None, size: int) -> None:
+        missed.append({"lines": lines, "bytes": size})
+
     if not query.timestamps:
-        async for piece in client.output.read_slot(ran, slot, follow=query.follow, tail=query.tail, since=since):
+        async for piece in client.output.read_slot(
+            ran, slot, follow=query.follow, tail=query.tail, since=since, missed=note
+        ):
             yield piece
         return
     async for line in timed_lines(
-        client.output.read_timed(ran, slot, follow=query.follow, tail=query.tail, since=since)
+        client.output.read_timed(ran, slot, follow=query.follow, tail=query.tail, since=since, missed=note)
     ):
         yield stamp(line.time or 0).encode() + b" " + line.text + b"\n"
 
@@ -274,9 +282,16 @@ async def _asked(call: Call[LogsQuery, None]) -> AsyncGenerator[bytes, None]:
 class _Output:
     """Pieces of a container's output, for a client that may go away while nothing is written."""
 
-    def __init__(self, source: AsyncIterator[bytes], request: web.Request) -> None:
+    def __init__(self, source: AsyncIterator[bytes], request: web.Request, missed: list[dict[str, int | None]]) -> None:
         self._source = source
         self._request = request
+        self._missed = missed
+
+    def missed(self) -> list[bytes]:
+        """Return an event for each part that is missing before the last piece."""
+        frames = [frame("", "missed", msgspec.json.encode(one)) for one in self._missed]
+        self._missed.clear()
+        return frames
 
     async def next(
         self, timeout: float | None = None, beat: Callable[[], Awaitable[None]] | None = None
@@ -307,7 +322,7 @@ async def _lines(stream: Stream, output: _Output, first: bytes | None) -> None:
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > _LINE:
             lines, rest = [*lines, rest], b""
-        await stream.write([_line(line) for line in lines])
+        await stream.write([*output.missed(), *(_line(line) for line in lines)])
         piece = await output.next(beat=beat)
     await stream.write([*([_line(rest)] if rest else []), frame("", "end", b"{}")])
 
@@ -320,7 +335,7 @@ async def _timed_lines(stream: Stream, output: _Output, first: bytes | None) -> 
     while piece is not None:
         time, text = piece[:STAMP].decode().rstrip(), piece[STAMP + 1 : -1].decode(errors="replace")
         said = {"text": text, "time": None if time == "-" else time}
-        await stream.write([frame("", "line", msgspec.json.encode(said))])
+        await stream.write([*output.missed(), frame("", "line", msgspec.json.encode(said))])
         piece = await output.next(beat=beat)
     await stream.write([frame("", "end", b"{}")])
 

@@ -22,6 +22,7 @@ from events.cloudevents import rfc3339
 from events.limits import LONGEST_NAME
 from events.spec import check_spec
 from events.spec.groups import Setting
+from events.spec.variables import findings
 from replay.moments import AtSequence
 from replay.travel.reported import reported_at
 
@@ -96,6 +97,9 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     epoch: int | None
     checkpoint: int | None
     """The step of the last checkpoint."""
+    doubt: dict[str, Any] | None
+    """Why that checkpoint may be incomplete: `files` that changed after it was reported, `text` and `advice`; null if
+    nothing says so."""
     skipped_lines: dict[str, Any] | None
     """What of its progress file could not be used: how many lines, with the first as an example."""
     lost_steps: int
@@ -150,6 +154,8 @@ class Submitted(Stored, frozen=True, kw_only=True):
     """The id of the submission; a repeat with it is the same app."""
     answered: bool
     """Whether a master has accepted it; if not, one will answer once it runs."""
+    notes: tuple[str, ...] = ()
+    """What its author should look at, such as `$HOME` in a command, which no shell reads."""
 
 
 class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -275,7 +281,7 @@ async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
     """The spec as JSON or YAML.  It waits for the master's answer for a while; a refusal is a problem with its code."""
     key = idempotency_key(call)
     document = call.body
-    checked = await asyncio.to_thread(check_spec, document)
+    checked = await asyncio.to_thread(check_spec, document, every=True)
     async with requester(call) as client:
         id = await client.submission_id(key)
         answered = True
@@ -292,6 +298,7 @@ async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
                 user=user,
                 idempotency_key=id,
                 answered=answered,
+                notes=tuple(one.text for one in findings(checked)),
             ),
             client,
         )

@@ -126,4 +126,6 @@ def _scenario(*, crashes: bool) -> Scenario:
 
 
 def _spec(name: str, **fields: object) -> AppSpec:
-    return check_spec({"name": name, "command": ["train"], "demand": {"cpu": 1}, **fields})
+    return check_spec(
+        {"name": name, "command": ["train"], "resume": ["train", "--resume"], "demand": {"cpu": 1}, **fields}
+    )

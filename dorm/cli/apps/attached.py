@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from dorm.cli.apps.lines import MOST_FOLLOWED, Printer
+from dorm.cli.apps.lines import MOST_FOLLOWED, Printer, report_missed
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
@@ -20,10 +21,12 @@ from dorm.client.output import lines
 from dorm.core.query.gates import reason_of
 from dorm.local.hints import hint_for
 from events.errors import DormError
-from events.kinds import ContainerExited
+from events.kinds import ContainerExited, Resized, Round
+from replay.words import begins_again, containers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
+    from pathlib import Path
 
     from dorm.cli.signals import Stops
     from dorm.client.client import Client
@@ -34,15 +37,21 @@ if TYPE_CHECKING:
 
 _QUIET_S = 5.0
 """After the end of an app: how long its last output may pause before it is taken for complete."""
+_LAST = 8192
+"""Bytes of the end of the output, which may say which file is missing."""
 _NAMED_PHASES = ("waiting", "retrying", "running")
 
 
 class Attached:
     """One app as a terminal follows it.  Output goes to stdout, everything else to stderr."""
 
-    def __init__(self, connected: Client, app: App) -> None:
+    def __init__(self, connected: Client, app: App, folder: Path) -> None:
+        """`folder`: what was shipped for the app, if anything was."""
         self._client = connected
         self.app = app
+        self.folder = folder
+        self.last_output = b""
+        """The end of what its containers wrote."""
         self.exit_code = 0
         """Of the first container of its generation that failed by itself; 0 while none has."""
         self._failed_in = 0
@@ -51,6 +60,7 @@ class Attached:
         self._flows.set()
         self._printed = 0
         self._told = ""
+        self._hinted = False
         self._resumed = 0, ""
         """A generation, and where it continues from; it may save more checkpoints later."""
 
@@ -85,6 +95,7 @@ class Attached:
                 continue
             self.app = app
             self._note_exits(events)
+            self._tell_lost(events)
             self._tell()
             self._changed.set()
             if app.ended:
@@ -96,6 +107,24 @@ class Attached:
                 if event.generation != self._failed_in:
                     self._failed_in, self.exit_code = event.generation, 0
                 self.exit_code = self.exit_code or event.exit_code or 0
+
+    def _tell_lost(self, events: Sequence[Event]) -> None:
+        """Say which work a decision undoes, and once what its user can do about that."""
+        decided = (fact for event in events if isinstance(event, Round) for fact in event.events)
+        changes = (change for fact in decided if isinstance(fact, Resized) for change in fact.changes)
+        for change in changes:
+            if change.app != self.app.id or not change.lost_s:
+                continue
+            to = containers(len(change.placement)) if change.placement else "no containers"
+            said = [f"{self.app.name}: resized to {to}; it {begins_again(change.lost_s)}"]
+            if not self._hinted:
+                self._hinted = True
+                said.append(
+                    "hint: report each checkpoint in DORM_PROGRESS, or forbid resizes "
+                    f"(`dorm edit {self.app.name} --set resizable=never`)"
+                )
+            for line in said:
+                progress_console.print(Text(line))
 
     def _tell(self) -> None:
         """Say what changed about the app's place, in one line."""
@@ -191,7 +220,7 @@ class Attached:
             ran = await self._client.output.generation(self.app, number)
             chunks = self._chunks(ran, ran.slot(slot=slot))
             if printer is not None:
-                await printer.print(lines(chunks), rank)
+                await printer.print(lines(chunks, bars=True), rank)
                 return
             async for chunk in chunks:
                 sys.stdout.buffer.write(chunk)
@@ -201,9 +230,11 @@ class Attached:
             progress_console.print(Text(f"{who}: its output can't be followed: {error}"))
 
     async def _chunks(self, ran: Ran, slot: int) -> AsyncIterator[bytes]:
-        async for chunk in self._client.output.read_slot(ran, slot, follow=True, tail=None):
+        missed = partial(report_missed, ran.named(slot))
+        async for chunk in self._client.output.read_slot(ran, slot, follow=True, tail=None, missed=missed):
             await self._flows.wait()
             self._printed += len(chunk)
+            self.last_output = (self.last_output + chunk)[-_LAST:]
             yield chunk
 
     @contextlib.contextmanager
@@ -229,10 +260,10 @@ def _wrote(container: Container) -> bool:
     return bool(container.started_at) or container.state == "running" or container.exit_code is not None
 
 
-async def attend(connected: Client, app: App, signals: Stops) -> int:
-    """Follow an app until it ends or its user leaves it; return the exit code of the command.  Raises Fail for an app that
-    did not complete."""
-    attached = Attached(connected, app)
+async def attend(connected: Client, app: App, signals: Stops, folder: Path) -> int:
+    """Follow an app until it ends or its user leaves it; return the exit code of the command.  `folder`: what was shipped for
+    it, if anything was.  Raises Fail for an app that did not complete."""
+    attached = Attached(connected, app, folder)
     following = asyncio.create_task(attached.follow())
     try:
         while not await _ends_before(following, signals.first):
@@ -245,7 +276,7 @@ async def attend(connected: Client, app: App, signals: Stops) -> int:
             signals.first.clear()
             signals.second.clear()
             progress_console.print(Text(f"{app.name}: followed on"))
-        return _outcome(attached)
+        return await _outcome(attached)
     except BrokenPipeError:
         progress_console.print(
             Text(f"{app.name} keeps running, but its output is not read; `dorm cancel {app.name}` ends it")
@@ -315,13 +346,16 @@ async def _cancel(connected: Client, attached: Attached, following: asyncio.Task
     signals.second.clear()
     if not await _ends_before(following, signals.first):
         return INTERRUPTED
-    return INTERRUPTED if attached.app.ended == "cancelled" else _outcome(attached)
+    return INTERRUPTED if attached.app.ended == "cancelled" else await _outcome(attached)
 
 
-def _outcome(attached: Attached) -> int:
+async def _outcome(attached: Attached) -> int:
+    from dorm.cli.project.shipping import missing_in
+
     app = attached.app
     if app.ended == "completed":
         return DONE
     reason = f": {app.end_reason}" if app.end_reason else ""
-    hint = f"; {found}" if (found := hint_for(app)) else ""
+    found = await missing_in(app, attached.folder, attached.last_output.decode(errors="replace")) or hint_for(app)
+    hint = f"; {found}" if found else ""
     raise Fail(f"{app.name} {app.ended}{reason}{hint}", attached.exit_code or FAILED, code=f"app.{app.ended}")

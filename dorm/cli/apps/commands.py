@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
 from pathlib import Path
@@ -11,11 +12,13 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps import PANEL as PANEL
-from dorm.cli.connect import AppName, ClusterName, Url, User, client
+from dorm.cli.authoring.fields import ShowIgnored, tell_findings
+from dorm.cli.connect import AppName, ClusterName, Url, User, client, target
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
-from dorm.cli.swept.lines import SweepArgument
+from dorm.cli.swept.lines import NamesArgument
 from dorm.cli.tables import show_apps, show_pause
+from dorm.cli.terminal import in_shell, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +55,7 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the spec, print what would be sent, and stop.")
     ] = False,
+    show_ignored: ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -68,7 +72,7 @@ def submit(
 
       dorm submit app.yaml --name second --wait
 
-      dorm submit app.yaml --dry-run
+      dorm submit app.yaml --dry-run --show-ignored
 
       dorm submit app.yaml --hold && dorm release app
 
@@ -79,8 +83,9 @@ def submit(
     if len(specs) > 1 and (name is not None or id is not None):
         raise WrongUsage("--name and --id are for one spec; submit one file at a time", code="usage.conflict")
     from dorm.cli.apps.waiting import reporting_missing_master
-    from dorm.cli.project.shipping import with_workdir
+    from dorm.cli.project.shipping import show_left_out, with_workdir
     from dorm.core.query.views import app_row
+    from dorm.local.commands import with_shell_python
     from dorm.local.spec_files import load_spec
     from events.spec import document_of
     from events.spec.gates import in_order
@@ -90,21 +95,28 @@ def submit(
     files = [(checked[index], specs[index]) for index in in_order(checked)]
     for one, file in files:
         _hint(one, file)
+        tell_findings(one)
     if dry_run:
+        for one, file in files if show_ignored else ():
+            show_left_out(one, file.absolute().parent)
         documents = [document_of(one) for one, _ in files]
         kind = Format.json if output is Format.json else Format.yaml
+        for one, _ in files if kind is Format.yaml else ():
+            say(f"# {one.name} runs: {in_shell(one.command)}")
         show_document(documents[0] if len(documents) == 1 else documents, kind)
         return
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            apps = []
+            apps, nodes = [], (await connected.state()).nodes.values()
             for one, file in files:
-                app = await _submit(connected, await with_workdir(connected, one, file.absolute().parent), file, id)
-                apps.append(app)
+                spec = await asyncio.to_thread(with_shell_python, one, nodes, target(url, cluster).url)
+                spec = await with_workdir(connected, spec, file.absolute().parent, show_ignored=show_ignored)
+                app = await _submit(connected, spec, file, id)
+                apps.append((app, _folder_of(one, file)))
                 if output not in (Format.json, Format.yaml) and not wait:
                     console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
-            rows = [app_row(app, time.time_ns()) for app in apps]
+            rows = [app_row(app, time.time_ns()) for app, _ in apps]
             if output in (Format.json, Format.yaml) and not wait:
                 show_document(rows[0], output) if len(rows) == 1 else show(rows, [], output)
             if wait:
@@ -126,12 +138,17 @@ def _hint(checked: CheckedSpec, file: Path) -> None:
         progress_console.print(Text(f"{checked.name}: {text}"))
 
 
-async def _wait_for_all(connected: Client, apps: Sequence[App], output: Format) -> None:
+def _folder_of(checked: CheckedSpec, file: Path) -> Path | None:
+    """Return the folder that a spec ships, None if it ships none."""
+    return file.absolute().parent / checked.workdir if isinstance(checked.workdir, str) else None
+
+
+async def _wait_for_all(connected: Client, apps: Sequence[tuple[App, Path | None]], output: Format) -> None:
     """Wait for each, even if one before it failed.  Raises Fail for the first that did not complete."""
     failed: Fail | None = None
-    for app in apps:
+    for app, folder in apps:
         try:
-            await _wait(connected, app, output)
+            await _wait(connected, app, folder, output)
         except Fail as error:
             failed = failed or error
     if failed is not None:
@@ -148,8 +165,9 @@ async def _submit(connected: Client, checked: CheckedSpec, file: Path, id: str |
         raise Fail(f"{error}: {again}", code=error.code) from None
 
 
-async def _wait(connected: Client, submitted: App, output: Format) -> None:
-    """Show the app's progress until it ends."""
+async def _wait(connected: Client, submitted: App, folder: Path | None, output: Format) -> None:
+    """Show the app's progress until it ends.  `folder`: what was shipped for it."""
+    from dorm.cli.project.shipping import missing_in
     from dorm.core.query.views import app_row
 
     shown = ""
@@ -169,8 +187,11 @@ async def _wait(connected: Client, submitted: App, output: Format) -> None:
                 else:
                     console.print(Text(_ending(app, row)))
                 if app.ended != "completed":
+                    missing = await missing_in(app, folder) if folder is not None else ""
                     raise Fail(
-                        f"{app.name} {app.ended}" + (f": {app.end_reason}" if app.end_reason else ""),
+                        f"{app.name} {app.ended}"
+                        + (f": {app.end_reason}" if app.end_reason else "")
+                        + (f"; {missing}" if missing else ""),
                         code=f"app.{app.ended}",
                     )
                 return
@@ -186,7 +207,7 @@ def _ending(app: App, row: AppRow) -> str:
 
 
 def ps(
-    sweep: SweepArgument = None,
+    names: NamesArgument = None,
     all_apps: Annotated[
         bool,
         typer.Option("--all", "-a", help="Include ended apps that the cluster still keeps, and each app of a sweep."),
@@ -197,13 +218,16 @@ def ps(
 ) -> None:
     """List apps: how many containers each has, and why not more.
 
-    A sweep takes one line; name it to list its apps.
+    A sweep takes one line; name it to list its apps. Named apps are listed even if
+    they have ended.
 
     [bold]Examples[/]
 
       dorm ps
 
       dorm ps --all -o wide
+
+      dorm ps digits-mlp
 
       dorm ps lr
 
@@ -216,7 +240,7 @@ def ps(
         async with client(url, cluster) as connected:
             state = await connected.state()
             rows = app_rows(state, time.time_ns(), ended=all_apps, newest=await connected.reported())
-            rows, sweeps = grouped(state, rows, sweep, connected.user, each=all_apps or output in _DOCUMENTS)
+            rows, sweeps = grouped(state, rows, names or [], connected.user, each=all_apps or output in _DOCUMENTS)
             if output in _DOCUMENTS:
                 show(rows, [], output)
             elif rows or sweeps:

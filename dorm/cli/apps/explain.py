@@ -41,6 +41,8 @@ _TRY = {
     "gain": "dorm plan --set policy=dorm",
     "learning": "declare the known speed in its spec (speed:); otherwise, it grows gradually",
     "not_resized": "dorm plan --set policy=dorm",
+    "no_checkpoint": "report checkpoints in DORM_PROGRESS, or state `resume:` in its spec if it continues by itself",
+    "not_resizable": "dorm edit APP --set resizable=auto",
 }
 """The command that shows whether a change would help, by the code of the reason."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.output import progress_console
 from dorm.cli.source import clock_time
 
 if TYPE_CHECKING:
@@ -33,14 +36,20 @@ class _Wanted(msgspec.Struct, frozen=True):
     grep: str
 
     def chunks(self, output: Output, ran: Ran, slot: int) -> AsyncIterator[bytes]:
-        return output.read_slot(ran, slot, follow=self.follow, tail=self.tail, since=self.since)
+        from dorm.cli.apps.lines import report_missed
+
+        missed = partial(report_missed, ran.named(slot))
+        return output.read_slot(ran, slot, follow=self.follow, tail=self.tail, since=self.since, missed=missed)
 
     def lines(self, output: Output, ran: Ran, slot: int) -> AsyncIterator[Line]:
+        from dorm.cli.apps.lines import report_missed
         from dorm.client.output import lines, timed_lines
 
         if not self.times:
-            return lines(self.chunks(output, ran, slot))
-        return timed_lines(output.read_timed(ran, slot, follow=self.follow, tail=self.tail, since=self.since))
+            return lines(self.chunks(output, ran, slot), bars=self.follow)
+        missed = partial(report_missed, ran.named(slot))
+        pieces = output.read_timed(ran, slot, follow=self.follow, tail=self.tail, since=self.since, missed=missed)
+        return timed_lines(pieces, bars=self.follow)
 
 
 def logs(
@@ -97,11 +106,15 @@ def logs(
     begin = clock_time(since)
 
     async def work() -> None:
+        from dorm.cli.project.shipping import missing_in
+
         async with client(url, cluster) as connected:
             output = connected.output
             ran = await output.generation(await connected.app(app), generation, previous=previous)
             wanted = _Wanted(follow, tail, await begin(connected.log), timestamps, grep or "")
             await _print(output, ran, None if every else ran.slot(slot=slot, rank=rank), wanted)
+            if missing := await missing_in((found := await connected.app(ran.app.id)), None):
+                progress_console.print(Text(f"{found.name} {found.ended}: {missing}"), soft_wrap=True)
 
     run(work())
 

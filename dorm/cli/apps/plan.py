@@ -231,9 +231,12 @@ def _show(found: Plan, output: Format) -> None:
 
 
 def _row(app: PlannedApp) -> dict[str, Any]:
+    from replay.words import begins_again
+
     pause = "" if app.adjust_s is None else f"{app.adjust_s:.1f} s" if app.measured else f"~{app.adjust_s:.0f} s"
     places = app.nodes_after or app.nodes_before
-    note = app.end or (f"{app.reason.text} ({app.reason.code})" if app.reason else "")
+    notes = [begins_again(app.lost_s)] if app.lost_s else []
+    notes += [app.end] if app.end else [f"{app.reason.text} ({app.reason.code})"] if app.reason else []
     return {
         "name": app.name,
         "before": app.before,
@@ -243,7 +246,7 @@ def _row(app: PlannedApp) -> dict[str, Any]:
         "nodes": ", ".join(
             f"{node} {_way(app, node)}" for node in sorted({**app.nodes_before, **app.nodes_after})
         ) if places else "-",
-        "note": note,
+        "note": "; ".join(notes),
     }  # fmt: skip
 
 

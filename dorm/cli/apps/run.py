@@ -14,6 +14,7 @@ from dorm.cli.authoring import fields as f
 from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, progress_console, show_document
+from dorm.cli.terminal import in_shell, say
 
 if TYPE_CHECKING:
     from dorm.cli.signals import Stops
@@ -48,9 +49,11 @@ def run_app(
     origin: f.Origin = None,
     max_runtime: f.MaxRuntime = None,
     after: f.After = None,
+    resizable: f.Resizable = None,
     change: f.Settings = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the output.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
+    show_ignored: f.ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -58,9 +61,10 @@ def run_app(
 ) -> None:
     """Run a command on the cluster and follow its output.
 
-    The current folder is shipped to the nodes, without the files that .gitignore
-    and .dormignore exclude, and each container starts in its own copy. Only parts
-    that the cluster does not have are sent. While all nodes run on this machine,
+    The current folder is shipped to the nodes, and each container starts in its
+    own copy. Files that .dormignore excludes stay here, and so do those that
+    .gitignore excludes and git does not track; --show-ignored lists them. Only
+    parts that the cluster does not have are sent. While all nodes run on this machine,
     as with `dorm up`, the program is the one in this shell's path; on other
     clusters, the nodes need it, or --image names an image that contains it.
 
@@ -77,6 +81,8 @@ def run_app(
 
       dorm run --engine torchrun --n-max 4 --gpu 1 -- python train_ddp.py
 
+      dorm run --n-max 4 --resizable never -- bash run.sh
+
       dorm run --image pytorch/pytorch --gpu 1 -- python train.py
 
       dorm run --no-workdir -- python -m http.server
@@ -90,7 +96,10 @@ def run_app(
       dorm run --after prepare --max-runtime 12h --set weight=2 -- python train.py
 
       dorm run --dry-run -o yaml -- python train.py > train.yaml
+
+      dorm run --dry-run --show-ignored -- python train.py
     """
+    from dorm.cli.project.shipping import show_left_out
     from dorm.local.commands import CommandRefused, document, made_name
     from dorm.local.scripts import check_script
     from events.spec import check_spec
@@ -108,7 +117,8 @@ def run_app(
         name=name or "",
         image=image or "",
         engine=engine,
-        fields=f.Given(env, env_file, requirements, volume, max_runtime, after).fields(),
+        fields=f.Given(env, env_file, requirements, volume, max_runtime, after).fields()
+        | ({"resizable": resizable} if resizable else {}),
         settings=tuple(change or ()),
         retries=retries,
         origin=origin or "",
@@ -119,16 +129,24 @@ def run_app(
         spec = document(typed, typed.name or made_name(typed.words))
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
-    check_spec(spec)
+    checked = check_spec(spec, every=True)
+    f.tell_findings(checked)
     if dry_run:
+        if show_ignored:
+            show_left_out(checked, Path())
+        if output is not Format.json:
+            say(f"# {checked.name} runs: {in_shell(checked.command)}")
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
-    code = run(_run(typed, detach, output, (url, cluster, user)))
+    f.tell_left_out(checked)
+    code = run(_run(typed, detach, output, (url, cluster, user), show_ignored=show_ignored))
     if code:
         raise typer.Exit(code)
 
 
-async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> int:
+async def _run(
+    typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None], *, show_ignored: bool
+) -> int:
     from dorm.cli.signals import stops
 
     url, cluster, user = where
@@ -139,7 +157,7 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
         from dorm.core.query.views import app_row
 
         if detach:
-            app = await _submitted(connected, typed, target(url, cluster).url)
+            app = await _submitted(connected, typed, target(url, cluster).url, show_ignored)
             if output in (Format.json, Format.yaml):
                 show_document(app_row(app, time.time_ns()), output)
             else:
@@ -147,21 +165,21 @@ async def _run(typed: Typed, detach: bool, output: Format, where: tuple[str | No
             return DONE
         # From here on, so that an interruption never leaves an unknown app.
         with stops() as signals:
-            app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals)
+            app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals, show_ignored)
             progress_console.print(Text(f"{app.name} is accepted as {app.id}"))
             async with reporting_missing_master(connected):
-                return await attend(connected, app, signals)
+                return await attend(connected, app, signals, Path(typed.workdir or "."))
     return FAILED
 
 
-async def _submitted_unless_left(connected: Client, typed: Typed, url: str, signals: Stops) -> App:
+async def _submitted_unless_left(connected: Client, typed: Typed, url: str, signals: Stops, show_ignored: bool) -> App:
     """Submit it.  One interruption waits for the answer, so that the app can be cancelled; a second one does not."""
     from dorm.cli.signals import first_of
 
     found: list[App] = []
 
     async def submit() -> None:
-        found.append(await _submitted(connected, typed, url))
+        found.append(await _submitted(connected, typed, url, show_ignored))
 
     if await first_of(submit(), signals.second.wait()):
         raise Fail(
@@ -172,7 +190,7 @@ async def _submitted_unless_left(connected: Client, typed: Typed, url: str, sign
     return found[0]
 
 
-async def _submitted(connected: Client, typed: Typed, url: str) -> App:
+async def _submitted(connected: Client, typed: Typed, url: str, show_ignored: bool) -> App:
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.errors import Unsettled
     from dorm.local.commands import check_nodes, document, free_name, made_name
@@ -181,7 +199,8 @@ async def _submitted(connected: Client, typed: Typed, url: str) -> App:
     state = await connected.state()
     local = check_nodes(typed, state.nodes.values(), url)
     name = typed.name or free_name(made_name(typed.words), {app.name for app in state.apps.values()})
-    spec = await with_workdir(connected, check_spec(document(typed, name, local=local)), Path.cwd())
+    checked = check_spec(document(typed, name, local=local))
+    spec = await with_workdir(connected, checked, Path.cwd(), show_ignored=show_ignored)
     try:
         return await connected.submit(spec)
     except Unsettled as error:

@@ -96,6 +96,8 @@ def wait(
 
 async def _until_settled(connected: Client, pending: dict[str, App], condition: Condition, sweeps: Sweeps) -> None:
     """Wait until each app got there or can't any more; remove it from `pending` then, which has the apps as last seen."""
+    from dorm.cli.project.shipping import missing_in
+
     async for state, _ in connected.watch():
         for id in list(pending):
             app = state.apps.get(id)
@@ -117,6 +119,8 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
                 console.print(Text(f"{app.name} {app.ended or 'runs'}"))
             else:
                 reason = f": {app.end_reason}" if app.end_reason else ""
+                if missing := await missing_in(app, None):
+                    reason = f"{reason}; {missing}"
                 complain(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
         if not pending:
             return

@@ -141,11 +141,11 @@ def _defaults(
 def _wrong(answers: Answers) -> str:
     """Return what a submission of it would be refused for, "" for nothing."""
     from dorm.cli.authoring.written import written
-    from dorm.local.spec_files import parse
+    from dorm.local.spec_files import parse_spec
     from events.spec import SpecError, check_spec
 
     try:
-        check_spec(parse(written(answers)))
+        check_spec(parse_spec(written(answers)))
     except SpecError as error:
         return str(error)
     return ""

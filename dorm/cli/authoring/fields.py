@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dorm.local.commands import Typed
+    from events.spec import AppSpec
 
 
 def complete_field(incomplete: str) -> list[str]:
@@ -63,8 +65,31 @@ Origin = Annotated[
         autocompletion=complete_app,
     ),
 ]
+Resizable = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|never",
+        help="never: once started, it keeps its containers; default: auto.",
+        autocompletion=lambda: ["auto", "never"],
+    ),
+]
 Retries = Annotated[int, typer.Option(min=0, help="How often it is restarted after failures.")]
-Env = Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Variable; may be repeated.")]
+
+
+def complete_variable(incomplete: str) -> list[str]:
+    """Complete `--env` with the variables of this shell."""
+    return sorted(name for name in os.environ if name.startswith(incomplete) and not name.startswith("_"))
+
+
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        autocompletion=complete_variable,
+        help="Variable; without a value, the one of this shell.  May be repeated.",
+    ),
+]
 EnvFiles = Annotated[
     list[str] | None,
     typer.Option("--env-file", metavar="FILE", help="File of variables, such as .env; may be repeated."),
@@ -102,6 +127,11 @@ Settings = Annotated[
     ),
 ]
 
+ShowIgnored = Annotated[
+    bool,
+    typer.Option("--show-ignored", help="List what is left out of the shipped folder, and by which rule."),
+]
+
 
 class Given(NamedTuple):
     """Options typed with a command, for its spec."""
@@ -117,9 +147,10 @@ class Given(NamedTuple):
         """Return the fields of the spec, including the contents of the named files; `note` receives notes for their author.
         Raises WrongUsage, SpecError."""
         for one in self.env or ():
-            if "=" not in one:
-                raise WrongUsage(f"--env: {one!r} has no value; write {one}=VALUE")
-        env = dict(one.split("=", 1) for one in self.env or ())
+            if "=" not in one and one not in os.environ:
+                raise WrongUsage(f"--env: {one!r} has no value, and this shell has no such variable; write {one}=VALUE")
+        typed = (one.partition("=") for one in self.env or ())
+        env = {name: value if sign else os.environ[name] for name, sign, value in typed}
         found: dict[str, Any] = {"env": env} if env else {}
         if self.env_file or self.requirements or self.volume:
             from dorm.local.spec_settings import read_fields
@@ -134,6 +165,47 @@ class Given(NamedTuple):
             )
         found |= {"max_runtime": self.max_runtime} if self.max_runtime else {}
         return found | ({"after": list(self.after)} if self.after else {})
+
+
+def tell_findings(spec: AppSpec) -> None:
+    """Print what its author should look at before it runs.  Raises SpecError."""
+    from events.spec.variables import check_names, findings
+
+    check_names(spec)
+    for one in findings(spec):
+        say(f"note: {spec.name}: {one.text}", error=True)
+
+
+_READ_BY_PROGRAMS = (
+    "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE",
+    "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_CACHE", "TRANSFORMERS_OFFLINE", "TORCH_HOME", "TFDS_DATA_DIR",
+    "KERAS_HOME", "NLTK_DATA", "XDG_CACHE_HOME", "WANDB_MODE", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_DIR", "WANDB_API_KEY",
+    "HF_TOKEN", "MLFLOW_TRACKING_URI", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG", "TOKENIZERS_PARALLELISM",
+    "PYTHONHASHSEED", "OMP_NUM_THREADS",
+)  # fmt: skip
+"""Variables on which the behavior of trainings often depends."""
+
+
+def tell_left_out(spec: AppSpec) -> None:
+    """Print in one line which well-known variables of this shell the app does not get, and how it gets them."""
+    from events.spec.secrets import why_secret
+
+    found = [name for name in _READ_BY_PROGRAMS if os.environ.get(name) and name not in spec.env]
+    secret = [name for name in found if why_secret(name, os.environ[name])]
+    ways = {
+        "--env {} passes {}": [name for name in found if name not in (*secret, "CUDA_VISIBLE_DEVICES")],
+        "--gpu N gives it GPUs": ["CUDA_VISIBLE_DEVICES"]
+        if "CUDA_VISIBLE_DEVICES" in found and "gpu" not in spec.demand
+        else [],
+        "`secrets` in its spec gives it a file": [f"{name}" for name in secret if f"{name}_FILE" not in spec.secrets],
+    }
+    left = [name for names in ways.values() for name in names]
+    if left:
+        how = "; ".join(
+            way.format(names[0], "it" if len(names) == 1 else "one") for way, names in ways.items() if names
+        )
+        verb = "is" if len(left) == 1 else "are"
+        say(f"note: {', '.join(left)} {verb} set in this shell and not in the app's environment: {how}", error=True)
 
 
 def command_of(

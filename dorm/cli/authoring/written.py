@@ -76,6 +76,7 @@ _GRACE: dict[Kind, list[str]] = {
 _FURTHER = [
     "retries: {limit: 3} # how often it is started again after a failure",
     "# steps: 10000 # all of its work, in the steps that it reports in DORM_PROGRESS",
+    "# stop_signal: {signal: SIGUSR1, before: 60s} # another signal than SIGTERM, or one more before it; default: SIGTERM",
     "# deadlines: {progress: 15m} # it counts as failed after so long without a sign of work",
     "# env: {OMP_NUM_THREADS: '2'}",
     "# env_file: .env # more variables; those that look like secrets are left out",

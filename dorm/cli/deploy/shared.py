@@ -29,12 +29,13 @@ Keys = Annotated[
 
 def read(file: Path) -> Deployment:
     """Return the settings in a file.  Raises Fail."""
-    from dorm.deploy.settings import DeploymentError, check
+    from dorm.deploy.settings import Deployment, DeploymentError, check
     from dorm.local.spec_files import load_document
+    from events.documents import shape_of
     from events.spec import SpecError
 
     try:
-        return check(load_document(file))
+        return check(load_document(file, shape_of(Deployment)))
     except SpecError as error:
         raise Fail.of(error, 2) from None
     except DeploymentError as error:

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.authoring.fields import complete_field
+from dorm.cli.authoring.fields import ShowIgnored, complete_field, tell_findings
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
@@ -49,6 +49,7 @@ def edit(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
+    show_ignored: ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -86,7 +87,9 @@ def edit(
 
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
-            await _edit(connected, app, file, change, yes=yes, dry_run=dry_run, output=output)
+            await _edit(
+                connected, app, file, change, yes=yes, dry_run=dry_run, show_ignored=show_ignored, output=output
+            )
 
     run(work())
 
@@ -99,6 +102,7 @@ async def _edit(
     *,
     yes: bool,
     dry_run: bool,
+    show_ignored: bool,
     output: Format,
 ) -> None:
     from dorm.client import steering
@@ -114,11 +118,13 @@ async def _edit(
     except SpecError as error:
         raise Fail(str(error), code=error.code) from None
     before = found.owners_spec
-    after = await _asked(connected, found, file, pairs, send=not dry_run)
+    after = await _asked(connected, found, file, pairs, send=not dry_run, show_ignored=show_ignored)
     changes = differing(before, after) if after is not None else None
     if after is None or changes is None or not changes.all:
         console.print(Text(f"nothing to change: {found.name} has this spec already"))
         return
+    if not {"command", "resume", "checkpoint", "env"}.isdisjoint(changes.all):
+        tell_findings(after)
     planned = _planned(state, found, after) if not found.ended else None
     if output in (Format.json, Format.yaml) and dry_run:
         show_document(_document(found, before, after, changes, planned), output)
@@ -136,7 +142,7 @@ async def _edit(
 
 
 async def _asked(
-    connected: Client, app: App, file: Path | None, pairs: list[str] | None, *, send: bool
+    connected: Client, app: App, file: Path | None, pairs: list[str] | None, *, send: bool, show_ignored: bool
 ) -> AppSpec | None:
     """Return the spec that the user wants; None if an editor left it as it was.  A folder that it names is shipped with
     `send`, else only looked at."""
@@ -149,13 +155,17 @@ async def _asked(
     spec, base = app.owners_spec, Path() if file is None or str(file) == "-" else file.parent
     if file is None and not pairs:
         edited = await from_editor(spec, lambda document: spec_of(document, app))
-        return spec_of(await with_folder(connected, edited, app, base, send=send), app) if edited is not None else None
+        return (
+            spec_of(await with_folder(connected, edited, app, base, send=send, show_ignored=show_ignored), app)
+            if edited is not None
+            else None
+        )
     document: dict[str, Any] = from_file(file, spec) if file is not None else document_of(spec)
     try:
         document = with_settings(document, pairs or [])
     except SettingRefused as error:
         raise WrongUsage.of(error) from None
-    return spec_of(await with_folder(connected, document, app, base, send=send), app)
+    return spec_of(await with_folder(connected, document, app, base, send=send, show_ignored=show_ignored), app)
 
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
@@ -195,17 +205,22 @@ def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: 
 
 
 def _in_words(one: PlannedApp, *, own: bool) -> str:
+    from replay.words import begins_again
+
     size = (
         f"{one.before} -> {counted(one.after, 'container')}"
         if one.before != one.after
         else counted(one.after, "container")
     )
     pause = f"; its last pauses were about {one.adjust_s:.0f} s" if one.measured else "; its pause was never measured"
+    lost = f"; it {begins_again(one.lost_s)}" if one.lost_s else ""
     if one.kind == "stop":
         why = f": {one.reason.text}" if one.reason is not None else ""
-        return f"{one.name} is stopped with a checkpoint, and waits{why}"
+        return f"{one.name} is stopped{'' if lost else ' with a checkpoint'}, and waits{why}{lost}"
     if one.kind == "start":
         return f"{one.name} starts with {size}"
+    if lost:
+        return f"{one.name} is restarted: {size}{lost}"
     how = "is resized while it runs" if one.kind == "live" else "is checkpointed and restarted"
     return f"{one.name} {how}: {size}{pause}" if own or one.kind != "live" else f"{one.name} {how}: {size}"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.cli.errors import Fail
 from dorm.cli.output import as_yaml
-from dorm.local.spec_files import load_document, parse
+from dorm.local.spec_files import load_document, parse_spec
 from events.spec import SpecError, document_of
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ _EDITORS = ("VISUAL", "EDITOR")
 
 
 def from_file(path: Path, spec: AppSpec) -> dict[str, Any]:
-    """Return the document of a spec file.  A spec without a user keeps the app's, and a spec without a group keeps that
-    of the app's sweep.  Raises SpecError."""
+    """Return the document of a spec file.  A spec without a user keeps the app's, one without a group keeps that of the
+    app's sweep, and one without a Python keeps the path of the app's, which may be that of a shell.  Raises SpecError."""
     document = load_document(path)
     if not isinstance(document, dict):
         raise SpecError(f"{path}: a spec is a map with name, command and demand", code="spec.not_a_map")
     group = {"group": document_of(spec)["group"]} if spec.group is not None else {}
-    return {"user": spec.user, **group, **document}
+    python = {"python": spec.python} if spec.python.startswith("/") else {}
+    return {"user": spec.user, **group, **python, **document}
 
 
 async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
@@ -44,7 +45,7 @@ async def from_editor(spec: AppSpec, check: Callable[[dict[str, Any]], object]) 
         if text.strip() in ("", before.strip()):
             return None
         try:
-            document = parse(text)
+            document = parse_spec(text)
             if not isinstance(document, dict):
                 raise SpecError("a spec is a map with name, command and demand", code="spec.not_a_map")
             check(document)

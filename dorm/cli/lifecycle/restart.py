@@ -22,6 +22,12 @@ def restart(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Ignore the checkpoint: run the start command, from step 0.")
     ] = False,
+    fall_back: Annotated[
+        bool,
+        typer.Option(
+            "--fall-back", help="Set a doubtful checkpoint aside, and resume from the one before; also from now on."
+        ),
+    ] = False,
     reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     url: Url = None,
     cluster: ClusterName = None,
@@ -35,13 +41,17 @@ def restart(
     app cannot be restarted; submit it again.
 
     --fresh deletes nothing: the files of the old checkpoints stay in the app's
-    folder until it overwrites them.
+    folder until it overwrites them. --fall-back deletes nothing either: what
+    `dorm checkpoints` shows as doubtful is moved to `.doubtful` in that folder. It
+    sets `on_doubtful: fall_back` in the spec.
 
     [bold]Examples[/]
 
       dorm restart digits-mlp
 
       dorm restart digits-mlp --fresh --reason "wrong seed"
+
+      dorm restart digits-mlp --fall-back
     """
 
     async def work() -> None:
@@ -50,7 +60,7 @@ def restart(
         async with client(url, cluster, user=user) as connected:
             before = await connected.app(app)
             was, at = before.phase, before.checkpoint
-            found = await steering.restart(connected, app, fresh=fresh, reason=reason)
+            found = await steering.restart(connected, app, fresh=fresh, fall_back=fall_back, reason=reason)
         whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
         whence = "from the checkpoint that it saves now" if was == "running" and not fresh else whence
         console.print(Text(f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
+from rich.text import Text
 
 from dorm.cli.connect import AppName, ClusterName, Url, client
 from dorm.cli.errors import run
@@ -34,6 +35,8 @@ def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = Non
     The step comes from the file's name if that contains a step that the app
     reported. `~` marks a step derived from the file's time instead. Only reported
     checkpoints count for a restart; the app decides which file it then reads.
+    `doubtful` marks a file that changed after the last report, as when a container
+    is killed while it saves; `dorm restart APP --fall-back` sets it aside.
 
     [bold]Examples[/]
 
@@ -55,6 +58,10 @@ def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = Non
         if found.checkpoints:
             show([_row(one, now) for one in found.checkpoints], _COLUMNS, output)
         console.print(_restart(found, now))
+        if found.doubt is not None:
+            console.print(Text(f"doubtful: {found.doubt['text']}", style="yellow"))
+            if found.doubt["advice"]:
+                console.print(Text(found.doubt["advice"]))
         if found.kept_until is not None:
             console.print(f"kept until {when(found.kept_until)}, with the outputs")
 
@@ -68,7 +75,7 @@ def _row(one: CheckpointFile, now: int) -> dict[str, Any]:
         "step": step,
         "size": humanize(MEMORY, one.size),
         "age": ago(max(0, now - one.modified) / 1e9),
-        "restart": "resumes here" if one.used else None,
+        "restart": "doubtful" if one.doubtful else "resumes here" if one.used else None,
     }
 
 

@@ -11,7 +11,19 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.authoring.fields import After, Env, EnvFiles, Given, MaxRuntime, Requirements, Settings, Volumes
+from dorm.cli.authoring.fields import (
+    After,
+    Env,
+    EnvFiles,
+    Given,
+    MaxRuntime,
+    Requirements,
+    Settings,
+    ShowIgnored,
+    Volumes,
+    tell_findings,
+    tell_left_out,
+)
 from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
 from dorm.cli.errors import INTERRUPTED, Fail, run
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
@@ -19,6 +31,8 @@ from dorm.cli.sweeps.described import base_of, document_of, name_of, parameters,
 from dorm.cli.sweeps.edit import edit_sweep
 from dorm.cli.sweeps.show import show_sweep
 from dorm.cli.swept.lines import SWEEPS, SweepName, sweep_lines
+from dorm.cli.terminal import in_shell, say
+from events.spec import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +67,7 @@ def run_sweep(
     ],
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUES", help="Values separated by commas, or a range such as 0..9; may be repeated."),
+        typer.Option("--param", "-p", metavar="NAME=VALUES", help="Values with commas between, as they are typed; 0..9 is a range; quotes keep commas; may be repeated."),
     ] = None,
     array: Annotated[int | None, typer.Option(min=1, help="Submit this many apps that differ only in DORM_ARRAY_INDEX.")] = None,
     mode: Annotated[Mode | None, typer.Option(help="grid: all combinations; list: the first values of all parameters, then the second ones.")] = None,
@@ -82,6 +96,7 @@ def run_sweep(
     retries: Annotated[int | None, typer.Option(min=0, help="How often an app is restarted after failures.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all have ended; exit with 1 unless all completed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs and submit nothing.")] = False,
+    show_ignored: ShowIgnored = False,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -90,7 +105,8 @@ def run_sweep(
     """Submit a sweep: one app for each combination of parameters.
 
     A parameter's value is `{name}` in the command and in variables, and
-    DORM_PARAM_NAME in the environment. Each app also has DORM_SWEEP,
+    DORM_PARAM_NAME in the environment, as it is typed: 010 stays 010. A list, a
+    tuple or JSON is one value, and so is a text in quotes. Each app also has DORM_SWEEP,
     DORM_ARRAY_INDEX (from 0) and DORM_ARRAY_COUNT. The apps are called NAME-0000,
     NAME-0001 and so on. A command's folder is shipped once for all apps, as by
     `dorm run`, and so is the `workdir` of a file.
@@ -108,6 +124,8 @@ def run_sweep(
 
       dorm sweep run -p lr=0.1,0.01 --engine torchrun --n-min 2 -- python train.py --lr {lr}
 
+      dorm sweep run -p 'layers=[64,64],[128]' -p seed=0..4,17 -- python train.py --layers {layers}
+
       dorm sweep run sweep.yaml --dry-run
     """
     typed = {"n_min": n_min, "n_max": n_max, "cpu": cpu, "memory": memory, "gpu": gpu, "image": image, "folder": folder,
@@ -120,13 +138,24 @@ def run_sweep(
         "parallel": parallel,
     }
     given = {field: value for field, value in given.items() if value is not None}
-    document, command = document_of(words, typed, given)
+    document, command, placed = document_of(words, typed, given)
     if name is not None:
         document["name"] = name
+    try:
+        sweep = _expanded(document, most)  # Whatever is wrong with it is said before anything is connected to.
+    except SpecError as error:
+        raise placed(error) from None
+    tell_findings(sweep.specs[0])
+    made = _Made(document, command, name is not None, base_of(words), most, show_ignored)
     if dry_run:
-        _show_specs(_expanded(document, most), output)
+        if show_ignored:
+            from dorm.cli.project.shipping import show_left_out
+
+            show_left_out(sweep.specs[0], made.base)
+        _show_specs(sweep, output)
         return
-    made = _Made(document, command, name is not None, base_of(words), most)
+    if command is not None:
+        tell_left_out(sweep.specs[0])
     run(_run(made, wait, output, (url, cluster, user)))
 
 
@@ -138,6 +167,7 @@ def _expanded(document: Mapping[str, Any], most: int) -> Sweep:
 
 def _show_specs(sweep: Sweep, output: Format) -> None:
     from events.spec import document_of
+    from events.spec.groups import as_text
 
     if output in (Format.json, Format.yaml):
         show_document([document_of(spec) for spec in sweep.specs], output)
@@ -145,10 +175,13 @@ def _show_specs(sweep: Sweep, output: Format) -> None:
     rows = []
     for spec in sweep.specs:
         parameters = spec.group.parameters if spec.group is not None else {}
-        rows.append({"name": spec.name, "parameters": parameters, "command": " ".join(spec.command)})
+        shown = ", ".join(f"{key}={as_text(value)}" for key, value in parameters.items())
+        rows.append({"name": spec.name, "parameters": shown, "command": in_shell(spec.command)})
     limit = f", at most {sweep.parallel} at once" if sweep.parallel else ""
     console.print(Text(f"{sweep.name}: {counted(len(sweep.specs), 'app')}{limit}"))
     show(rows, [("NAME", "name"), ("PARAMETERS", "parameters")], output, note=("COMMAND", "command"))
+    for spec in sweep.specs if len(sweep.specs) < 2 else (sweep.specs[0], sweep.specs[-1]):
+        say(f"{spec.name} runs: {in_shell(spec.command)}")
 
 
 # --- running ------------------------------------------------------------------------------------------------------------
@@ -163,6 +196,7 @@ class _Made(NamedTuple):
     """Whether its user gave it a name."""
     base: Path
     most: int
+    show_ignored: bool
 
 
 async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> None:
@@ -171,7 +205,6 @@ async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None,
     from dorm.cli.swept.waiting import until_all_ended
 
     url, cluster, user = where
-    _expanded(made.document, made.most)  # Whatever is wrong with it is said before anything is connected to.
     async with client(url, cluster, user=user) as connected:
         sweep = await _ready(connected, made, target(url, cluster).url)
         with stops() as signals:
@@ -196,15 +229,19 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     node could not run it."""
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
-    from dorm.local.commands import check_nodes
+    from dorm.local.commands import check_nodes, with_shell_python
     from events.spec.sweeps.expanding import digest_of
 
     state, document = await connected.state(), made.document
     if made.command is not None:
         local = check_nodes(made.command, state.nodes.values(), url)
-        document = {**document, "command": spec_of(made.command, local=local)["command"]}
+        made_here = spec_of(made.command, local=local)
+        document = {**document, "command": made_here["command"], "python": made_here.get("python", "")}
     sweep = _expanded(document, made.most)
-    shipped = await with_workdir(connected, sweep.specs[0], made.base)
+    if made.command is None:
+        spec = await asyncio.to_thread(with_shell_python, sweep.specs[0], state.nodes.values(), url)
+        document = {**document, **({"python": spec.python} if spec.python else {})}
+    shipped = await with_workdir(connected, sweep.specs[0], made.base, show_ignored=made.show_ignored)
     if shipped is not sweep.specs[0]:
         document = {**document, "workdir": msgspec.to_builtins(shipped.workdir)}
     if made.command is not None and not made.named:

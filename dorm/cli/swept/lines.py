@@ -52,19 +52,35 @@ def with_parameters(row: dict[str, Any]) -> dict[str, Any]:
     return {(f"param.{name}" if name in rest else name): value for name, value in row["parameters"].items()} | rest
 
 
+def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of apps and sweeps for tab completion."""
+    from dorm.core.query.sweeps import sweeps
+
+    def names(state: State) -> list[str]:
+        return [*(app.name for app in state.apps.values()), *(name for _, name in sweeps(state))]
+
+    return complete(ctx, incomplete, names)
+
+
 def grouped(
-    state: State, rows: Sequence[AppRow], name: str | None, user: str, *, each: bool
+    state: State, rows: Sequence[AppRow], names: Sequence[str], user: str, *, each: bool
 ) -> tuple[list[AppRow], list[SweepRow]]:
-    """Return the lines of `dorm ps`: with the name of a sweep, those of its apps, also of ended ones; with `each`, all apps;
-    else the apps of no sweep, and each sweep with apps that have not ended.  Raises NotFound."""
-    from dorm.client.sweeps.finding import find_sweep
+    """Return the lines of `dorm ps`: with names, those of these apps, and of the apps of these sweeps, also of ended ones; with
+    `each`, all apps; else the apps of no sweep, and each sweep with apps that have not ended.  Raises NotFound."""
+    from dorm.client.finding import find_app
+    from dorm.client.sweeps.finding import find_sweep, is_sweep
     from dorm.core.query.sweeps import sweep_row, sweeps
     from dorm.core.query.views import app_row
 
     now = time.time_ns()
-    if name is not None:
+    if names:
         shown = {row.id: row for row in rows}
-        return [shown.get(app.id) or app_row(app, now) for app in find_sweep(state, name, user)], []
+        named = {
+            app.id: app
+            for name in names
+            for app in (find_sweep(state, name, user) if is_sweep(state, name, user) else [find_app(state, name, user)])
+        }
+        return [shown.get(app.id) or app_row(app, now) for app in named.values()], []
     if each:
         return list(rows), []
     live = [apps for apps in sweeps(state).values() if not all(app.ended for app in apps)]
@@ -72,10 +88,13 @@ def grouped(
     return [row for row in rows if row.id not in of], [sweep_row(apps, now) for apps in live]
 
 
-SweepArgument = Annotated[
-    str | None,
+NamesArgument = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="[SWEEP]", help="List the apps of this sweep.", autocompletion=complete_sweep, show_default=False
+        metavar="[APP|SWEEP...]",
+        help="List only these apps, and the apps of these sweeps.",
+        autocompletion=complete_name,
+        show_default=False,
     ),
 ]
 SweepName = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of the sweep.", autocompletion=complete_sweep)]

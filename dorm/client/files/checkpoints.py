@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dorm.client.files.asking import FilesRefused
 from dorm.client.tail import Filter, Tail
+from dorm.core.query.reported import doubt_shown
 from dorm.core.settings import kept_until
 from events.kinds import AppCheckpointed
 from events.positions import Position
@@ -58,6 +59,8 @@ class CheckpointFile(msgspec.Struct, frozen=True):
     """The generation that reported it."""
     used: bool
     """Whether a restart would resume from this step."""
+    doubtful: bool = False
+    """Whether it, or a file in it, changed after the last report of a checkpoint, so it may be incomplete."""
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
@@ -76,6 +79,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
     kept_until: int | None
     """Until when (UTC ns) they are kept; None while the app has not ended."""
     checkpoints: list[CheckpointFile]
+    doubt: dict[str, Any] | None = None
+    """Which files may be incomplete, with `text` and `advice`; None if nothing says so."""
 
 
 async def checkpoints_of(client: Client, files: Files, name_or_id: str) -> Checkpoints:
@@ -104,6 +109,7 @@ async def _reports(client: Client, app: App) -> list[CheckpointReport]:
 
 def _of(app: App, reports: Sequence[CheckpointReport], entries: Iterable[FileEntry], kept: int) -> Checkpoints:
     latest = {report.step: report for report in reports}
+    doubt = doubt_shown(app)
     used = latest.get(app.checkpoint) if app.checkpoint is not None else None
     return Checkpoints(
         app=app.id,
@@ -113,15 +119,21 @@ def _of(app: App, reports: Sequence[CheckpointReport], entries: Iterable[FileEnt
         restart_at=used.at if used is not None else None,
         reports=len(reports),
         kept_until=kept or None,
-        checkpoints=rows(reports, entries, app.checkpoint),
+        checkpoints=rows(reports, entries, app.checkpoint, doubt["files"] if doubt and not doubt["aside"] else ()),
+        doubt=doubt,
     )
 
 
 def rows(
-    reports: Sequence[CheckpointReport], entries: Iterable[FileEntry], restart: int | None
+    reports: Sequence[CheckpointReport],
+    entries: Iterable[FileEntry],
+    restart: int | None,
+    doubtful: Iterable[str] = (),
 ) -> list[CheckpointFile]:
     """Return the folder's contents, the oldest first; files whose names begin with a dot are not complete and left out.
-    `reports` are in the order of the log, `restart` is the step from which a restart would continue."""
+    `reports` are in the order of the log, `restart` is the step from which a restart would continue, `doubtful` are paths
+    of files that changed after the last report."""
+    doubted = {path.partition("/")[0] for path in doubtful}
     latest = {report.step: report for report in reports}
     sizes: dict[str, tuple[int, int, int]] = {}
     for entry in entries:
@@ -145,6 +157,7 @@ def rows(
                 step_by=by,
                 generation=report.generation if report is not None else None,
                 used=report is not None and report.step == restart,
+                doubtful=path in doubted,
             )
         )
     return sorted(found, key=lambda one: (one.modified, one.path))

@@ -20,6 +20,7 @@ from dorm.core.app import name_key
 from dorm.core.apps.admission import app_id
 from events.identities import tenant_in
 from events.kinds import AppCancelRequested, AppRejected, AppSubmitted, Round
+from events.spec.variables import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,14 +54,17 @@ async def submit(
     """Submit the missing apps of a sweep, and wait for the answers; call `answered` with how many apps are there so
     far.
 
-    Raises Refused if other apps have names of this sweep, if it was cancelled or is over, and if the master refuses one of its
-    apps; NoAnswer; Unsettled, and the log's errors.  After the last four, the same call continues.
+    Raises SpecError before anything is sent; Refused if other apps have names of this sweep, if it was cancelled or is over,
+    and if the master refuses one of its apps; NoAnswer; Unsettled, and the log's errors.  After the last four, the same call
+    continues.
     """
     first = await client.submission_id(f"{client.user}.{sweep.digest}.0")
     state = await client.state()
     tenant = tenant_in(first) or client.user
     there = _there(state, sweep, tenant)
     _check_names(state, sweep, tenant, first)
+    for spec in sweep.specs:
+        check_names(spec)
     missing = [spec for spec in sweep.specs if spec.group is not None and spec.group.index not in there]
     _check_unfinished(sweep, list(there.values()), missing)
     under_way = _Submission(client, sweep, there.values(), state, answered, answer_s)

@@ -12,6 +12,7 @@
     gating/     what keeps an app from running, and for how long it may
     size_requests   what an app asked for itself
     planned     what a policy that plans ahead knows of an app
+    resizable   whether it may be resized: apps without a checkpoint, and those that forbid it
     costs       what adjusting an app costs, as measured
     crossing    live changes that would wait for each other's room without end
     speeds      how fast an app has worked, with which partitions

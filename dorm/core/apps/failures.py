@@ -3,6 +3,8 @@
     excused   a node was lost; a container was stopped without a request; its checkpoints were not found (at most
               `MOST_UNMOUNTED` failures in a row); a port was taken (at most `MOST_PORTS` times): costs no retry
     counted   against the cause's own limit (`retries.out_of_memory` of the spec, …), or with all others against `limit`
+    done      all containers ended with exit code 0 and none had been asked to stop; but a generation that started from a
+              doubtful checkpoint, of an app that reports its work, has to report some (`unproven`)
     final     an exit code of `retries.fatal_exit_codes`, or no retry left: the app has failed; and what no retry changes: a
               command or a spec that can't be started, of an app that has never worked, unless its spec sets a limit for that
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+from msgspec import UNSET
 
 from dorm.core.apps import deadlines
 from dorm.core.apps.bounds import ran_well
@@ -67,11 +70,27 @@ def done(container: Container) -> bool:
     return container.state == "exited" and container.exit_code == 0 and not container.asked
 
 
+def unproven(app: App, generation: Generation) -> bool:
+    """Return whether all its containers are done, but it started from a doubtful checkpoint and has reported no work since:
+    the exit code 0 may be that of a wrapper (`bash run.sh`) whose program could not read an incomplete file."""
+    doubted = app.doubt
+    if doubted is UNSET or generation.worked or not doubted.concerns(generation):
+        return False
+    return all(done(container) for container in generation.containers.values())
+
+
 def fault(state: State, app: App, generation: Generation, now: int) -> Fault | None:
     """Return the fault of the latest generation at `now` (UTC ns); None if there is none."""
     failed = [c for c in generation.containers.values() if c.state == "exited" and not done(c)]
     if failed:
         return _with_early_end(fault_of(failed), generation)
+    if unproven(app, generation):
+        last = max(generation.containers.values(), key=lambda one: (one.exited_at, one.slot))
+        reason = (
+            f"slot {last.slot} on {last.node} ended with exit code 0 without a step after a doubtful checkpoint; see "
+            f"`dorm checkpoints {app.name}`"
+        )
+        return Fault("exit", reason, last.exited_at, last.exit_code)
     missed = deadlines.missed(state, app, now)
     return Fault(missed.failure, missed.reason, missed.since) if missed is not None else None
 

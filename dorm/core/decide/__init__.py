@@ -3,6 +3,7 @@
     next_round   answers, ends, failures and releases at once; an allocation on request
     allocation   a new allocation as a decision
     asking       from a state to the policy's question, and reasons in words
+    keeping      apps that are not resized, unless others need their room
     weighing     what an app's weight counts for
     gates        what stops since it is held
     guarding     the policy, whose answers are checked

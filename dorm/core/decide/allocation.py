@@ -8,10 +8,12 @@ import msgspec
 import scipy
 
 from dorm.core.apps.bounds import bounds
+from dorm.core.apps.resizable import undone_s
 from dorm.core.decide.asking import ask, question, reasons_in_words
 from dorm.core.decide.batches import batches_of
 from dorm.core.decide.gates import stops
 from dorm.core.decide.guarding import in_force
+from dorm.core.decide.keeping import answered
 from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.promising import promises
 from dorm.core.decide.timing import tick_is_due, trigger
@@ -31,8 +33,10 @@ from events.kinds import AppPlanned, IdleTicked, PolicyFailed, Resize, Resized, 
 from events.limits import LARGEST_FACTS, clipped
 
 if TYPE_CHECKING:
+    from dorm.core.decide.asking import Question
+    from dorm.core.decide.placement import Arranged
     from dorm.core.state import State
-    from dorm.policies.problem import Allocation, Problem
+    from dorm.policies.problem import Allocation, Policy, Problem
 
 TOO_SLOW = "policy.too_slow"
 FAILED = "failed"
@@ -92,21 +96,16 @@ def _allocate(state: State, now: int) -> list[Decided]:
     settings = state.settings
     chosen = in_force(state)
     params = chosen.check_params(settings.params)
-    asked = question(state, now)
     stopped = stops(state, now)
-    answer, planned, without_port = arrange(
-        state,
-        with_ports(state, asked.problem),
-        lambda problem: ask(chosen, state, asked, problem, params, now),
-        kept=asked.kept,
-        stopped=[change.app for change in stopped.changes],
+    asked, (answer, planned, without_port) = _answered(
+        chosen, state, params, [change.app for change in stopped.changes], now
     )
     problem = asked.decided
     plans, without_plan = promises(problem, answer)
     possible = [change for change in planned if change.app not in without_plan]
     by_answer = changes_that_fit(problem, answer, possible, beside=stopped.size)
     fitting = {change.app for change in by_answer}
-    changes = [*stopped.changes, *by_answer]
+    changes = [_priced(state, change, now) for change in (*stopped.changes, *by_answer)]
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
     said_of = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
     reasons = _with_held(said_of, state, problem, answer, now)
@@ -145,6 +144,32 @@ def _allocate(state: State, now: int) -> list[Decided]:
         )
         facts += plans
     return facts
+
+
+def _answered(
+    chosen: Policy, state: State, params: dict[str, Any], stopped: list[str], now: int
+) -> tuple[Question, Arranged]:
+    """Ask the policy; again, with less that is kept whole, if that leaves an app short and another answer helps it."""
+
+    asked = question(state, now)
+
+    def answer_to(problem: Problem) -> Arranged:
+        return arrange(
+            state,
+            with_ports(state, problem),
+            lambda within: ask(chosen, state, asked, within, params, now),
+            kept=asked.kept,
+            stopped=stopped,
+        )
+
+    problem, found = answered(state, asked.problem, asked.whole, now, answer_to)
+    return asked._replace(problem=problem), found
+
+
+def _priced(state: State, change: Resize, now: int) -> Resize:
+    """Return a change of an app that has reported no checkpoint with the work that it undoes."""
+    lost_s = undone_s(state.apps[change.app], now) if change.adjustment in ("restart", "stop") else 0.0
+    return msgspec.structs.replace(change, lost_s=lost_s) if lost_s else change
 
 
 def _resized(answer: Allocation, changes: list[Resize], reasons: dict[str, Waiting], **fields: Any) -> Resized:

@@ -6,6 +6,8 @@ apps), and in the choice of its apps:
     alone       apps for which nobody is resized (`dorm.core.apps.bounds`) are left out if they would make anybody
                 change, and then given what is free beside everybody else, unless it is being cleared for another
     starting    an app that waits may start if one pauses after a failure, as long as nobody is resized for it
+    whole       apps that are not resized (`dorm.core.apps.resizable`) are pinned, unless others need their room
+                (`dorm.core.decide.keeping`)
     first       apps that never ran are left out while one whose nodes went away can't come back yet (`dorm.core.apps.claims`)
 """
 
@@ -22,7 +24,9 @@ from dorm.core.apps.gating.gates import age_ns, closed
 from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
 from dorm.core.apps.planned import planned_ahead
+from dorm.core.apps.resizable import kept_whole, priced_s
 from dorm.core.apps.speeds import Alike, measured
+from dorm.core.decide.keeping import kept_of, limited, starts_with
 from dorm.core.decide.weighing import weighed
 from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.round_size import MOST_CONTAINERS
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from dorm.core.apps.claims import Claim
+    from dorm.core.decide.keeping import Kept
     from dorm.core.state import App, Generation, State
     from dorm.policies.problem import Allocation, Policy
 
@@ -52,6 +57,10 @@ class Question(NamedTuple):
     """Apps that pause and hold room: no decision about them is possible now."""
     give_way: tuple[str, ...]
     """Those of them whose room a waiting app may use."""
+    whole: Mapping[str, Kept]
+    """Apps that are kept whole."""
+    said: Mapping[str, Reason]
+    """Why these, and apps that start and are never resized, get no more."""
 
     @property
     def decided(self) -> Problem:
@@ -63,10 +72,10 @@ class Question(NamedTuple):
 def question(state: State, now: int) -> Question:
     """At `now` (UTC ns)."""
     claimed = claims(state, now)
-    problem, settling = _settled(state, problem_of(state, now, claimed), now)
+    problem, settling, whole, said = _pinned(state, problem_of(state, now, claimed), now)
     kept = tuple(app_id for app_id, claim in claimed.items() if claim.pausing)
     give_way = tuple(app_id for app_id in kept if not claimed[app_id].interrupted)
-    return Question(problem, settling, kept, give_way)
+    return Question(problem, settling, kept, give_way, whole, said)
 
 
 def ask(
@@ -151,7 +160,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
         gang=spec.gang,
         waited_s=_waited_s(app, now) if claim is None else 0.0,
         # It has to start anyhow, so other containers cost it nothing.
-        adjust_s=adjust_s(app) if claim is None and not app.restart_wanted else 0.0,
+        adjust_s=priced_s(app, adjust_s(app), now) if claim is None and not app.restart_wanted else 0.0,
         usual_adjust_s=usual_s if claim is None and not is_live(app) else None,
         served_s=app.served_until(now) / SECOND,
         served_on=_served_on(state, app, now),
@@ -223,19 +232,34 @@ def _may_move(state: State, generation: Generation, now: int) -> bool:
     )
 
 
-def _settled(state: State, problem: Problem, now: int) -> tuple[Problem, tuple[str, ...]]:
-    """Pin apps that were resized and have not worked since, unless they cannot stay as they are; return these apps as
-    well."""
+def _pinned(
+    state: State, problem: Problem, now: int
+) -> tuple[Problem, tuple[str, ...], dict[str, Kept], dict[str, Reason]]:
+    """Pin apps that were resized and have not worked since, and apps that are kept whole, unless they cannot stay as they are.
+    Return the former, the latter, and what limits these and other apps that are never resized."""
     fresh = [
         app.id for app in problem.apps if not app.pinned and not app.again and settles_until(state.apps[app.id], now)
     ]
-    if not fresh:
-        return problem, ()
+    if not fresh and not any(_concerns_size(state.apps[app.id], now) for app in problem.apps if not app.pinned):
+        return problem, (), {}, {}
     instance = integer.read(problem)
     forced = {app.id for app, has_to in zip(instance.apps, instance.forced.tolist(), strict=True) if has_to}
     settling = tuple(app_id for app_id in fresh if app_id not in forced)
-    apps = tuple(msgspec.structs.replace(app, pinned=app.pinned or app.id in settling) for app in problem.apps)
-    return msgspec.structs.replace(problem, apps=apps), settling
+    whole = kept_of(state, problem, instance, now)
+    most = limited(state, problem, instance, whole)
+    apps = tuple(
+        msgspec.structs.replace(
+            app, pinned=app.pinned or app.id in settling or app.id in whole, n_max=most.get(app.id, app.n_max)
+        )
+        for app in problem.apps
+    )
+    said = {app_id: one.reason for app_id, one in whole.items()}
+    said |= {app_id: starts_with(count) for app_id, count in most.items()}
+    return msgspec.structs.replace(problem, apps=apps), settling, whole, said
+
+
+def _concerns_size(app: App, now: int) -> bool:
+    return app.spec.resizable == "never" or kept_whole(app, now) is not None
 
 
 # --- who is asked about -------------------------------------------------------------------------------------------------
@@ -329,7 +353,7 @@ def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[
     on the log."""
     reasons: dict[str, Waiting] = {}
     for app_id, reason in sorted(answer.reasons.items()):
-        if app_id in asked.kept:
+        if app_id in asked.kept or (app_id in asked.said and answer.counts.get(app_id)):
             continue
         before = state.apps[app_id].waiting
         if reason.code != "adjusting":
@@ -337,6 +361,9 @@ def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[
             reasons[app_id] = _in_words(app_id, said, asked, answer)
         elif before is not None:
             reasons[app_id] = before
+    for app_id, reason in asked.said.items():
+        if 0 < sum(answer.counts.get(app_id, {}).values()) < state.apps[app_id].n_max:
+            reasons[app_id] = Waiting(code=reason.code, text=reason.text)
     return reasons
 
 

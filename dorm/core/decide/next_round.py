@@ -172,7 +172,7 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
         if ran is None:
             facts += [end] if end is not None else []
             continue
-        if all(failures.done(container) for container in ran.containers.values()):
+        if all(failures.done(container) for container in ran.containers.values()) and not failures.unproven(app, ran):
             facts.append(AppCompleted(app=app.id, generation=ran.number))
         elif end is not None:
             facts.append(end)

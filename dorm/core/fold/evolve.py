@@ -41,7 +41,7 @@ from dorm.core.fold.operating import (
 from dorm.core.fold.planning import forget_plans
 from dorm.core.fold.policies import choose_policy
 from dorm.core.fold.preparing import containers_prepared
-from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, resize_requested
+from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, note_doubt, resize_requested
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, settle_again, settle_folder
 from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, restart_requested
@@ -73,7 +73,7 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of
 from events.errors import DormError
-from events.holders import ends, may_hold
+from events.identities import ends, may_hold
 from events.limits import clipped
 from events.log.records import Record
 from events.spec import SpecError, check_gang, check_roles
@@ -346,6 +346,7 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
         return ignored(state)
     container.state, container.started_at = "running", state.time
     app.origin_digest = event.origin_digest or app.origin_digest
+    note_doubt(app, event)
     if app.run_time is not UNSET:
         note_started(app, state.time)
     if event.environment_s and not (
@@ -373,6 +374,7 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
         return ignored(state)
     container.exit_code, container.asked, container.killed = event.exit_code, event.asked, event.killed
     app.origin_digest = event.origin_digest or app.origin_digest
+    note_doubt(app, event)
     if container.started_at == 0 and event.started_at:
         container.started_at = state.time
     end_container(state, app, generation, container, event.reason, event.message)

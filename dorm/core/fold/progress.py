@@ -7,8 +7,9 @@ stretch, and not on how many are between them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec import UNSET
 
 from dorm.core.apps.size_requests import request, requested
@@ -16,12 +17,12 @@ from dorm.core.fold.batches import note_noise
 from dorm.core.fold.effects import mark_dirty, note_resumed, note_work
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.shared_folder import counts_in
-from dorm.core.state import Pace, SkippedLines
+from dorm.core.state import Doubted, Pace, SkippedLines
+from events import kinds as k
 from events import subjects
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, State
-    from events import kinds as k
     from events.log.records import Record
 
 
@@ -40,12 +41,29 @@ def app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> 
         return ignored(state)
     app.checkpoint = step = event.step
     app.checkpoint_in = folder
+    if app.doubt is not UNSET and event.generation >= app.doubt.generation:
+        app.doubt = UNSET
     if step > app.step:
         app.step = step
     generation.checkpointed_at = state.time
     _works(state, app, generation)
     note_resumed(state, app, event.generation, event.step)
     return "applied"
+
+
+def note_doubt(app: App, event: k.ContainerStarted | k.ContainerExited) -> None:
+    """Note that files of the app's last checkpoint changed after it was reported, as far as a report of one counts.  Nodes
+    look at no files after a container that was done: what its exit names was found before its start, which may not have
+    been reported."""
+    if event.doubt is None or app.checkpoint is None:
+        return
+    how: Literal["killed", "ended", "found"] = "found"
+    if isinstance(event, k.ContainerExited) and (event.exit_code != 0 or event.asked):
+        how = "killed" if event.killed else "ended"
+    elif app.doubt is not UNSET and not app.doubt.what.aside:  # The node of the container that ended said how.
+        app.doubt = msgspec.structs.replace(app.doubt, what=event.doubt)
+        return
+    app.doubt = Doubted(event.generation, event.slot, how, event.doubt)
 
 
 def _works(state: State, app: App, generation: Generation) -> None:

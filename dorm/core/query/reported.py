@@ -5,9 +5,10 @@ Pure.  A state follows from the log alone; newer reports from the stream are onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from events import subjects
 from events.codec import decode
@@ -16,7 +17,7 @@ from events.kinds import AppProgressed, LossIs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dorm.core.state import App
+    from dorm.core.state import App, Doubted
     from events.log.records import Record
 
 
@@ -39,6 +40,45 @@ class Shown(msgspec.Struct, frozen=True):
     samples_per_s: float | None
     at: int
     """When it reported progress or a checkpoint last, in its present generation (UTC ns); 0 if it has not."""
+
+
+def doubt_shown(app: App) -> dict[str, Any] | None:
+    """Return why the app's last checkpoint may be incomplete, with `text` and `advice` for people; None if nothing says
+    so."""
+    doubted = app.doubt
+    if doubted is UNSET or app.ended == "completed":
+        return None
+    what = doubted.what
+    moved = f", and moved to {what.aside}" if what.aside else ""
+    advice = (
+        "" if what.aside else f"`dorm restart {app.name} --fall-back` sets it aside and resumes from the one before"
+    )
+    if not what.aside and not what.before:
+        advice = "no earlier one is there; to keep one, save under another name, then rename the complete file"
+    return {
+        "files": list(what.files),
+        "more": what.more,
+        "before": what.before,
+        "aside": what.aside,
+        "generation": doubted.generation,
+        "slot": doubted.slot,
+        "how": doubted.how,
+        "text": doubt_text(doubted, app.checkpoint) + moved,
+        "advice": advice,
+    }
+
+
+def doubt_text(doubted: Doubted, step: int | None) -> str:
+    """Return which files changed, and when; `step` is that of the last reported checkpoint."""
+    files = [*doubted.what.files, *([f"{doubted.what.more} more"] if doubted.what.more else [])]
+    named = ", ".join(files[:-1]) + f" and {files[-1]}" if len(files) > 1 else "".join(files)
+    container = f"slot {doubted.slot} of generation {doubted.generation}"
+    when = {
+        "killed": f"when {container} was killed",
+        "ended": f"before {container} ended",
+        "found": f"before generation {doubted.generation} started",
+    }
+    return f"{named} changed after the last reported checkpoint (step {step}), {when[doubted.how]}"
 
 
 Newest = dict[str, Reported]

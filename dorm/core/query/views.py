@@ -11,10 +11,11 @@ from dorm.core.apps.bounds import bounds
 from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
 from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
+from dorm.core.apps.resizable import kept_whole
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
 from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
-from dorm.core.query.reported import shown
+from dorm.core.query.reported import doubt_shown, shown
 from dorm.core.settings import kept_until
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
@@ -151,7 +152,7 @@ def _early_end(app: App) -> str:
 
 def _builds(app: App) -> str:
     """Return what an app does that has its place and has not started, if that may take long."""
-    waits = app.spec.needs_environment and app.phase in ("starting", "adjusting")
+    waits = app.spec.builds and app.phase in ("starting", "adjusting")
     released = app.current is not None and bool(app.current.released_at) and not app.current.started_at
     return "builds its environment where it is not there yet" if waits and released else ""
 
@@ -300,10 +301,13 @@ def describe(
         "placement": app.spec.placement,
         "gang": app.spec.gang,
         "elastic": app.spec.elastic,
+        "resizable": app.spec.resizable,
+        "kept_whole": "" if app.ended or (kept := kept_whole(app, now)) is None else kept.text,
         **_revisions(app, generation),
         "membership": generation.membership if generation is not None and app.spec.elastic else None,
         "epoch": app.epoch or None,
         "checkpoint": app.checkpoint,
+        "doubt": doubt_shown(app),
         "origin": _origin(app),
         "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not UNSET else None,
         "lost_steps": app.lost_steps,

@@ -39,10 +39,12 @@ Setup = Annotated[
 PythonVersion = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^(3\.[0-9]{1,2}|/[A-Za-z0-9._/+-]{1,254})?$",
-        description="which Python runs plain processes: a version such as '3.12', of those that nodes have, or a path; "
-        "default: the node's; images bring their own",
-        examples=["3.12"],
+        pattern=r"^(3\.[0-9]{1,2}|/[^\x00-\x1f\x7f]{1,4094})?$",
+        description="which Python runs plain processes: a version such as '3.12', of those that nodes have, or the path of "
+        "one, whose programs come first in PATH, and on whose packages those of `requirements` build; default: the one of "
+        "the shell that submits the app if all nodes are this machine and run plain processes, else the node's; images "
+        "bring their own",
+        examples=["3.12", "/home/ann/project/.venv/bin/python"],
     ),
 ]
 _LOCAL = re.compile(r"(-r|--requirement|-c|--constraint|-e|--editable)\b|\.{0,2}/|\.$|file:(?!///)", re.IGNORECASE)

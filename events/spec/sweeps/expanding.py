@@ -13,6 +13,7 @@ How many there would be is computed before any is made, so a sweep of millions c
 from __future__ import annotations
 
 import hashlib
+import re
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -64,22 +65,26 @@ def is_sweep(document: object) -> bool:
 
 
 def expanded(document: Mapping[str, Any], *, most: int = MOST) -> Sweep:
-    """Return the apps of a document.  Raises SpecError, also if they would be more than `most`."""
-    rows, count = _rows(document, min(most, MOST_APPS))
+    """Return the apps of a document.  Raises SpecError with all that is wrong with it, also if the apps would be more than
+    `most`."""
     base = {field: value for field, value in document.items() if field not in FIELDS}
-    name, parallel = _name_of(base), _parallel_of(document)
-    if "group" in base:
-        raise SpecError("group: a sweep makes the groups of its apps; leave it out", code="sweep.group")
-    digest = digest_of(document)
+    try:
+        rows, count = _rows(document, min(most, MOST_APPS))
+        name, parallel = _name_of(base), _parallel_of(document)
+        if "group" in base:
+            raise SpecError("group: a sweep makes the groups of its apps; leave it out", code="sweep.group")
+        digest = digest_of(document)
+    except SpecError as error:
+        raise SpecError(str(error), code=error.code, others=_errors_of(base)) from None
     specs, size = [], 0
     for index, parameters in enumerate(rows):
         group = Group(name=name, run=digest, index=index, count=count, parallel=parallel, parameters=parameters)
         if not index:
             check_group(group)
-            check_placeholders(base, {**parameters, INDEX: 0})
+            _check_first(base, {**parameters, INDEX: 0})
         values = {INDEX: str(index), **{key: as_text(value) for key, value in parameters.items()}}
         made = {**filled(base, values), "name": app_name(name, index), "group": msgspec.to_builtins(group)}
-        specs.append(check_spec(made))
+        specs.append(check_spec(made, every=not index))
         size += len(msgspec.msgpack.encode(specs[-1]))
         each = size // (index + 1)
         if count * each > _MOST_BYTES:
@@ -89,6 +94,23 @@ def expanded(document: Mapping[str, Any], *, most: int = MOST) -> Sweep:
             )
             raise SpecError(text, code="sweep.too_large")
     return Sweep(name, tuple(specs), digest)
+
+
+def _check_first(base: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse placeholders of names that are not parameters.  Raises SpecError, with what else is wrong with the spec."""
+    try:
+        check_placeholders(base, known)
+    except SpecError as error:
+        raise SpecError(str(error), code=error.code, others=_errors_of(base)) from None
+
+
+def _errors_of(base: Mapping[str, Any]) -> Sequence[SpecError]:
+    """Return what is wrong with the spec of each app, beside its name and group."""
+    try:
+        check_spec({**base, "name": "x", "group": None}, every=True)
+    except SpecError as error:
+        return (error, *error.others)
+    return ()
 
 
 def app_name(name: str, index: int) -> str:
@@ -145,6 +167,9 @@ def _rows(document: Mapping[str, Any], most: int) -> tuple[Iterator[_Parameters]
         raise SpecError(text, code="sweep.parameters.missing")
     names = [_parameter(name) for name in sweep]
     values = [_values(name, sweep[name]) for name in names]
+    if mode != "list":
+        for name, given in zip(names, values, strict=True):
+            _check_repeated(name, given)
     if mode == "list":
         longest = max(map(len, values))
         for name, found in zip(names, values, strict=True):
@@ -174,7 +199,15 @@ def _parameter(name: object) -> str:
     try:
         return msgspec.convert(name, ParameterName)
     except msgspec.ValidationError:
-        text = f"sweep: {short(name)} is no name of a parameter (letters, digits and _, at most 63, no digit first)"
+        better = re.sub(r"[^A-Za-z0-9_]", "_", name)[:63] if isinstance(name, str) else ""
+        hint = (
+            f"; call it {better}, and write --{name} {{{better}}} in the command"
+            if better.isidentifier() and len(str(name)) < 64
+            else ""
+        )
+        text = (
+            f"sweep: {short(name)} is no name of a parameter (letters, digits and _, at most 63, no digit first){hint}"
+        )
         raise SpecError(text, code="sweep.parameter.malformed") from None
 
 
@@ -188,12 +221,26 @@ def _values(name: str, given: Any) -> Sequence[Any]:
     return values
 
 
+def _check_repeated(name: str, values: Sequence[Any]) -> None:
+    """Refuse values that would make the same app several times.  Raises SpecError."""
+    seen: set[str] = set()
+    for value in () if isinstance(values, range) else values:
+        text = as_text(value)
+        if text in seen:
+            hint = "leave one out, or add run: [1, 2] for several runs; [[1, 1]] is a list as one value"
+            raise SpecError(f"sweep.{name}: {short(text)} is listed twice; {hint}", code="sweep.values.repeated")
+        seen.add(text)
+
+
 def _range(name: str, given: dict[Any, Any]) -> range:
     bounds = given.get("range")
     bounds = bounds if isinstance(bounds, list) else [bounds]
     whole = all(isinstance(one, int) and not isinstance(one, bool) and abs(one) < 2**53 for one in bounds)
     if set(given) != {"range"} or not whole or not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and not bounds[2]):
-        text = f"sweep.{name}: expected values, or {{range: 5}} for 0 to 4, or {{range: [first, end, step]}}"
+        text = (
+            f"sweep.{name}: expected values, or {{range: 5}} for 0 to 4, or {{range: [first, end, step]}} with whole numbers; "
+            "list fractions one by one, and put a map as one value into a list"
+        )
         raise SpecError(text, code="sweep.range.malformed")
     found = range(*bounds)
     if not found:
@@ -207,7 +254,10 @@ def _settings(path: str, row: Any) -> _Parameters:
     try:
         found = msgspec.convert(row, dict[ParameterName, Setting])
     except msgspec.ValidationError:
-        text = f"{path}: each parameter has a name of letters, digits and _, and is a number, a text, true or false"
+        text = (
+            f"{path}: each parameter has a name of letters, digits and _, and is a number up to 2^53, a text, true or false; "
+            "write anything else in quotes"
+        )
         raise SpecError(text, code="sweep.values.malformed") from None
     if len(found) > _MOST_PARAMETERS:
         raise SpecError(f"{path}: at most {_MOST_PARAMETERS} parameters", code="sweep.parameters.too_many")

@@ -16,11 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import yaml
 
 from dorm.policies.registry import policy
+from events.documents import read
 from events.errors import code_of
 from events.quantities import short
+from events.spec import SpecError
 from replay.simulator import SimulationError
 from replay.simulator.scenario import Rounds, Tasks
 from replay.simulator.timings import FREE, LIVE, Timings
@@ -179,8 +180,8 @@ def _split(text: str) -> list[str]:
 
 def _value(text: str, key: str, value: str) -> Any:
     try:
-        return yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return read(value).value
+    except SpecError:
         words = f"{short(text)}: the value of {key} is not YAML: {short(value.strip())}"
         raise SimulationError(words, code="contender.parameter.not_yaml") from None
 

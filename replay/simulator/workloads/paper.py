@@ -116,6 +116,7 @@ def _app(kind: AppType, number: int, at_s: float, duration_s: float, speed: Spee
     spec = {
         "name": f"{kind.name}-{number:02}",
         "command": ["train"],
+        "resume": ["train", "--resume"],
         "demand": demand,
         "n_min": kind.n_min,
         "n_max": kind.n_max,

@@ -50,6 +50,7 @@ def workload(options: Options, seed: int = 0) -> Workload:
         document = {
             "name": f"app-{number:0{len(str(count))}}",
             "command": ["train"],
+            "resume": ["train", "--resume"],
             "demand": demand,
             "n_min": n_min,
             "n_max": max(n_min, _count(bounds["n_max"], draws["n_max"])),

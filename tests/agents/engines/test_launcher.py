@@ -95,6 +95,14 @@ def test_a_command_runs_in_the_container_of_its_rank_and_its_exit_code_comes_bac
     assert not (job.path(1) / "here").exists()
 
 
+def test_a_process_of_the_job_runs_the_words_of_its_own_container(job: Job) -> None:
+    job.start(1, 2)
+    (job.path(1) / launcher.COMMAND).write_text('["sh", "-c", "echo $1 > said", "sh", "one"]')
+    job.start(0, 2, f"{agent(1, 'python3 $DORM_LAUNCH_FOLDER/dorm-launcher.py rank echo zero')}")
+    assert job.exit_codes() == [0, 0]
+    assert (job.path(1) / "said").read_text() == "one\n"
+
+
 def test_a_stranger_can_run_nothing(job: Job) -> None:
     job.start(0, 2, "until [ -e go ]; do sleep 0.05; done")
     job.start(1, 2, generation=1)

@@ -7,6 +7,7 @@ import pwd
 import resource
 import shutil
 import sys
+import tempfile
 
 
 def text(path: str) -> str:
@@ -52,12 +53,15 @@ print(
             "user": getpass.getuser(),
             "cwd": os.getcwd(),
             "home": os.environ["HOME"],
+            "home_resolved": os.path.realpath(os.environ["HOME"]),
+            "above": [os.listdir(".."), os.listdir("../..")],
             "beside_progress": os.path.dirname(os.environ["DORM_PROGRESS"]),
             "home_writable": writable(os.environ["HOME"]),
             "etc_writable": writable("/etc"),
             "tmp": os.stat("/tmp").st_dev,
             "tmp_size": shutil.disk_usage("/tmp").total,
             "tmpdir": os.environ.get("TMPDIR", ""),
+            "temporary": tempfile.gettempdir(),
             "shm": os.stat("/dev/shm").st_dev,
             "shm_size": shutil.disk_usage("/dev/shm").total,
             "variables": sorted(name for name in os.environ if not name.startswith(("DORM_", "_", "LC_"))),

@@ -9,8 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import zipfile
+from pathlib import Path
 
+import pip
 import pytest
 
 from agents.environment import builder, plan
@@ -21,10 +23,133 @@ from agents.runtime.interface import ENVIRONMENT_MOUNT, Key
 from events.spec import AppSpec, check_spec
 from tests.core.records import document
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 PYTHON = sys.executable
+
+
+def package(folder: Path, name: str, version: str = "1.0", requires: str = "") -> None:
+    """Write a wheel with a module."""
+    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (
+        f"Requires-Dist: {requires}\n" if requires else ""
+    )
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": about,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\nrun-{name} = {name}:main\n",
+    }
+    files[f"{name}.py"] += "def main():\n    import sys\n    print('runs in', sys.prefix)\n"
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with pip and `big`, and no index from which that could be installed again."""
+    folder = tmp_path_factory.mktemp("base") / "a venv"
+    subprocess.run([PYTHON, "-m", "venv", "--without-pip", folder], check=True)
+    (own,) = (folder / "lib").glob("python*/site-packages")
+    (own / "pip").symlink_to(Path(pip.__file__).parent)  # A copy would take seconds.
+    package(folder / "wheels", "big")
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-index", "big"]
+    subprocess.run([*install, "--find-links", str(folder / "wheels")], check=True)
+    return folder
+
+
+def told(command: list[str], **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a container to its end, with no index of packages but what `env` names."""
+    cleared = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**cleared, **env})
+
+
+USES = (
+    "import sys, big, small; print(big.VERSION, small.VERSION, big.__file__.startswith(sys.prefix), "
+    "small.__file__.startswith(sys.prefix), flush=True)"
+)
+
+
+def test_requirements_build_on_the_packages_of_a_virtual_environment(tmp_path: Path, base: Path) -> None:
+    environment, wheels = tmp_path / "environment", tmp_path / "wheels"
+    environment.mkdir()
+    package(wheels, "small", requires="big>=1")
+    (tmp_path / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {wheels}\n")
+    spec = check_spec(
+        document(
+            command=["sh", "-c", f'python -c "{USES}" && run-big && run-small && command -v pip'],
+            requirements=["small"],
+            python=f"{base}/bin/python",
+        )
+    )
+    done = told(made(tmp_path, "one", spec, environment=environment), PIP_CONFIG_FILE=str(tmp_path / "pip.conf"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    venv = environment / "venv"
+    said = done.stdout.splitlines()[-4:]
+    assert said == ["1.0 1.0 False True", f"runs in {venv}", f"runs in {venv}", f"{venv}/bin/pip"]
+    assert (base / "bin" / "run-big").read_text() != (venv / "bin" / "run-big").read_text()
+    # Nothing has changed, so nothing is built, and no index is asked.
+    again = told(made(tmp_path, "two", spec, environment=environment), PIP_CONFIG_FILE=os.devnull)
+    assert (again.returncode, again.stdout.splitlines()) == (0, said)
+
+
+def test_an_environment_is_built_again_when_what_it_builds_on_has_changed_and_none_uses_it(
+    tmp_path: Path, base: Path
+) -> None:
+    environment = tmp_path / "environment"
+    environment.mkdir()
+    spec = check_spec(
+        document(command=["sh", "-c", "echo up; read -r _"], setup=["echo x >> ../built"], python=f"{base}/bin/python")
+    )
+    own = next((base / "lib").glob("python*/site-packages"))
+
+    def started(name: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            made(tmp_path, name, spec, environment=environment),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=environment / "..",
+        )  # fmt: skip
+        assert process.stdout is not None
+        while (line := process.stdout.readline()) != "up\n":
+            assert line, f"{name} ended"
+        return process
+
+    def builds() -> int:
+        return (tmp_path / ".." / "built").read_text().count("x")
+
+    one = started("one")
+    assert builds() == 1
+    (own / "more-1.0.dist-info").mkdir()
+    two = started("two")
+    assert builds() == 1, "it is in use"
+    for process in (one, two):
+        process.communicate("\n")
+    three = started("three")
+    assert builds() == 2
+    three.communicate("\n")
+    (own / "more-1.0.dist-info").rmdir()
+
+
+def test_uv_asks_whom_pip_would_ask() -> None:
+    assert builder.for_uv(
+        {"PIP_INDEX_URL": "https://pypi.lab/simple", "UV_INDEX": "x", "PIP_EXTRA_INDEX_URL": "y"}
+    ) == {
+        "UV_SYSTEM_CERTS": "1",
+        "UV_NATIVE_TLS": "1",
+        "UV_DEFAULT_INDEX": "https://pypi.lab/simple",
+    }
+
+
+def test_the_path_of_a_python_alone_builds_nothing_for_plain_processes(tmp_path: Path) -> None:
+    bare, more = (check_spec(document(python=PYTHON, requirements=some)) for some in ([], ["numpy"]))
+    plain, mounted = (Environments(tmp_path, mounted=mounted) for mounted in (False, True))
+    assert plain.of(bare, "me") is None
+    assert mounted.of(bare, "me") is not None
+    keys = {
+        plain.of(check_spec(document(python=path, requirements=["numpy"])), "me") for path in ("", PYTHON, "/b", "3.11")
+    }
+    assert len({one.key for one in keys if one is not None}) == 4
+    assert plain.of(more, "me") in keys
 
 
 def made(folder: Path, name: str, spec: AppSpec, *, generation: str = "app-1", environment: Path) -> list[str]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agents.runtime.process.records import OF_NETWORK
 from tests.agents.harness import Harness, ended, output
+from tests.agents.runtime.paths.conformance import LONGEST
 
 if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
@@ -49,6 +51,7 @@ async def test_in_docker(docker_harness: Harness) -> None:
         "HOME": f["home"] == f["beside_progress"] == "/dorm/run" and f["home_writable"],
         "files of the image or node": not f["etc_writable"],
         "/tmp": f["tmp_size"] == half,
+        "TMPDIR": f["tmpdir"] == "" and f["temporary"] == "/tmp",
         "/dev/shm": f["shm_size"] == half,
         "python3": not f["python"].startswith(str(Path(sys.executable).parent)),
         "network": f["network"] == os.readlink("/proc/self/ns/net"),
@@ -74,14 +77,16 @@ async def test_in_docker(docker_harness: Harness) -> None:
 async def test_as_a_plain_process(process_harness: Harness) -> None:
     async with process_harness.opened() as runtime:
         f = await found_in(process_harness, runtime)
+    said = documented(2)
     facts = {
         "user": f["uid"] == os.getuid(),
-        "working directory": f["cwd"] == f["home"],
-        "HOME": f["home"] == f["beside_progress"] and f["home_writable"],
+        "working directory": f["cwd"] == f["home_resolved"] and f["above"] == [["run"], ["up"]],
+        "HOME": f["home_resolved"] == f["beside_progress"] and len(f["home"]) <= LONGEST and f["home_writable"],
         "files of the image or node": f["etc_writable"] == os.access("/etc", os.W_OK),
-        "/tmp": f["tmp"] == os.stat("/tmp").st_dev and f["tmpdir"] not in ("", "/tmp"),
+        "/tmp": f["tmp"] == os.stat("/tmp").st_dev,
+        "TMPDIR": f["tmpdir"] == f["temporary"] != "/tmp" and len(f["tmpdir"]) <= LONGEST,
         "/dev/shm": f["shm"] == os.stat("/dev/shm").st_dev,
-        "variables": f["variables"] == documented(2)["variables"].split(", "),
+        "variables": [name for name in f["variables"] if name not in _OF_NETWORK] == said["variables"].split(", "),
         "python3": Path(f["python"]).parent == Path(sys.executable).parent,
         "network": f["network"] == os.readlink("/proc/self/ns/net"),
         "other processes": f["pids"] == os.readlink("/proc/self/ns/pid"),
@@ -96,25 +101,26 @@ async def test_as_a_plain_process(process_harness: Harness) -> None:
         "open files": f["open_files"] == list(resource.getrlimit(resource.RLIMIT_NOFILE)),
         "core dumps": f["core"] == list(resource.getrlimit(resource.RLIMIT_CORE)),
     }
-    said = documented(2)
     assert not runtime.limits, "CPU, memory and processes have no limit"
     assert [name for name, holds in facts.items() if not holds] == [], f
     assert facts.keys() == said.keys()
     assert {name: said[name] for name in _PROCESS} == _PROCESS
 
 
+_OF_NETWORK = (*OF_NETWORK, *(name.lower() for name in OF_NETWORK))
 _DOCKER = {
     "user": "a user of its tenant, without a name", "HOME": "`/dorm/run`", "files of the image or node": "read-only",
     "network": "the node's", "other processes": "not seen", "capabilities": "none", "more privileges": "never",
     "system calls": "filtered", "processes": "4,096", "open files": "16,384", "core dumps": "none",
-    "/dev/shm": "half of the container's memory, at least 64 MiB", "/tmp": "in memory",
+    "/dev/shm": "half of the container's memory, at least 64 MiB", "/tmp": "in memory", "TMPDIR": "not set",
 }  # fmt: skip
 """What the facts above are in words."""
 _PROCESS = {
-    "user": "the agent's", "working directory": "HOME", "HOME": "the folder of `DORM_PROGRESS`", "network": "the node's",
+    "user": "the agent's", "working directory": "HOME", "HOME": "a short path to the folder of `DORM_PROGRESS`",
+    "TMPDIR": "a short path to a private folder", "network": "the node's",
     "other processes": "seen, and those of the same user can be signalled", "capabilities": "the agent's",
     "CPU": "not limited", "memory": "not limited", "processes": "not limited", "open files": "as for the agent",
-    "core dumps": "as for the agent", "/tmp": "the node's; `TMPDIR` is private", "/dev/shm": "the node's",
+    "core dumps": "as for the agent", "/tmp": "the node's", "/dev/shm": "the node's",
 }  # fmt: skip
 
 

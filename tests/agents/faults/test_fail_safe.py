@@ -15,7 +15,7 @@ from agents import lease
 from agents.runtime.interface import Displaced, Key
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
-from tests.agents.harness import PATIENCE_S, STUBBORN, Harness, look, processes, running, says
+from tests.agents.harness import PATIENCE_S, STUBBORN, Harness, container_dir, look, processes, running, says
 from tests.agents.harness import ended as end_of
 from tests.agents.one_node import NODE, Node
 from tests.agents.runtime.test_docker_guard import guards, pair
@@ -100,7 +100,7 @@ async def test_a_container_whose_folder_is_removed_is_killed_and_listed_until_th
     all_of_them = await started(runtime, spec, unused_number)
     supervisor = found(runtime, spec.key).supervisor
     os.kill(supervisor, signal.SIGSTOP)
-    shutil.rmtree(runtime.run_dir(spec.key).parent)
+    shutil.rmtree(container_dir(runtime, spec.key))
     seen = await look(runtime, spec.key)
     assert seen is not None
     assert seen.state == "running"

@@ -11,7 +11,7 @@ import pytest
 from agents.runtime.docker import config
 from agents.runtime.interface import Unavailable
 from agents.runtime.process.runtime import ProcessRuntime
-from tests.agents.harness import PATIENCE_S, POLITE, Harness, ended, says
+from tests.agents.harness import PATIENCE_S, POLITE, Harness, container_dir, ended, says
 from tests.lab.machines.dockerd import why_not
 from tests.lab.machines.engines import unavailable
 
@@ -76,7 +76,7 @@ async def test_a_log_without_room_to_move_aside_does_not_end_the_watch(disk: Dis
     async with harness.opened() as runtime:
         spec = harness.shell(f"head -c 200000 /dev/zero; {POLITE}")
         await runtime.ensure(spec)
-        log = runtime.run_dir(spec.key).parent / "log"
+        log = container_dir(runtime, spec.key) / "log"
         async with asyncio.timeout(PATIENCE_S):
             while not log.exists() or log.stat().st_size < 200_000:  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(0.01)

@@ -36,7 +36,8 @@ FILES = ["config", "step-10.pt", "step-20.pt", "step-030.pt", "logs-10-a", "mode
 def test_an_origin_selects_the_files_of_its_step(text: str, kept: list[str]) -> None:
     origin = origin_of(text)
     assert origin is not None
-    found = chosen([FileEntry("", "folder"), *(FileEntry(name, "file") for name in FILES)], origin)
+    aside = [FileEntry(".doubtful", "folder"), FileEntry(".doubtful/generation-2/step-20.pt", "file")]
+    found = chosen([FileEntry("", "folder"), *aside, *(FileEntry(name, "file") for name in FILES)], origin)
     assert [entry.path for entry in found] == kept
     with raises(Refused, "spec.from.no_step"):
         chosen([FileEntry("torch.pt", "file")], Origin("a", 20, False))

@@ -18,6 +18,8 @@ from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, l
 from tests.agents.killed_agent import start_and_kill
 from tests.agents.runtime.lease_conformance import LeaseConformance
 from tests.agents.runtime.output.conformance import OutputConformance
+from tests.agents.runtime.paths.conformance import PathsConformance
+from tests.agents.runtime.stopping_conformance import StoppingConformance
 from tests.agents.volumes.conformance import VolumesConformance
 from tests.errors import raises
 
@@ -39,7 +41,9 @@ def lines(written: bytes) -> list[bytes]:
     return [line for line in written.splitlines() if b"Terminated" not in line]
 
 
-class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance):
+class RuntimeConformance(
+    LeaseConformance, VolumesConformance, OutputConformance, PathsConformance, StoppingConformance
+):
     """The suite; subclasses add only marks and further tests."""
 
     # starting and ending
@@ -298,6 +302,20 @@ class RuntimeConformance(LeaseConformance, VolumesConformance, OutputConformance
         assert {"PATH", "HOME", "DORM_PROGRESS"} <= inside.keys()
         assert "AGENT_SECRET" not in inside
         assert "hush" not in inside.values()
+
+    async def test_the_variables_of_a_running_container_can_be_asked_for(
+        self, harness: Harness, runtime: Runtime
+    ) -> None:
+        spec = harness.shell("exec sleep 600")
+        env = {**spec.env, "DORM_OUTPUTS": "/results of/a=b", "LINES": "two\nlines"}
+        spec = msgspec.structs.replace(spec, env=env)
+        await runtime.ensure(spec)
+        found = await runtime.variables(spec.key)
+        assert {name: found[name] for name in env} == env
+        assert found["DORM_PROGRESS"] == f"{runtime.run_mount(spec.key)}/{PROGRESS_FILE}"
+        await runtime.stop(spec.key, 0.0)
+        with pytest.raises(KeyError):
+            await runtime.variables(spec.key)
 
     async def test_progress_is_read_from_outside(self, harness: Harness, runtime: Runtime) -> None:
         spec = harness.shell('echo "{\\"step\\": 1}" >> "$DORM_PROGRESS" && echo ready; exec sleep 600')

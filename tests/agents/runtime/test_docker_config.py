@@ -43,6 +43,7 @@ def test_the_whole_configuration_that_the_engine_gets() -> None:
             "HOME=/dorm/run",
             "LOGNAME=dorm",
             "TINI_KILL_PROCESS_GROUP=1",
+            "USER=dorm",
         ],
         "User": "65534:65534",
         "Labels": {
@@ -333,3 +334,22 @@ def test_frames_are_joined_regardless_of_cuts() -> None:
         assert frames.complete
     assert not frames.feed(stream[:5])
     assert not frames.complete
+
+
+def test_a_copy_is_mounted_with_the_folders_above_it_and_where_earlier_releases_had_it() -> None:
+    spec = msgspec.structs.replace(SPEC, workdir="0" * 64)
+
+    def mounted(*work_dirs: str) -> tuple[str, list[tuple[str, str]]]:
+        made = config.container_config(HOST, spec, Path("/run"), None, None, [Path(one) for one in work_dirs])
+        return made["WorkingDir"], [(one["Source"], one["Target"]) for one in made["HostConfig"]["Mounts"][1:]]
+
+    assert mounted("/c/project", "/c/project/up", "/c/project/up/work") == (
+        "/dorm/project/up/work",
+        [
+            ("/c/project", "/dorm/project"),
+            ("/c/project/up", "/dorm/project/up"),
+            ("/c/project/up/work", "/dorm/project/up/work"),
+            ("/c/project/up/work", "/dorm/work"),
+        ],
+    )
+    assert mounted("/c/work") == ("/dorm/work", [("/c/work", "/dorm/work")])

@@ -9,6 +9,11 @@ import pytest
 from tests.agents.runtime.conformance import RuntimeConformance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agents.runtime.docker.runtime import DockerRuntime
+    from agents.runtime.interface import Key, Runtime
     from tests.agents.harness import Harness
 
 pytestmark = pytest.mark.docker
@@ -23,3 +28,10 @@ class TestDockerRuntime(RuntimeConformance):
     @pytest.fixture
     def harness(self, docker_harness: Harness) -> Harness:
         return docker_harness
+
+    @pytest.fixture
+    def deep(self, docker_node: Callable[..., DockerRuntime]) -> Callable[[Path], Runtime]:
+        return lambda root: docker_node(root=root)
+
+    def check_temporary(self, runtime: Runtime, key: Key, found: dict[str, object]) -> None:
+        assert found["temporary"] == "/tmp", "its own, in memory"

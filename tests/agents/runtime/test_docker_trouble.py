@@ -11,7 +11,7 @@ import pytest
 from agents.runtime.docker import config
 from agents.runtime.docker.engine import Engine
 from agents.runtime.interface import Conflict, Refused, Unavailable
-from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, says, until
+from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, container_dir, ended, look, output, says, until
 from tests.agents.runtime.conformance import COUNT_ME, starts
 from tests.agents.wire import wired
 from tests.errors import raises
@@ -66,7 +66,7 @@ async def test_a_container_that_another_agent_starts_is_waited_for(
     """The dead agent's request takes effect after the new one has looked, and the program is quick to end."""
     spec = docker_harness.shell(COUNT_ME + "exit 3")
     name = await half_made(runtime, engine, spec)
-    (runtime.run_dir(spec.key).parent / "starting").touch()
+    (container_dir(runtime, spec.key) / "starting").touch()
     ensuring = asyncio.create_task(runtime.ensure(spec))
     while (await engine.inspect(name) or {})["State"]["Status"] == "created" and not ensuring.done():
         await engine.start(name)

@@ -18,7 +18,18 @@ import pytest
 from agents import lease
 from agents.runtime.process import records, supervisor
 from agents.runtime.process.runtime import ProcessRuntime
-from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, look, output, processes, says
+from tests.agents.harness import (
+    PATIENCE_S,
+    POLITE,
+    STUBBORN,
+    Harness,
+    container_dir,
+    ended,
+    look,
+    output,
+    processes,
+    says,
+)
 from tests.agents.runtime.conformance import COUNT_ME, lines, starts
 
 if TYPE_CHECKING:
@@ -38,7 +49,7 @@ async def runtime(process_harness: Harness) -> AsyncIterator[ProcessRuntime]:
 
 
 def folder(runtime: ProcessRuntime, key: Key) -> Path:
-    return runtime.run_dir(key).parent
+    return container_dir(runtime, key)
 
 
 def found(runtime: ProcessRuntime, key: Key) -> records.Found:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +12,12 @@ import pytest
 from agents.runtime.interface import ContainerSpec, Key, Refused
 from agents.runtime.process.runtime import ProcessRuntime
 from agents.runtime.process.times import read
-from tests.agents.harness import PATIENCE_S, ended, output
+from tests.agents.harness import PATIENCE_S, container_dir, ended, output
 from tests.agents.runtime.conformance import RuntimeConformance
 from tests.errors import raises
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from agents.runtime.interface import Runtime
     from tests.agents.harness import Harness
@@ -28,9 +30,35 @@ class TestProcessRuntime(RuntimeConformance):
     def harness(self, process_harness: Harness) -> Harness:
         return process_harness
 
+    @pytest.fixture
+    def deep(self) -> Callable[[Path], Runtime]:
+        return lambda root: ProcessRuntime("node", root)
+
+    def check_temporary(self, runtime: Runtime, key: Key, found: dict[str, object]) -> None:
+        folder = container_dir(runtime, key)
+        assert os.path.samefile(str(found["temporary"]), folder / "tmp"), (
+            "on the node's disk, removed with the container"
+        )
+        assert (found["private"], found["owner"]) == (0o700, os.getuid())
+        assert Path(str(found["temporary"])).parents[1].stat().st_mode & 0o777 == 0o700
+
+    async def test_the_folder_above_a_working_directory_is_empty(self, harness: Harness) -> None:
+        script = """
+            [ "$(pwd -P)" = "$(cd "$HOME" && pwd -P)" ] && [ "$(ls -A ..)" = run ] && [ "$(ls -A ../..)" = up ] || exit 9
+            echo first; echo mine > ../log; rm -rf ../tmp ../home; mkdir ../hash ../../lock; echo mine > ../../log
+            echo 1 >> "$DORM_PROGRESS"; mktemp > /dev/null && echo last
+        """
+        async with harness.opened() as runtime:
+            spec = harness.shell(script)
+            await runtime.ensure(spec)
+            assert (await ended(runtime, spec.key)).exit_code == 0
+            assert await output(runtime, spec.key) == b"first\nlast\n"
+            await runtime.remove(spec.key)
+            assert not container_dir(runtime, spec.key).exists()
+
     async def noted(self, runtime: Runtime, key: Key) -> None:
         """Wait until its supervisor has looked."""
-        index = runtime.run_dir(key).parent / "times"
+        index = container_dir(runtime, key) / "times"
         async with asyncio.timeout(PATIENCE_S):
             while not read(index.read_bytes())[1]:  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,28 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nats
 
 SWEEP = {**document("lr"), "sweep": {"rate": [0.1, 0.01, 0.001], "seed": {"range": 2}}, "parallel": 2}
+
+
+async def test_values_arrive_as_they_are_written(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection, led(connection, "a", "b"), served(connection) as api:
+        sweep = {**SWEEP, "sweep": "HERE", "command": ["work", "{p}"]}
+        for name, type_, body in (
+            (
+                "json",
+                "application/json",
+                json.dumps({**sweep, "name": "json"}).replace('"HERE"', '{"p": [1.0, 0.10, 1e5]}'),
+            ),
+            (
+                "yaml",
+                "application/yaml",
+                json.dumps({**sweep, "name": "yaml"}).replace('"HERE"', "{p: [1.0, 0.10, 1e5, 010, no]}"),
+            ),
+        ):
+            async with api.session.post("/v1/sweeps", data=body, headers={"Content-Type": type_}) as answer:
+                assert answer.status == 202, await answer.text()
+            found = [one.spec for one in await said(connection.log, AppSubmitted) if one.spec["name"].startswith(name)]
+            assert [one["command"][1] for one in found] == ["1.0", "0.10", "1e5", "010", "no"][: len(found)]
+            assert len(found) == (3 if name == "json" else 5)
 
 
 async def test_a_sweep_is_submitted_shown_and_cancelled(nats_server: NatsServer) -> None:

@@ -6,17 +6,22 @@ import asyncio
 import contextlib
 import os
 import pty
+import pwd
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 import yaml
 
+from events.spec import SpecError
 from tests.e2e import forked
 from tests.e2e.commands import DORM, done, environment
 from tests.e2e.local_up import Up, leaving_nothing, named, up
 from tests.e2e.story import until
+from tests.errors import raises
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -269,6 +274,8 @@ async def test_on_a_terminal_ctrl_c_asks_and_the_output_continues_through_a_resi
     async with on_a_terminal(project, cluster.home, *run) as terminal:
         await terminal.until("works as one of 1")
         await done(cluster.home, "update", "seen", "--n-min", "2", "--n-max", "2")
+        await terminal.until("seen: resized to 2 containers; it restarts from the beginning, since it has reported no")
+        await terminal.until("`dorm edit seen --set resizable=never`")
         await terminal.until("works as one of 2")
         terminal.type(b"\x03")
         await terminal.until("(d/c)")
@@ -281,6 +288,13 @@ async def test_on_a_terminal_ctrl_c_asks_and_the_output_continues_through_a_resi
         assert await asyncio.wait_for(terminal.process.wait(), 20) == 0
     async with cluster.client() as client:
         await until(client, lambda s: s.apps[named(s, "seen").id].phase == "running", "it runs on")
+        story = await done(cluster.home, "story", "seen")
+        assert "restarts from the beginning, since it has reported no checkpoint" in " ".join(story.split())
+        explained = " ".join((await done(cluster.home, "explain", "seen", "--brief")).split())
+        assert "it restarted from the beginning, since it had reported no checkpoint" in explained
+        await done(cluster.home, "edit", "seen", "--set", "resizable=never", "--yes")
+        described = " ".join((await done(cluster.home, "describe", "seen")).split())
+        assert "resizable never: resizable is never in its spec, so it keeps" in described
     await done(cluster.home, "cancel", "seen")
     async with on_a_terminal(project, cluster.home, "run", "--cpu", "250m", "python3", "loop.py") as terminal:
         await terminal.until("works as one of")
@@ -289,3 +303,106 @@ async def test_on_a_terminal_ctrl_c_asks_and_the_output_continues_through_a_resi
         terminal.type(b"c\n")
         await terminal.until("is cancelled")
         assert await asyncio.wait_for(terminal.process.wait(), 30) == 130
+
+
+async def test_variables_in_a_list_have_their_values_and_what_no_shell_reads_is_said(
+    cluster: Up, project: Path
+) -> None:
+    (project / "write.py").write_text(
+        "import os, sys, time\nos.makedirs(sys.argv[1])\nopen(sys.argv[1] + '/result', 'w').write(' '.join(sys.argv[2:]))\n"
+        "open(os.environ['DORM_PROGRESS'], 'a').write('{\"step\": %s, \"checkpoint\": %s}\\n' % (sys.argv[3], sys.argv[3]))\n"
+        "time.sleep(600)\n"
+    )
+    (project / "write.yaml").write_text(
+        "name: write\nworkdir: .\ndemand: {cpu: 250m}\nenv: {RUN: '$DORM_OUTPUTS/run-$DORM_RANK'}\ngrace: 30s\n"
+        "command: [python3, write.py, '${RUN}', $HOME, '$DORM_GENERATION', $$RUN]\n"
+        "resume: [python3, write.py, '${RUN}-again', $$LR, $DORM_GENERATION]\n"
+        "checkpoint: [cp, $RUN/result, '$DORM_CHECKPOINT_DIR/saved-${DORM_SLOT}']\n"
+    )
+    code, _, err = await dorm_in(project, cluster.home, "submit", "write.yaml")
+    assert code == 0, err
+    assert "note: write: command[3]: $HOME stays as it is" in " ".join(err.split())
+    async with cluster.client() as client:
+        app = named(await client.state(), "write")
+
+        def written(name: str) -> list[str]:
+            return [path.read_text() for path in cluster.home.rglob(name) if app.id in str(path)]
+
+        await until(client, lambda s: s.apps[app.id].step == 1, "it has started")
+        assert written("run-0/result") == ["$HOME 1 $RUN"]
+        await done(cluster.home, "restart", "write")
+        await until(client, lambda s: s.apps[app.id].step == 2, "it has resumed")
+        assert written("saved-0") == ["$HOME 1 $RUN"]
+        assert written("run-0-again/result") == ["$$LR 2"]
+        await done(cluster.home, "cancel", "write", "--wait")
+
+
+async def test_a_variable_that_no_container_has_is_refused(cluster: Up, project: Path) -> None:
+    spec = "{name: typo, command: [python3, fail.py, $DORM_OUTPUT], demand: {cpu: 1}}"
+    (project / "typo.yaml").write_text(spec)
+    for words in (("submit", "typo.yaml"), ("run", "--", "python3", "fail.py", "$DORM_OUTPUT")):
+        code, out, err = await dorm_in(project, cluster.home, *words)
+        assert (code, out) == (2, "")
+        assert "did you mean DORM_OUTPUTS?" in err
+        assert "[spec.command.unknown_variable]" in err
+    async with cluster.client() as client:
+        with raises(SpecError, "spec.command.unknown_variable"):
+            await client.submit(yaml.safe_load(spec))
+
+
+async def test_every_command_of_a_shell_gets_its_python(cluster: Up, project: Path) -> None:
+    venv = project.parent / "a venv"
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    shell = environment(cluster.home)
+    shell["PATH"] = f"{venv / 'bin'}:{shell['PATH']}"
+    (project / "which.py").write_text("import os, sys\nprint(sys.prefix, os.environ['VIRTUAL_ENV'])\n")
+    (project / "which.sh").write_text("python which.py\n")
+    (project / "which.yaml").write_text("{name: filed, workdir: ., command: [python3, which.py], demand: {cpu: 250m}}")
+
+    async def said(*words: str) -> str:
+        code, out, err = await forked.command(words, shell, b"", 60.0, project)
+        assert code == 0, err
+        return out.decode()
+
+    for command in (("python", "which.py"), ("bash", "which.sh"), ("sh", "-c", "python3 which.py"), ("./which.sh",)):
+        (project / "which.sh").chmod(0o755)
+        if command == ("./which.sh",):
+            (project / "which.sh").write_text("#!/bin/sh\npython which.py\n")
+        assert await said("run", "--cpu", "250m", "--", *command) == f"{venv} {venv}\n"
+    await said("submit", "--wait", "which.yaml")
+    assert await said("logs", "filed") == f"{venv} {venv}\n"
+    assert f"Python {venv}/bin/python3" in " ".join((await said("describe", "filed")).split())
+    await said("sweep", "run", "--wait", "--array", "1", "--name", "swept", "--cpu", "250m", "--", "bash", "which.sh")
+    assert await said("logs", "swept-0000") == f"{venv} {venv}\n"
+
+
+async def test_a_python_that_a_node_does_not_have_fails_by_name(cluster: Up, project: Path) -> None:
+    spec = {"name": "gone", "command": ["true"], "demand": {"cpu": 1}, "python": "/no/python", "retries": {"limit": 0}}
+    async with cluster.client() as client:
+        app = await client.submit(spec)
+        state = await until(client, lambda s: bool(s.apps[app.id].ended), "it fails")
+    assert "has no Python at /no/python" in state.apps[app.id].end_reason
+
+
+async def test_variables_of_the_shell_are_passed_by_name_and_others_are_named(cluster: Up, project: Path) -> None:
+    (project / "env.py").write_text(
+        "import getpass, os\nfrom os import environ\n"
+        "print(environ['WANDB_MODE'], environ.get('HF_HOME'), getpass.getuser(), environ['USER'])\n"
+    )
+    shell = {
+        **{name: text for name, text in environment(cluster.home).items() if name != "PYTHONPATH"},
+        "WANDB_MODE": "offline",
+        "HF_HOME": "/data/hf",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    words = ("run", "--env", "WANDB_MODE", "--", "python3", "env.py")
+    code, out, err = await forked.command(words, shell, b"", 60.0, project)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert (code, out.decode()) == (0, f"offline None {user} {user}\n")
+    notes = [line for line in err.decode().splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: HF_HOME, CUDA_VISIBLE_DEVICES are set in this shell and not in the app's environment: --env HF_HOME passes it; "
+        "--gpu N gives it GPUs"
+    ]
+    code, _, err = await forked.command(("run", "--env", "NO_SUCH", "--", "true"), shell, b"", 60.0, project)
+    assert (code, b"--env: 'NO_SUCH' has no value" in err) == (2, True)

@@ -53,7 +53,8 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
 @pytest.mark.timeout(120)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_sweep_of_a_plain_user_is_run_waited_for_and_compared(cluster: Up, tmp_path: Path) -> None:
-    home, mine = cluster.home, {"DORM_CREDENTIALS": str(tmp_path / "ann.json")}
+    # Without PYTHONPATH, which the app would not get, as a note would say.
+    home, mine = cluster.home, {"DORM_CREDENTIALS": str(tmp_path / "ann.json"), "PYTHONPATH": ""}
     await done(home, "user", "add", "ann", "--role", "user", "--to", mine["DORM_CREDENTIALS"])
     command = [
         "sweep",
@@ -112,6 +113,10 @@ async def test_a_sweep_is_one_line_and_ends_as_one(cluster: Up, tmp_path: Path) 
     assert len([line for line in lines if line.startswith("naps")]) == 1
     assert "sweep of 9: 2 running, 7 waiting" in lines[-1]
     assert len((await done(home, "ps", "naps")).splitlines()) == 10
+    named = json.loads(await done(home, "ps", "naps-0003", "naps-0001", "naps-0003", "-o", "json"))
+    assert [row["name"] for row in named] == ["naps-0003", "naps-0001"]
+    assert len((await done(home, "ps", "naps-0003", "naps")).splitlines()) == 10
+    assert "[app.not_found]" in await refused(home, "ps", "naps-0003", "nops", code=1)
     assert len([row for row in json.loads(await done(home, "ps", "-o", "json")) if row["sweep"] == "naps"]) == 9
     assert "at most 2 of its group run at once" in await done(home, "explain", "naps-0007")
     said = await done(home, "sweep", "edit", "naps", "--parallel", "3")

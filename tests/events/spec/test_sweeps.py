@@ -113,7 +113,9 @@ def test_a_raised_limit_allows_more_apps() -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1)
+    st.dictionaries(
+        st.sampled_from(["a", "b", "c"]), st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), min_size=1
+    )
 )
 def test_a_grid_has_one_app_for_each_combination(values: dict[str, list[int]]) -> None:
     found = rows(sweep=values)
@@ -123,3 +125,22 @@ def test_a_grid_has_one_app_for_each_combination(values: dict[str, list[int]]) -
     assert len(found) == expected
     assert all(row[name] in values[name] for row in found for name in values)
     assert {tuple(row.values()) for row in found} == {tuple(row.values()) for row in rows(sweep=values)}
+
+
+def test_a_value_that_is_listed_twice_is_refused_unless_lists_are_paired() -> None:
+    for values in ([1, 1], ["0.1", 0.1], ["a", "b", "a"]):
+        with raises(SpecError, "sweep.values.repeated"):
+            rows(sweep={"p": values})
+    assert rows(sweep={"p": [1, 1], "q": [1, 2]}, mode="list") == [{"p": 1, "q": 1}, {"p": 1, "q": 2}]
+    assert rows(sweep={"p": [0.1, "0.10"]}) == [{"p": 0.1}, {"p": "0.10"}]
+
+
+def test_what_is_wrong_with_the_apps_is_said_with_what_is_wrong_with_the_sweep() -> None:
+    for fields, code in (
+        ({"sweep": {"weight-decay": [1]}}, "sweep.parameter.malformed"),
+        ({"sweep": {"p": {"range": [0, 1, 0.5]}}}, "sweep.range.malformed"),
+        ({"sweep": {"p": [1]}, "command": ["run", "{q}"]}, "sweep.placeholder.unknown"),
+    ):
+        with raises(SpecError, code) as caught:
+            expanded({**document("lr"), **fields, "colour": 1, "n_max": "x"})
+        assert [one.code for one in caught.value.others] == ["spec.unknown_field", "spec.n_max.wrong_type"]

@@ -163,6 +163,9 @@ class ToyRuntime:
     async def lease_left(self) -> float | None:
         return None if self._lease_ends is None else self._lease_ends - asyncio.get_running_loop().time()
 
+    async def variables(self, key: Key) -> dict[str, str]:
+        return {}
+
     async def runs(self, key: Key) -> bool:
         return False
 

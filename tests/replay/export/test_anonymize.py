@@ -443,10 +443,12 @@ def test_a_walk_leaves_numbers_alone() -> None:
             return []
 
     event = k.ContainerExited(
-        app="a", generation=3, slot=1, node="n", exit_code=137, reason="out_of_memory", message="m"
-    )
+        app="a", generation=3, slot=1, node="n", exit_code=137, reason="out_of_memory", message="m",
+        doubt=k.Doubt(files=["secret-project.pt", "b"], more=3, before=True, aside=".doubtful/generation-3"),
+    )  # fmt: skip
     made = Disguise(Naming()).struct(event)
-    assert encode(made) == encode(msgspec.structs.replace(event, app="A", node="N", message="(withheld)"))
+    doubt = k.Doubt(files=["(withheld)"] * 2, more=3, before=True, aside="(withheld)")
+    assert encode(made) == encode(msgspec.structs.replace(event, app="A", node="N", message="(withheld)", doubt=doubt))
 
 
 def test_types_of_nodes_have_the_same_names_everywhere() -> None:

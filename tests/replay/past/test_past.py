@@ -133,3 +133,21 @@ def test_values_that_are_not_numbers_match_nothing() -> None:
     assert not parse_condition("samples_per_s>=0").holds(row)
     assert parse_condition("fast=true").holds(row)
     assert parse_condition("n>2").holds(row)
+
+
+def test_texts_of_parameters_are_numbers_when_they_are_compared_and_sorted() -> None:
+    def row(value: bool | float | str) -> PastApp:
+        return PastApp(
+            name="a", id="a-1", user="u", sweep="", parameters={"p": value}, state="completed", why="", submitted_at=1,
+            ended_at=2, life_s=1, n_max=1, step=0, loss=None, loss_is="", samples_per_s=None, adjustments=0, failures=0,
+            lost_steps=0, paused_s=0, container_hours=0, core_hours=0,
+        )  # fmt: skip
+
+    values: list[float | str] = ["1e-2", 0.1, "0.10", "010", 9, "[1,2]", "True", "1:10"]
+    ordered = [one.parameters["p"] for one in in_order([row(value) for value in reversed(values)], "p")]
+    assert ordered == ["1e-2", "0.10", 0.1, 9, "010", "1:10", "True", "[1,2]"]
+    for condition, found in (
+        ("p>1", ["010", 9]), ("p=0.1", [0.1, "0.10"]), ("p=010", ["010"]), ("p=1e-2", ["1e-2"]), ("p=[1,2]", ["[1,2]"]),
+        ("p=1:10", ["1:10"]), ("p=True", ["True"]), ("p!=9", [one for one in values if one != 9]),
+    ):  # fmt: skip
+        assert [one for one in values if parse_condition(condition).holds(row(one))] == found, condition

@@ -229,6 +229,9 @@ class SimRuntime:
         until = self._machine.lease_until
         return None if until is None else until - self._machine.world.now
 
+    async def variables(self, key: Key) -> dict[str, str]:
+        return {}
+
     async def runs(self, key: Key) -> bool:
         return False
 

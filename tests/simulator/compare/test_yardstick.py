@@ -28,8 +28,8 @@ def job(name: str, at_s: float, gpus: int, work_s: float, *curve: tuple[int, flo
     speed: Speed = Table(curve) if curve else Linear()
     spec = check_spec(
         {
-            "name": name, "command": ["train"], "demand": {"gpu": 1}, "n_min": 1, "n_max": gpus,
-            "steps": round(work_s * speed.rate((gpus,))), "speed": [list(point) for point in curve],
+            "name": name, "command": ["train"], "resume": ["train", "--resume"], "demand": {"gpu": 1},
+            "n_min": 1, "n_max": gpus, "steps": round(work_s * speed.rate((gpus,))), "speed": [list(point) for point in curve],
         }
     )  # fmt: skip
     return SimulatedApp(at_s=at_s, spec=spec, work=work_s * speed.rate((gpus,)), speed=speed)

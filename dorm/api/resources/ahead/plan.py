@@ -15,7 +15,7 @@ from dorm.api.routes import Call, Route
 from dorm.core.query.planning.assumed import Assumed, NewNodes
 from dorm.core.query.planning.planned import Figures, PlannedApp, Round
 from dorm.core.query.planning.plans import MOST_ROUNDS, plan
-from dorm.local.spec_files import parse
+from dorm.local.spec_files import parse_spec
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated
 from events.quantities import resource
@@ -83,7 +83,7 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def assumed(self) -> Assumed:
         """Raises SpecError, QuantityError."""
-        one = parse(self.submit) if isinstance(self.submit, str) else self.submit
+        one = parse_spec(self.submit) if isinstance(self.submit, str) else self.submit
         specs = self.submit if isinstance(self.submit, list) else [one] if one is not None else []
         updates: tuple[AppUpdated, ...] = ()
         if self.update is not None:
@@ -97,7 +97,7 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             undrained=_names(self.undrain),
             cancelled=_names(self.cancel),
             updated=updates,
-            specs=tuple(check_spec(spec) for spec in specs),
+            specs=tuple(check_spec(spec, every=True) for spec in specs),
         )
 
 

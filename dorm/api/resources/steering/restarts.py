@@ -19,6 +19,8 @@ class Restart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     fresh: bool = False
     """Without its checkpoint: its start command runs, from step 0.  No file is deleted."""
+    fall_back: bool = False
+    """Without the files of its checkpoint that are in doubt: they are set aside, now and later (`on_doubtful`)."""
     reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
     """It is written to the log."""
 
@@ -40,7 +42,7 @@ async def restart_app(call: Call[Parameters, Restart]) -> Answer:
     body = call.body
     async with requester(call) as client:
         before = await client.app(call.path("app"))
-        app = await steering.restart(client, before.id, fresh=body.fresh, reason=body.reason)
+        app = await steering.restart(client, before.id, fresh=body.fresh, fall_back=body.fall_back, reason=body.reason)
         checkpoint = None if body.fresh else before.checkpoint
         found = Restarted(position=str(client.stored), id=app.id, was=before.phase, checkpoint=checkpoint)
         return stored(found, client)

@@ -217,7 +217,7 @@ def take_pending(app: App) -> int | UnsetType:
 def released(app: App, generation: Generation) -> None:
     """Note that a generation is released, and that all earlier ones have ended."""
     if app.starts_fresh(generation):
-        app.checkpoint, app.checkpoint_in = None, ""
+        app.checkpoint, app.checkpoint_in, app.doubt = None, "", UNSET
     if app.restart is not UNSET and generation.decided_seq > app.restart.seq:
         app.restart = UNSET
     if app.revisions is not UNSET:

@@ -23,6 +23,8 @@ class PlannedApp(msgspec.Struct, frozen=True):
     """Seconds of its work that this is expected to cost; None for `start` and `stop`."""
     measured: bool
     """Whether that was measured for this app; otherwise the policy's assumption."""
+    lost_s: float = 0.0
+    """Seconds of work that it loses as well, because it has reported no checkpoint and begins again."""
     end: str = ""
     """How it would end (`cancelled`, …), '' if it continues."""
     reason: k.Waiting | None = None

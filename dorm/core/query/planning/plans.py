@@ -21,6 +21,7 @@ import msgspec
 from dorm.core.apps.bounds import settles_until
 from dorm.core.apps.costs import adjust_s
 from dorm.core.apps.offers import abilities_of_new
+from dorm.core.apps.resizable import undone_s
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.guarding import announced
 from dorm.core.decide.next_round import decide
@@ -85,7 +86,7 @@ def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int 
             )
         )
     before = copy_of(state)
-    apps = _apps(before, course.state, costs)
+    apps = _apps(before, course.state, costs, now)
     return Plan(
         seq=state.seq,
         at=now,
@@ -131,8 +132,8 @@ def _figures(state: State, now: int) -> Figures:
     )
 
 
-def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> list[PlannedApp]:
-    """Return every app that is alive in one of the two."""
+def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]], now: int) -> list[PlannedApp]:
+    """Return every app that is alive in one of the two, with what a change at `now` (UTC ns) costs it."""
     ids = {app.id: None for state in (before, after) for app in state.live_apps()}
     planned = []
     for name in ids:
@@ -154,6 +155,7 @@ def _apps(before: State, after: State, costs: dict[str, tuple[float, bool]]) -> 
                 kind=kind,
                 adjust_s=cost[0] if cost else None,
                 measured=bool(cost and cost[1]),
+                lost_s=undone_s(old, now) if old is not None and kind in ("restart", "stop") else 0.0,
                 end=app.ended,
                 reason=reason_of(app, after.time),
             )
@@ -223,7 +225,7 @@ class _Course:
         return next((fact for fact in said.round.events if isinstance(fact, k.Resized)), None)
 
     def costs(self) -> dict[str, tuple[float, bool]]:
-        """Return the seconds of its work that adjusting each app costs, and whether that was measured."""
+        """Return the seconds of its work that a pause of each app costs, and whether that was measured."""
         settings = self.state.settings
         assumed = float(parameters_in_force(settings, self.state.policy_plugins).get("adjust_s", 0.0))
         by_others = settings.policy.startswith("dorm-speed")  # `dorm` assumes the parameter for every app.
@@ -231,7 +233,8 @@ class _Course:
         for app in problem_of(self.state, self.now).apps:
             unmeasured = app.usual_adjust_s if by_others and app.usual_adjust_s is not None else assumed
             # One that is restarted anyway costs the decision nothing; its owner wants to know.
-            measured = adjust_s(self.state.apps[app.id]) if app.again else app.adjust_s
+            one = self.state.apps[app.id]
+            measured = adjust_s(one) if app.again or undone_s(one, self.now) else app.adjust_s
             found[app.id] = (unmeasured, False) if measured is None else (measured, True)
         return found
 

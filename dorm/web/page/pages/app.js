@@ -29,6 +29,7 @@ export function App() {
     <${Swept} sweep=${more.value?.sweep} />
     ${known.reason && html`<p class="banner ${known.containers ? "" : "warn"}"><b>${known.containers ? `${known.containers} of ${known.n_max}` : "It waits"}:</b> ${clean(known.reason.text)} <span class="dim">(${clean(known.reason.code)})</span></p>`}
     ${known.end_reason && html`<p class="banner ${known.phase === "failed" ? "bad" : ""}">${clean(known.end_reason)}</p>`}
+    ${more.value?.doubt && html`<p class="banner warn"><b>Doubtful checkpoint:</b> ${clean(more.value.doubt.text)}${more.value.doubt.advice ? `; ${clean(more.value.doubt.advice)}` : ""}</p>`}
     <section class="tiles" aria-label="Figures">
       <div class="tile"><h3>Containers</h3><p class="big">${known.containers}</p><${Meter} value=${known.containers} max=${known.n_max} mark=${known.n_min} label="Containers of n_max" /><p class="small dim">n_min ${known.n_min}, n_max ${known.n_max}, ${known.running} running</p></div>
       <div class="tile"><h3>Share</h3><p class="big">${percent(known.share, 1)}</p><${Meter} value=${known.share} max=${Math.max(known.share, known.fair_share, 1e-9) * 1.2} mark=${known.fair_share} tone=${known.share + 1e-9 < known.fair_share ? "warn" : "good"} label="Dominant share against the fair share" /><p class="small dim">${known.dominant ? `fair ${percent(known.fair_share, 1)} of ${clean(known.dominant)}, ` : ""}weight ${number(known.weight, 2)}</p></div>

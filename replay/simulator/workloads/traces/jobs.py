@@ -163,6 +163,7 @@ class Collected:
         document = {
             "name": "job",
             "command": ["train"],
+            "resume": ["train", "--resume"],
             "demand": dict(job.demand),
             "n_min": n_min,
             "n_max": n_max,

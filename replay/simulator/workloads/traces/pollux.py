@@ -140,6 +140,7 @@ class _Reader:
                 {
                     "name": name,
                     "command": ["train", application],
+                    "resume": ["train", application, "--resume"],
                     "demand": {"gpu": 1},
                     "n_min": 1,
                     "n_max": asked,

@@ -18,6 +18,7 @@ from agents.runtime.docker.profile import Profile
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Key, Mount, Refused
 from agents.runtime.run_dirs import RunDirs
 from tests.agents.harness import ended, output
+from tests.agents.workdirs.test_workdirs import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -218,6 +219,7 @@ async def test_only_the_container_that_fills_the_disk_is_stopped(
     greedy = docker_harness.shell(fill.format("$HOME/big", 8), tenant="bob")
     within = docker_harness.shell(fill.format("$HOME/big", 2) + "; echo", tenant="bob")
     layered = docker_harness.shell(fill.format("/tmp/big", 8), tenant="alice")
+    outside = docker_harness.shell(fill.format("../big", 8), tenant="bob", workdir=kept(runtime, "bob"))
     environment = tmp_path / "environment"
     environment.mkdir()
     os.chown(environment, *Profile().user_of("bob"))
@@ -226,9 +228,9 @@ async def test_only_the_container_that_fills_the_disk_is_stopped(
     mount = Mount("environment", str(environment), ENVIRONMENT_MOUNT, read_only=False)
     builds = docker_harness.shell(fill.format(f"{ENVIRONMENT_MOUNT}/big", 8), tenant="bob", mounts=(mount,))
     try:
-        for spec in (within, greedy, layered, builds):
+        for spec in (within, greedy, layered, outside, builds):
             await runtime.ensure(spec)
-        for spec in (greedy, layered, builds):
+        for spec in (greedy, layered, outside, builds):
             seen = await ended(runtime, spec.key)
             assert (seen.exit_code, seen.interrupted, seen.lease_ended) == (137, False, False)
             assert "wrote more than 0.00391 GiB" in seen.error

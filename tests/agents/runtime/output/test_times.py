@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agents.runtime.interface import Wanted
-from agents.runtime.process import times
+from agents.runtime.process import supervisor, times
 from agents.runtime.process.logs import read_log
 from agents.runtime.process.supervisor import look_at_log
 from agents.runtime.process.times import MOST, Times, read, thinned
-from events.requests import plain
+from events.requests import LogPiece, plain
 from tests.tries import tries
 
 if TYPE_CHECKING:
@@ -130,6 +130,118 @@ async def test_output_through_moves_of_the_log(
         # Of its lines none that is left out could be of that time, and the first one may be.
         before = len(written) - len(wanted)
         assert all(one < since * SECOND for one, size in seen if begin < size <= before)
+
+
+async def test_a_reader_that_is_too_slow_learns_how_many_lines_it_missed(clock: Clock, tmp_path: Path) -> None:
+    """Lines with their numbers, more of them than the log and the part before it keep."""
+    index, cap, written = Times(), 2000, 0
+
+    def goes_on(lines: int) -> None:
+        nonlocal written
+        write(tmp_path, b"".join(b"line %d\n" % number for number in range(written, written + lines)))
+        written += lines
+        look_at_log(index, cap)
+
+    index.note(0)
+    goes_on(50)
+    live = True
+    pieces = read_log(tmp_path, Wanted(follow=True, tail=20), lambda: live)
+    shown, lost, marks = b"", [], []
+
+    def take(piece: LogPiece) -> None:
+        nonlocal shown
+        shown += b"-" * bool(piece.lost) + plain(piece)
+        lost.append((piece.lost, piece.lost_lines))
+        marks.append(piece.mark)
+
+    take(await anext(pieces))
+    for lines in (300, 10, 1000, 3):  # The last ones stay in the log.
+        goes_on(lines)
+    live = False
+    async for piece in pieces:
+        take(piece)
+    numbers = [[int(line.split()[1]) for line in part.splitlines()] for part in shown.decode().split("-")]
+    assert numbers[0] == list(range(30, 50))
+    assert numbers[-1] == list(range(numbers[-1][0], written))
+    assert sum(found or 0 for _, found in lost) == written - 30 - sum(map(len, numbers))
+    assert [bool(size) for size, _ in lost].count(True) == 1
+    # One who comes back with an old mark learns it too; with one of an earlier agent's, only the size.
+    again = [piece async for piece in read_log(tmp_path, Wanted(after=marks[0]), lambda: False)]
+    assert (again[0].lost, again[0].lost_lines) == next(one for one in lost if one[0])
+    again = [piece async for piece in read_log(tmp_path, Wanted(after=marks[0].partition(".")[0]), lambda: False)]
+    assert (again[0].lost > 0, again[0].lost_lines) == (True, None)
+
+
+async def test_lines_written_while_the_log_moves_count_as_missed(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Times()
+    index.note(0)
+
+    def meanwhile(name: str, mode: str) -> IO[bytes]:
+        if name == "log.1.new":
+            write(tmp_path, b"between\n" * 3)
+        return cast("IO[bytes]", open(name, mode))
+
+    write(tmp_path, b"line\n" * 10)
+    live = True
+    pieces = read_log(tmp_path, Wanted(follow=True), lambda: live)
+    assert plain(await anext(pieces)) == b"line\n" * 10
+    monkeypatch.setattr(supervisor, "open", meanwhile, raising=False)
+    look_at_log(index, 20)
+    write(tmp_path, b"after\n")
+    live = False
+    (last,) = [piece async for piece in pieces]
+    assert (plain(last), last.lost, last.lost_lines) == (b"after\n", 24, 3)
+
+
+async def test_lines_missed_in_several_moves_are_counted_where_they_are_missing(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some before the part moved aside, and some written while the log moved."""
+    index, moves = Times(), 0
+    index.note(0)
+
+    def meanwhile(name: str, mode: str) -> IO[bytes]:
+        nonlocal moves
+        if name == "log.1.new":
+            moves += 1
+            write(tmp_path, b"between\n" * moves)
+        return cast("IO[bytes]", open(name, mode))
+
+    monkeypatch.setattr(supervisor, "open", meanwhile, raising=False)
+    write(tmp_path, b"first\n" * 5)
+    live = True
+    pieces = read_log(tmp_path, Wanted(follow=True), lambda: live)
+    await anext(pieces)
+    for _ in range(3):
+        write(tmp_path, b"second\n" * 10)
+        look_at_log(index, 35)
+    write(tmp_path, b"third\n")
+    live = False
+    found = [(plain(piece), piece.lost_lines) async for piece in pieces]
+    assert found == [(b"second\n" * 4, 10 + 1 + 10 + 2 + 6), (b"third\n", 3)]
+
+
+async def test_an_index_without_numbers_of_lines_says_only_how_much_is_missing(clock: Clock, tmp_path: Path) -> None:
+    """The index of a supervisor of 0.6.0."""
+    index = Times()
+    index.note(0)
+    write(tmp_path, b"line\n" * 10)
+    live = True
+    pieces = read_log(tmp_path, Wanted(follow=True), lambda: live)
+    await anext(pieces)
+    for _ in range(3):
+        write(tmp_path, b"line\n" * 10)
+        look_at_log(index, 20)
+    write(tmp_path, b"line\n")
+    index.note(5)
+    data = (tmp_path / "times").read_bytes()
+    (tmp_path / "times").write_bytes(b"\0" * 8 + data[8:])
+    (tmp_path / "times.1").write_bytes((tmp_path / "times.1").read_bytes()[:-16])
+    live = False
+    found = [piece async for piece in pieces]
+    assert (found[0].lost > 0, found[0].lost_lines) == (True, None)
 
 
 def test_the_index_is_bounded_and_recent_times_are_exact() -> None:

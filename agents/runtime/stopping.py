@@ -1,0 +1,351 @@
+"""How a container is asked to stop: who gets the signal, in which order, and what is left alone meanwhile.
+
+A container rarely is one process.  `bash run.sh` starts a training program, which starts data loaders; `python train.py | tee
+log` is a shell and two programs.  If all of them get SIGTERM at once, the loaders die under the step that should be saved,
+`tee` dies and the program's next line breaks its pipe, and a shell that ended takes its container with it.  So the request
+goes to the programs that can do something about it, and everything else waits for them:
+
+1. From the container's main process down, a process that **handles** the signal (a handler, or blocked for sigwait(2)) is
+   **asked**; its own helpers are left to it.  One that does not handle it (a shell, `conda run`, a launcher with `subprocess`)
+   passes the question on to what it started.  A shell does so even if it has a trap, since it runs that only after its
+   foreground command has ended.
+2. Shells above an asked program are **held** (SIGSTOP) until it has ended, so that a script does not go on with its next
+   command.  A shell at the other end of a program's pipe is not: the program could not write any more.
+3. When all asked programs have ended, SIGTERM goes to everything that is left, a held shell continues with it, and programs
+   that read a pipe get a moment to read its end.  What these start in their traps is left alone.
+4. If nothing handles the signal, SIGTERM goes to everything at once: nobody has anything to save.
+
+Whoever calls this kills what is left when the grace time is over.  Until then a container has ended only when its last process
+has.
+
+Helpers of Python programs need a closer look, because they also run below a program that handles no signal.  A worker of
+PyTorch's data loader handles SIGTERM, only to end with its parent; it is recognized by the signals that it handles (those
+that PyTorch's C code sets, and not SIGABRT, which `faulthandler` adds), and is never asked.
+
+A supervisor runs this, and so does the agent for containers of a Docker engine on its machine.  It imports little, because
+supervisors run outside the virtual environment.  Processes are identified by pid and start time, and signals go through
+pidfds, so no signal reaches another process that got the same number.
+"""
+
+import os
+import signal
+
+from agents import lease
+
+TYPE_CHECKING = False  # typing itself would cost a third of a supervisor's start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Id = tuple[int, str]
+    """Pid and start time."""
+    Signal = tuple[Id, int]
+    """A process, and the number of the signal that it gets."""
+
+FILE = "stop"
+"""The file in a container's folder, out of its reach, with how it is asked: `SIGNAL main|group BEFORE_SECONDS`."""
+DEFAULT = "SIGTERM main 0"
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
+"""Those of `events.spec`, which a script outside the virtual environment can't import."""
+SHELLS = frozenset(("sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "ksh93", "mksh", "yash", "fish", "tcsh", "csh"))
+SETTLE_S = 1.0
+"""Seconds that readers of a pipe get to read its end."""
+LOOKS_S = (0.1, 0.5, 2.0)
+"""Seconds between looks at all processes: once everything was told to end, while asked programs run (others may appear below
+a wrapper), and after a while."""
+A_WHILE_S = 10.0
+_LOADER = (signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+
+
+class Process:
+    """A process of a container, as /proc shows it (proc(5))."""
+
+    __slots__ = ("handled", "id", "parent", "pid", "reads", "shell", "state", "writes")
+
+    def __init__(
+        self,
+        pid: int,
+        parent: int,
+        start: str,
+        state: str = "S",
+        *,
+        handled: int = 0,
+        shell: bool = False,
+        reads: "tuple[str, ...]" = (),
+        writes: "tuple[str, ...]" = (),
+    ) -> None:
+        self.pid = pid
+        self.parent = parent
+        self.id = (pid, start)
+        self.state = state
+        self.handled = handled
+        """A bit for each signal that it catches or blocks, and does not ignore."""
+        self.shell = shell
+        self.reads = reads
+        """Pipes that it reads: its standard input, and of a shell every descriptor, as `$(…)` and `< <(…)` have others."""
+        self.writes = writes
+        """Pipes that are its standard output and error."""
+
+    def handles(self, number: int) -> bool:
+        return bool(self.handled >> (number - 1) & 1)
+
+    @property
+    def is_loader(self) -> bool:
+        """Whether it is a worker of PyTorch's data loader."""
+        return all(self.handles(number) for number in _LOADER) and not self.handles(signal.SIGABRT)
+
+
+class Stopping:
+    """The way of one container to its end.  Without I/O: processes in, signals out."""
+
+    def __init__(self, request: str = DEFAULT, asked: "Iterable[Id]" = ()) -> None:
+        """`request` has the format of FILE; `asked` are the processes that an earlier agent has asked already."""
+        fields = request.split()
+        name, to, before = fields if len(fields) == 3 and fields[0] in SIGNALS else DEFAULT.split()
+        self._number = int(getattr(signal, name))
+        self._to_group = to == "group"
+        self._before_s = _seconds(before)
+        self._begun: float | None = None
+        self._look_at = 0.0
+        self.asked: dict[Id, None] = dict.fromkeys(asked)
+        """Those that got the signal in the order of their turn."""
+        self._told: dict[Id, None] = {}
+        self._settled_at: float | None = None
+
+    def waits(self, now: float, alive: "Callable[[Id], bool]") -> bool:
+        """Return whether nothing can have changed that calls for a look at all processes: cheaper than `step`."""
+        if self._begun is None or now >= self._look_at:
+            return False
+        if self._settled_at is not None:
+            return True
+        if self._before_s and now >= self._begun + self._before_s:
+            return False
+        return any(alive(one) for one in self.asked)
+
+    def step(self, now: float, table: "dict[int, Process]", main: int) -> "list[Signal]":
+        """Return the signals that are due.  `now` in seconds of a clock that only goes forward, `table` holds all processes of
+        the container by pid, `main` is the pid of its main process, also of one that has ended."""
+        live = {one.id: one for one in table.values() if one.state not in "ZX"}
+        if self._begun is None:
+            self._begun = now
+            return self._ask(now, live, main, newcomers=False)
+        if self._before_s and self._settled_at is None and now >= self._begun + self._before_s:
+            self._before_s, self._number, self._to_group = 0.0, int(signal.SIGTERM), False
+            self.asked = {}
+            return self._ask(now, live, main, newcomers=False)
+        if any(one in live for one in self.asked):
+            return self._ask(now, live, main, newcomers=True)
+        return self._finish(now, live)
+
+    def _ask(self, now: float, live: "dict[Id, Process]", main: int, *, newcomers: bool) -> "list[Signal]":
+        self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2]
+        if self._to_group:
+            new = [] if newcomers else [one for one in _by_depth(live) if one.id not in self.asked]
+            self.asked.update(dict.fromkeys(one.id for one in new))
+            return [(one.id, self._number) for one in new]
+        chosen, above = self._choose(live, main)
+        if not chosen and not self.asked:
+            if self._number == signal.SIGTERM:
+                return self._finish(now, live)
+            self._number, self._before_s = int(signal.SIGTERM), 0.0  # nothing handles the app's own signal
+            chosen, above = self._choose(live, main)
+            if not chosen:
+                return self._finish(now, live)
+        programs = [*chosen, *(live[one] for one in self.asked if one in live)]
+        read = {pipe for one in programs for pipe in one.reads}
+        held = [one for one in above if one.state != "T" and not one.reads and not read.intersection(one.writes)]
+        self.asked.update(dict.fromkeys(one.id for one in chosen))
+        # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
+        return [*((one.id, int(signal.SIGSTOP)) for one in held), *((one.id, self._number) for one in chosen)]
+
+    def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
+        """Return the processes to ask, without those that were, and the shells above an asked one; parents come first."""
+        below = _children(live)
+        first = next((one for one in live.values() if one.pid == main), None)
+        # Without a main process, what is left below an asked one is that one's own.
+        order = [first] if first is not None else [] if self.asked else _roots(live)
+        met = {one.pid for one in order}  # a table that was read while processes came and went may hold a circle
+        for one in order:  # which grows meanwhile: a list, since a hostile tree may be deeper than a stack
+            if one.id not in self.asked and (one.shell or not one.handles(self._number)):
+                order += [child for child in below.get(one.pid, ()) if child.pid not in met and not child.is_loader]
+                met.update(child.pid for child in below.get(one.pid, ()))
+        chosen, above = [], []
+        passed = set()  # pids of processes at or below which somebody is asked
+        for one in reversed(order):
+            if one.id in self.asked:
+                passed.add(one.pid)
+            elif (one.shell or not one.handles(self._number)) and any(
+                child.pid in passed for child in below.get(one.pid, ())
+            ):
+                passed.add(one.pid)
+                if one.shell:
+                    above.append(one)
+            elif one.handles(self._number):
+                passed.add(one.pid)
+                chosen.append(one)
+        return chosen[::-1], above[::-1]
+
+    def _finish(self, now: float, live: "dict[Id, Process]") -> "list[Signal]":
+        """Tell everything to end, except for what an asked or told process does on its way."""
+        if self._settled_at is None:
+            self._settled_at = now + SETTLE_S
+        self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2]
+        ended = (*self._told, *self.asked)
+        busy = {one[0] for one in ended if one in live}  # pids of traps that run, and then of their commands
+        left = []
+        for one in _by_depth(live):
+            if one.id in self._told or one.id in self.asked:
+                continue
+            if one.parent in busy:
+                busy.add(one.pid)
+            elif now >= self._settled_at or not one.reads or one.state == "T":
+                left.append(one)
+        self._told.update(dict.fromkeys(one.id for one in left))
+        signals = []
+        for one in left:
+            signals.append((one.id, int(signal.SIGTERM)))
+            if one.state == "T":
+                signals.append((one.id, int(signal.SIGCONT)))
+        return signals
+
+
+def _seconds(text: str) -> float:
+    try:
+        return max(0.0, min(float(text), 86_400.0))
+    except ValueError:
+        return 0.0
+
+
+def _children(live: "dict[Id, Process]") -> "dict[int, list[Process]]":
+    below: dict[int, list[Process]] = {}
+    for one in sorted(live.values(), key=lambda one: one.pid):
+        below.setdefault(one.parent, []).append(one)
+    return below
+
+
+def _roots(live: "dict[Id, Process]") -> "list[Process]":
+    pids = {one.pid for one in live.values()}
+    return [one for one in sorted(live.values(), key=lambda one: one.pid) if one.parent not in pids]
+
+
+def _by_depth(live: "dict[Id, Process]") -> "list[Process]":
+    """Return all of them, parents before their children."""
+    below = _children(live)
+    order = _roots(live)
+    for one in order:
+        order += below.get(one.pid, ())
+    return order
+
+
+def look(top: int, proc: str = "/proc") -> "dict[int, Process]":
+    """Return all descendants of a process, by pid.  What can't be read of one that has just ended, or belongs to another
+    user, counts as unknown: such a process handles nothing, and a shell among them is not recognized."""
+    parents: dict[int, tuple[int, str, str]] = {}
+    below: dict[int, list[int]] = {}
+    for name in os.listdir(proc):
+        if name.isdigit():
+            try:
+                with open(f"{proc}/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue  # it has gone
+            parents[int(name)] = int(fields[1]), fields[19].decode(), fields[0].decode()
+            below.setdefault(int(fields[1]), []).append(int(name))
+    found = []
+    waiting = [top]
+    for one in waiting:
+        waiting += below.get(one, ())
+        if one != top:
+            found.append(one)
+    return {pid: _read(pid, *parents[pid], proc) for pid in found}
+
+
+def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
+    folder = f"{proc}/{pid}"
+    masks = {b"SigBlk": 0, b"SigIgn": 0, b"SigCgt": 0}
+    try:
+        with open(f"{folder}/status", "rb") as file:
+            for line in file:
+                name, _, value = line.partition(b":")
+                if name in masks:
+                    masks[name] = int(value, 16)
+    except (OSError, ValueError):
+        pass
+    shell = _is_shell(folder)
+    reads = _read_ends(folder) if shell else _pipes(folder, ("0",))
+    handled = (masks[b"SigCgt"] | masks[b"SigBlk"]) & ~masks[b"SigIgn"]
+    return Process(
+        pid, parent, start, state, handled=handled, shell=shell, reads=reads, writes=_pipes(folder, ("1", "2"))
+    )
+
+
+def _pipes(folder: str, descriptors: "Iterable[str]") -> "tuple[str, ...]":
+    found = []
+    for one in descriptors:
+        try:
+            target = os.readlink(f"{folder}/fd/{one}")
+        except PermissionError:
+            target = "pipe:unknown"
+        except OSError:
+            continue
+        if target.startswith("pipe:"):
+            found.append(target)
+    return tuple(found)
+
+
+def _read_ends(folder: str) -> "tuple[str, ...]":
+    """Return the pipes that a shell reads.  If they can't be seen, it reads an unknown one, so it is not held."""
+    found: list[str] = []
+    try:
+        for descriptor in os.listdir(f"{folder}/fd"):
+            if pipe := _pipes(folder, (descriptor,)):
+                with open(f"{folder}/fdinfo/{descriptor}", "rb") as file:
+                    flags = next((line.split()[1] for line in file if line.startswith(b"flags:")), b"0")
+                if int(flags, 8) & os.O_ACCMODE == os.O_RDONLY:
+                    found += pipe
+    except PermissionError:
+        return ("pipe:unknown",)
+    except (OSError, ValueError):
+        pass
+    return tuple(found)
+
+
+def _is_shell(folder: str) -> bool:
+    """Return whether it is a shell, by its program, which a script's name or a changed title does not hide."""
+    try:
+        program = os.path.basename(os.readlink(f"{folder}/exe").removesuffix(" (deleted)"))
+        if program != "busybox":
+            return program in SHELLS
+        with open(f"{folder}/cmdline", "rb") as file:
+            words = [os.path.basename(word) for word in file.read(4096).split(b"\0")[:2]]
+    except OSError:
+        return False
+    return os.fsdecode(words[1 if words[0] == b"busybox" and len(words) > 1 else 0].lstrip(b"-")) in SHELLS
+
+
+def alive(process: "Id", proc: str = "/proc") -> bool:
+    """Return whether it runs, by its own record alone."""
+    try:
+        with open(f"{proc}/{process[0]}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[19].decode() == process[1] and fields[0] not in (b"Z", b"X")
+
+
+def deliver(signals: "Iterable[Signal]", say: "Callable[[str], None]") -> None:
+    """Send signals.  One that can't be sent, for example to a program that has changed its user, is reported; a process that
+    has ended needs none."""
+    for (pid, start), number in signals:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            if lease.start_time(pid) == start:
+                signal.pidfd_send_signal(descriptor, number)
+        except (ProcessLookupError, FileNotFoundError):
+            pass
+        except OSError as failure:
+            say(f"signal {number} to {pid}: {failure}")
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,147 @@
+"""Who is asked to stop, and when, on made-up processes; `stopping_conformance` stops real ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agents.runtime.stopping import SETTLE_S, SIGNALS, Process, Stopping, alive, deliver, look
+from events.spec.spec import SIGNALS as OF_SPECS
+
+if TYPE_CHECKING:
+    from agents.runtime.stopping import Signal
+
+TERM, CONT, STOP, USR1 = (int(getattr(signal, f"SIG{name}")) for name in ("TERM", "CONT", "STOP", "USR1"))
+MAIN = 10
+
+
+def mask(*names: str) -> int:
+    return sum(1 << (getattr(signal, f"SIG{name}") - 1) for name in names)
+
+
+def table(*processes: Process) -> dict[int, Process]:
+    return {one.pid: one for one in processes}
+
+
+def program(pid: int, parent: int, *handled: str, state: str = "S", reads: tuple[str, ...] = ()) -> Process:
+    return Process(pid, parent, "0", state, handled=mask(*handled), reads=reads)
+
+
+def shell(pid: int, parent: int, *handled: str, state: str = "S", **pipes: tuple[str, ...]) -> Process:
+    return Process(pid, parent, "0", state, handled=mask(*handled), shell=True, **pipes)
+
+
+def got(signals: list[Signal]) -> list[tuple[int, int]]:
+    return [(pid, number) for (pid, _), number in signals]
+
+
+def test_a_spec_allows_the_signals_that_runtimes_know() -> None:
+    assert SIGNALS == OF_SPECS
+
+
+def test_a_worker_of_a_data_loader_is_not_asked_below_a_program_without_a_handler() -> None:
+    loader = program(12, 11, "TERM", "BUS", "FPE", "SEGV")
+    trainer = program(13, 11, "TERM", "BUS", "FPE", "SEGV", "ILL", "ABRT")  # with faulthandler
+    assert got(Stopping().step(0, table(shell(MAIN, 1), program(11, MAIN), loader, trainer), MAIN)) == [
+        (MAIN, STOP),
+        (13, TERM),
+    ]
+
+
+def test_if_only_loaders_handle_it_everything_gets_it_and_parents_first() -> None:
+    loaders = [program(pid, 11, "TERM", "BUS", "FPE", "SEGV") for pid in (12, 13)]
+    signals = got(Stopping().step(0, table(*loaders, program(11, MAIN), shell(MAIN, 1)), MAIN))
+    assert signals == [(MAIN, TERM), (11, TERM), (12, TERM), (13, TERM)]
+
+
+def test_a_program_that_a_launcher_starts_again_is_asked_too() -> None:
+    stop = Stopping()
+    launcher, first = program(MAIN, 1), program(11, MAIN, "TERM")
+    other = program(12, MAIN, "TERM")
+    assert got(stop.step(0, table(launcher, first, other), MAIN)) == [(11, TERM), (12, TERM)]
+    again = program(13, MAIN, "TERM")
+    assert stop.waits(0.3, lambda _: True)
+    assert not stop.waits(0.6, lambda _: True)
+    assert got(stop.step(0.6, table(launcher, other, again), MAIN)) == [(13, TERM)]
+
+
+def test_what_an_asked_program_starts_is_its_own() -> None:
+    stop = Stopping()
+    asked = shell(MAIN, 1, "TERM")
+    assert got(stop.step(0, table(asked, program(11, MAIN)), MAIN)) == [(MAIN, TERM)]
+    uploading = program(12, MAIN, "TERM")
+    assert stop.step(1, table(asked, uploading), MAIN) == []
+    # Its trap has ended and left the upload behind.
+    assert got(stop.step(2, table(program(12, 1, "TERM")), MAIN)) == [(12, TERM)]
+
+
+def test_a_command_of_a_trap_is_left_alone_after_the_end_of_the_program() -> None:
+    stop = Stopping()
+    held = shell(MAIN, 1, "TERM")
+    assert got(stop.step(0, table(held, program(11, MAIN, "TERM")), MAIN)) == [(MAIN, STOP), (11, TERM)]
+    held = shell(MAIN, 1, "TERM", state="T")
+    assert got(stop.step(1, table(held), MAIN)) == [(MAIN, TERM), (MAIN, CONT)]
+    assert stop.step(9, table(held, program(12, MAIN), program(13, 12)), MAIN) == []
+
+
+def test_a_reader_of_a_pipe_gets_a_moment_to_read_its_end() -> None:
+    stop = Stopping()
+    outer, writer, reader = shell(MAIN, 1), program(11, MAIN, "TERM"), program(12, MAIN, reads=("pipe:[1]",))
+    assert got(stop.step(0, table(outer, writer, reader), MAIN)) == [(MAIN, STOP), (11, TERM)]
+    assert got(stop.step(1, table(shell(MAIN, 1, state="T"), reader), MAIN)) == [(MAIN, TERM), (MAIN, CONT)]
+    orphan = program(12, 1, reads=("pipe:[1]",))
+    assert stop.step(1 + SETTLE_S / 2, table(orphan), MAIN) == []
+    assert got(stop.step(1 + SETTLE_S, table(orphan), MAIN)) == [(12, TERM)]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        shell(MAIN, 1, reads=("pipe:[1]",)),  # $(train), or train | while read
+        shell(MAIN, 1, writes=("pipe:[2]",)),  # while true; do echo; done | train
+    ],
+)
+def test_a_shell_at_the_other_end_of_a_pipe_is_not_held(beside: Process) -> None:
+    training = Process(11, MAIN, "0", handled=mask("TERM"), reads=("pipe:[2]",), writes=("pipe:[1]",))
+    assert got(Stopping().step(0, table(beside, training), MAIN)) == [(11, TERM)]
+
+
+def test_a_signal_of_its_own_then_sigterm() -> None:
+    stop = Stopping("SIGUSR1 main 60")
+    both = program(MAIN, 1, "USR1", "TERM")
+    assert got(stop.step(0, table(both), MAIN)) == [(MAIN, USR1)]
+    assert stop.step(59, table(both), MAIN) == []
+    assert not stop.waits(60, lambda _: True)
+    assert got(stop.step(60, table(both), MAIN)) == [(MAIN, TERM)]
+    assert stop.step(200, table(both), MAIN) == []
+
+
+def test_a_hostile_tree_is_neither_too_deep_nor_circular() -> None:
+    depth = 4096
+    chain = [program(MAIN + one, MAIN + one - 1) for one in range(1, depth)]
+    last = program(MAIN + depth, MAIN + depth - 1, "TERM")
+    assert got(Stopping().step(0, table(program(MAIN, 1), *chain, last), MAIN)) == [(MAIN + depth, TERM)]
+    circle = table(program(21, 22), program(22, 21))  # read while pids were given again
+    stop = Stopping()
+    for now in range(3):
+        stop.step(now, circle, 21)
+
+
+def test_no_signal_reaches_a_process_that_got_a_number_again() -> None:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        start = next(one for one in look(os.getpid()).values() if one.pid == child).id[1]
+        said: list[str] = []
+        deliver([((child, "1"), int(signal.SIGKILL)), ((2**22 + 1, "1"), int(signal.SIGKILL))], said.append)
+        assert alive((child, start))
+        assert not alive((child, "1"))
+        assert said == []
+        deliver([((child, start), int(signal.SIGKILL))], said.append)
+    finally:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
