@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dorm.doctor.apps import AppFinding, Cluster, Folder, Observed
     from dorm.local.commands import Typed
     from dorm.local.scripts import Python, Reading
-    from events.spec import CheckedSpec
+    from events.spec import CheckedSpec, SpecError
     from events.workdir import Limits
 
 _FILES = (".yaml", ".yml", ".toml")
@@ -179,6 +179,8 @@ class _App:
     faults: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     apps: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    not_passed: str = ""
+    """Which variables of this shell the app does not get, in words."""
     count: int = 1
 
 
@@ -217,10 +219,14 @@ def _of_file(path: Path) -> _App:
 def _expand(app: _App, path: str) -> None:
     """Make the apps of a sweep.  Raises SpecError."""
     from dorm.cli.sweeps.described import document_of
+    from events.spec import SpecError
     from events.spec.sweeps.expanding import expanded
 
-    document, _, _ = document_of([path], {}, {})
-    sweep = expanded(document)
+    document, _, placed = document_of([path], {}, {})
+    try:
+        sweep = expanded(document)
+    except SpecError as error:
+        raise placed(error) from None
     ends = sweep.specs[:1] if len(sweep.specs) == 1 else (sweep.specs[0], sweep.specs[-1])
     app.name, app.count, app.spec = sweep.name, len(sweep.specs), sweep.specs[0]
     app.apps = [(one.name, tuple(one.command)) for one in ends]
@@ -240,7 +246,8 @@ def _of_command(typed: Typed, faults: list[tuple[str, str]], notes: list[str]) -
     except CommandRefused as error:
         app.faults.append((error.code, str(error)))
     try:
-        app.spec = check_spec(document(typed, app.name))
+        app.spec = check_spec(document(typed, app.name), every=True)
+        app.not_passed = f.left_out_of(app.spec)
     except CommandRefused as error:
         app.faults.append((error.code, str(error)))
     except SpecError as error:
@@ -262,9 +269,9 @@ def _fields(given: f.Given, notes: list[str]) -> tuple[dict[str, Any], list[tupl
     return {}, faults
 
 
-def _each(error: Any) -> list[tuple[str, str]]:
+def _each(error: SpecError) -> list[tuple[str, str]]:
     """Return the codes and texts of everything that a reader found wrong with a spec."""
-    return [(one.code, str(one)) for one in (error, *getattr(error, "others", ()))]
+    return [(one.code, str(one)) for one in (error, *error.others)]
 
 
 # --- observing ------------------------------------------------------------------------------------------------------------
@@ -331,13 +338,14 @@ def _seen(app: _App, limits: Limits, room: int | None, cluster: Cluster | None, 
         notes=tuple(app.notes),
         apps=tuple(app.apps),
         count=app.count,
-        folder=_folder_of(app.runs_in, limits, room) if app.ships and app.runs_in is not None else None,
+        folder=_folder_of(app, app.runs_in, limits, room) if app.ships and app.runs_in is not None else None,
         unshipped=unshipped(app.words, app.base) if app.typed is None and _ships_nothing(app) else "",
         reading=reading,
         python=python,
         unasked=why,
         not_found=_not_found(app, reading, cluster),
         variables=_variables_of(app),
+        not_passed=app.not_passed,
         cluster=cluster,
         unreached=unreached,
     )
@@ -362,7 +370,7 @@ def _variables_of(app: _App) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _folder_of(root: Path, limits: Limits, room: int | None) -> Folder:
+def _folder_of(app: _App, root: Path, limits: Limits, room: int | None) -> Folder:
     """Look at what would be shipped, by an owner who may ship `room` bytes more, if that is known.  Blocks."""
     from dorm.doctor.apps import Folder
     from dorm.workdir import Unshippable, look_at
@@ -383,7 +391,7 @@ def _folder_of(root: Path, limits: Limits, room: int | None) -> Folder:
         files=len(files),
         size=sum(entry.status.size for entry in files),
         names=frozenset(names),
-        left_out=(*left_out, *notices_of(scanned)),
+        left_out=(*left_out, *notices_of(scanned, volumes=app.spec is not None and bool(app.spec.volumes))),
         room=room,
     )
 
@@ -405,7 +413,9 @@ def _python_of(app: _App, reading: Reading, cluster: Cluster | None) -> tuple[st
 def _path_of(spec: CheckedSpec | None) -> str:
     """Return the PATH of a container of plain processes on this machine."""
     given = spec.env.get("PATH", "") if spec is not None else ""
-    return f"{Path(sys.executable).parent}:{given or _NODES_PATH}"
+    chosen = spec is not None and spec.python.startswith("/")
+    first = Path(spec.python if spec is not None and chosen else sys.executable).parent
+    return f"{first}:{given or _NODES_PATH}"
 
 
 def _not_found(app: _App, reading: Reading | None, cluster: Cluster | None) -> tuple[str, ...]:
@@ -413,7 +423,9 @@ def _not_found(app: _App, reading: Reading | None, cluster: Cluster | None) -> t
     if app.spec is None or cluster is None or not cluster.local or cluster.images or not cluster.nodes:
         return ()
     words = (
-        [] if app.spec.needs_environment else [app.spec.command[0], *(reading.pythons if reading is not None else ())]
+        []
+        if app.spec.requirements or app.spec.setup
+        else [app.spec.command[0], *(reading.pythons if reading is not None else ())]
     )
     named = [word for word in dict.fromkeys(words) if "/" not in word or word.startswith("/")]
     return tuple(word for word in named if shutil.which(word, path=_path_of(app.spec)) is None)
@@ -441,7 +453,7 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Cluster:
         except CommandRefused as error:
             app.faults.append((error.code, str(error)))
     elif app.spec is not None:
-        app.spec = await asyncio.to_thread(with_shell_python, app.spec, nodes, url)
+        app.spec = await asyncio.to_thread(with_shell_python, app.spec, state.nodes.values(), url)
     found = Cluster(
         name=name,
         nodes=len(nodes),

@@ -112,6 +112,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """Programs that start it, and that are not on the nodes."""
     variables: tuple[tuple[str, str], ...] = ()
     """Codes and texts of what looks like variables that nothing expands."""
+    not_passed: str = ""
+    """Which variables of the shell the app does not get, in words; "" for none."""
     cluster: Cluster | None = None
     unreached: tuple[str, str] = ("", "")
     """Code and text, if there is no `cluster`."""
@@ -148,6 +150,8 @@ def _spec(seen: Observed) -> Iterator[AppFinding]:
         yield _note("spec", f"noticed while it was read: {text}", code="check.spec.note")
     for code, text in seen.variables:
         yield _wrong("variables", text, code=code)
+    if seen.not_passed:
+        yield _note("variables", f"variables of this shell: {seen.not_passed}", code="check.variables.not_passed")
     if (spec := seen.spec) is None:
         return
     each = ", ".join(humanize(name, amount) for name, amount in spec.resources().items())
@@ -329,7 +333,7 @@ def _imports(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
             )
         return
     packages = {_package(line) for line in spec.requirements} if spec is not None else set()
-    builds = spec is not None and spec.needs_environment
+    builds = spec is not None and bool(spec.requirements or spec.setup)
     missing = [name for name in python.missing if _normal(_PROVIDES.get(name, name)) not in packages]
     if not missing:
         there = " and the requirements provide" if packages else " has"

@@ -63,7 +63,9 @@ def project(tmp_path: Path) -> Path:
 
 
 async def check(folder: Path, home: Path, *words: str, **more: str) -> tuple[int, str, str]:
-    code, out, err = await forked.command(("check", *words), environment(home, **more), b"", 60.0, folder)
+    # Without the tests' own PYTHONPATH and PYTHONHASHSEED, of which it would say that the app does not get them.
+    env = {name: value for name, value in environment(home, **more).items() if not name.startswith("PYTHON")}
+    code, out, err = await forked.command(("check", *words), env, b"", 60.0, folder)
     return code, out.decode(), err.decode()
 
 
@@ -91,11 +93,12 @@ async def test_everything_that_is_wrong_is_said_at_once_and_nothing_is_done(clus
         "check.python.module_not_found": "wrong",
         "check.paths.outside": "wrong",
         "check.paths.left_out": "wrong",
+        "check.folder.left_out": "note",
         "check.paths.not_kept": "note",
         "check.checkpoints.none": "note",
         "spec.volumes.not_offered": "wrong",
     }
-    assert (document["app"], document["cluster"], document["wrong"], document["note"]) == ("run", "local", 4, 2)
+    assert (document["app"], document["cluster"], document["wrong"], document["note"]) == ("run", "local", 4, 3)
     texts = {one["code"]: one["text"] for one in document["findings"]}
     assert "not_there_at_all (train.py, line 2)" in texts["check.python.module_not_found"]
     assert texts["check.paths.outside"].startswith("train.py, line 7: ../data/x.csv ")
@@ -106,6 +109,7 @@ async def test_everything_that_is_wrong_is_said_at_once_and_nothing_is_done(clus
 
 
 async def test_what_is_right_is_said_in_lines_for_people(cluster: Up, project: Path) -> None:
+    (project / ".gitignore").unlink()
     code, out, err = await check(project, cluster.home, "--cpu", "500m", "--n-max", "1", "--", "python3", "saves.py")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -123,7 +127,7 @@ async def test_a_file_is_checked_as_it_would_be_submitted(cluster: Up, project: 
     code, document = await found(project, cluster.home, "app.yaml")
     assert (code, levels(document)) == (1, {"check.folder.not_shipped": "wrong"})
     file.write_text(yaml.safe_dump({**spec, "workdir": "."}))
-    assert levels((await found(project, cluster.home, "app.yaml"))[1]) == {}
+    assert levels((await found(project, cluster.home, "app.yaml"))[1]) == {"check.folder.left_out": "note"}
     code, out, err = await check(project, cluster.home, "app.yaml", "-o", "json")
     assert (code, err, json.loads(out)["wrong"]) == (0, "", 0)
     file.write_text(yaml.safe_dump({**spec, "workdir": ".", "command": ["bash", "gone.sh"], "n_min": 3}))

@@ -62,6 +62,7 @@ def test_an_app_with_nothing_wrong() -> None:
         ({"faults": (("spec.n_min.too_large", "n_min: too large"),)}, "spec.n_min.too_large", "wrong"),
         ({"notes": (".env: KEY is left out",)}, "check.spec.note", "note"),
         ({"variables": (("spec.command.variable", "$LR is not expanded"),)}, "spec.command.variable", "wrong"),
+        ({"not_passed": "HF_HOME is set in this shell"}, "check.variables.not_passed", "note"),
         ({"folder": Folder(path=".", refused=("workdir.too_large", "it is large"))}, "workdir.too_large", "wrong"),
         ({"folder": Folder(path=".", left_out=("a is a socket",))}, "check.folder.left_out", "note"),
         ({"folder": Folder(path=".", size=2048, room=2047)}, "check.folder.quota", "note"),

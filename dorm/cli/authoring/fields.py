@@ -186,8 +186,8 @@ _READ_BY_PROGRAMS = (
 """Variables on which the behavior of trainings often depends."""
 
 
-def tell_left_out(spec: AppSpec) -> None:
-    """Print in one line which well-known variables of this shell the app does not get, and how it gets them."""
+def left_out_of(spec: AppSpec) -> str:
+    """Return in one line which well-known variables of this shell the app does not get, and how it gets them; "" for none."""
     from events.spec.secrets import why_secret
 
     found = [name for name in _READ_BY_PROGRAMS if os.environ.get(name) and name not in spec.env]
@@ -200,12 +200,15 @@ def tell_left_out(spec: AppSpec) -> None:
         "`secrets` in its spec gives it a file": [f"{name}" for name in secret if f"{name}_FILE" not in spec.secrets],
     }
     left = [name for names in ways.values() for name in names]
-    if left:
-        how = "; ".join(
-            way.format(names[0], "it" if len(names) == 1 else "one") for way, names in ways.items() if names
-        )
-        verb = "is" if len(left) == 1 else "are"
-        say(f"note: {', '.join(left)} {verb} set in this shell and not in the app's environment: {how}", error=True)
+    how = "; ".join(way.format(names[0], "it" if len(names) == 1 else "one") for way, names in ways.items() if names)
+    verb = "is" if len(left) == 1 else "are"
+    return f"{', '.join(left)} {verb} set in this shell and not in the app's environment: {how}" if left else ""
+
+
+def tell_left_out(spec: AppSpec) -> None:
+    """Print which well-known variables of this shell the app does not get, if there are any."""
+    if text := left_out_of(spec):
+        say(f"note: {text}", error=True)
 
 
 def command_of(
