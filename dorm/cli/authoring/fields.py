@@ -146,6 +146,8 @@ def tell_left_out(spec: AppSpec) -> None:
     }
     left = [name for names in ways.values() for name in names]
     if left:
-        how = "; ".join(way.format(names[0], "it" if len(names) == 1 else "one") for way, names in ways.items() if names)
+        how = "; ".join(
+            way.format(names[0], "it" if len(names) == 1 else "one") for way, names in ways.items() if names
+        )
         verb = "is" if len(left) == 1 else "are"
         say(f"note: {', '.join(left)} {verb} set in this shell and not in the app's environment: {how}", error=True)
