@@ -188,7 +188,7 @@ async def test_words_of_other_tools_lead_to_dorms_commands(users: Users) -> None
         assert f"No such command '{word}'; use `{meant}" in said
 
 
-def test_a_file_without_a_python_keeps_the_path_of_the_apps(tmp_path: Path) -> None:
+async def test_a_file_without_a_python_keeps_the_path_of_the_apps(tmp_path: Path) -> None:
     """It may be that of a shell, which the file does not name; another one would restart the app."""
     file = tmp_path / "app.yaml"
     for before, written, after in (
