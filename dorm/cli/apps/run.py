@@ -64,9 +64,11 @@ def run_app(
     The current folder is shipped to the nodes, and each container starts in its
     own copy. Files that .dormignore excludes stay here, and so do those that
     .gitignore excludes and git does not track; --show-ignored lists them. Only
-    parts that the cluster does not have are sent. While all nodes run on this machine,
-    as with `dorm up`, the program is the one in this shell's path; on other
-    clusters, the nodes need it, or --image names an image that contains it.
+    parts that the cluster does not have are sent. While all nodes run on this
+    machine, as with `dorm up`, the program is the one in this shell's path, and
+    `python` is this shell's Python, in scripts too; on other clusters, the nodes
+    need the program, or --image names an image that contains it. Variables of
+    this shell reach the app only with --env NAME.
 
     The output is printed here; with --n-max above 1, each line is prefixed with
     its rank. The exit code is that of the app, or 1 if it failed without one. In
@@ -92,6 +94,10 @@ def run_app(
       dorm run --from digits-mlp@120 -- python train.py --resume
 
       dorm run --volume datasets --requirements requirements.txt -- python train.py
+
+      dorm run --env HF_HOME --env WANDB_MODE=offline -- bash run.sh
+
+      dorm run -- python train.py --out '$DORM_OUTPUTS'
 
       dorm run --after prepare --max-runtime 12h --set weight=2 -- python train.py
 

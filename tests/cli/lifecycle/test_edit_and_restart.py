@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
+import yaml
 
+from dorm.cli.lifecycle.editing import from_file
 from dorm.client.opening import open_client
 from events.nats.access.credentials import read_credentials
+from events.spec import check_spec
 from tests.e2e.commands import done, dorm, refused
 from tests.e2e.local_up import Up, leaving_nothing, up, write_spec
 from tests.e2e.story import until
@@ -183,3 +186,16 @@ async def test_words_of_other_tools_lead_to_dorms_commands(users: Users) -> None
     ):
         said = await users.refused(word, "own", code=2)
         assert f"No such command '{word}'; use `{meant}" in said
+
+
+async def test_a_file_without_a_python_keeps_the_path_of_the_apps(tmp_path: Path) -> None:
+    """It may be that of a shell, which the file does not name; another one would restart the app."""
+    file = tmp_path / "app.yaml"
+    for before, written, after in (
+        ("/venv/bin/python", "", "/venv/bin/python"),
+        ("3.11", "", ""),
+        ("/a", "3.12", "3.12"),
+    ):
+        document = {"name": "app", "command": ["true"], "demand": {"cpu": 1}}
+        file.write_text(yaml.safe_dump({**document, **({"python": written} if written else {})}))
+        assert from_file(file, check_spec({**document, "python": before})).get("python", "") == after
