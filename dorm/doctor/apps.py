@@ -492,9 +492,9 @@ def _contract(seen: Observed) -> Iterator[AppFinding]:
     reports = reading.mentions("DORM_PROGRESS")
     if not reading.mentions("DORM_CHECKPOINT_DIR") or not reports:
         which = "does not report checkpoints" if not reports else "saves nothing to DORM_CHECKPOINT_DIR"
-        fixed = spec.n_min == spec.n_max
+        fixed = spec.n_min == spec.n_max or spec.resizable == "never"
         when = "a move to another node" if fixed else "a resize"
-        more = "" if fixed else "; until then, n_min = n_max keeps its size"
+        more = "" if fixed else "; until then, `resizable: never` (`--resizable never`) keeps its containers"
         yield _note(
             "checkpoints",
             f"{reading.started[-1]} {which}, so {when} restarts it from the beginning",

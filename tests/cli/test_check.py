@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 import yaml
+from typer.main import get_command
 
 from dorm.cli.check import complete_file
+from dorm.cli.main import app
 from tests.e2e import forked
 from tests.e2e.commands import done, environment
 from tests.e2e.local_up import Up, leaving_nothing, up
@@ -219,6 +221,12 @@ async def test_without_a_cluster_the_rest_is_checked(tmp_path: Path, project: Pa
     code, out, err = await check(project, tmp_path, *NO_CLUSTER, "--", "python3", "saves.py")
     assert (code, err) == (0, "")
     assert "unknown cluster" in out
+
+
+async def test_its_options_are_those_of_run() -> None:
+    commands: Any = get_command(app)
+    run, mine = ({one.name for one in commands.get_command(None, name).params} for name in ("run", "check"))
+    assert run - mine == {"command", "detach", "dry_run", "show_ignored"}
 
 
 async def test_tab_completes_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
