@@ -145,6 +145,8 @@ class ContainerExited(Event, frozen=True):
     0.6."""
     origin_digest: Digest = ""
     """As in `ContainerStarted`, which is missing for a container that ends immediately."""
+    peer_lost: bool = False
+    """Whether its last output says that it lost the connection to another container, whose end may explain this one."""
 
 
 LossIs = Literal["", "nan", "inf", "-inf"]

@@ -375,6 +375,8 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
     app.origin_digest = event.origin_digest or app.origin_digest
     if container.started_at == 0 and event.started_at:
         container.started_at = state.time
+    if event.peer_lost and event.slot not in generation.accused:  # Else its peers lost it first.
+        container.peer_lost = True
     end_container(state, app, generation, container, event.reason, event.message)
     if app.ended:
         forget_ended(app)
