@@ -229,8 +229,9 @@ class Reporter:
         unwanted = key not in self._desired.wanted()
         asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
         killed = seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
+        peer_lost = False
         if seen is not None and seen.exit_code and reason == "exit" and not message and not asked:
-            message = await last_words(self._runtime, key)
+            message, peer_lost = await last_words(self._runtime, key)
         self._desired.exited.add(key)
         await asyncio.to_thread(self._ledger.free_devices, key)
         app, generation, slot = key
@@ -254,6 +255,7 @@ class Reporter:
                 identity=self._identity.value,
                 usage=self._usage.of(key),
                 origin_digest=self.origins.get(app, "") if seen else "",
+                peer_lost=peer_lost,
             )
         )
 

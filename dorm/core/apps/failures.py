@@ -12,10 +12,10 @@ all counts start again at zero, so a few failures over a week do not end a job w
 Failures that a retry hardly changes (an image that can't be pulled, a command that is not found) are retried after
 `CERTAIN_S` at the earliest.
 
-The first cause counts.  A container whose own output says that it lost a peer, and a member that its peers report as gone, are
-consequences of an end that is perhaps not on the log yet: the culprit still writes its profile, or its agent has yet to read its
-output.  So nothing follows from such signs before that end is known, but for at most as long as the silence of its node takes to
-be noticed (`cause_due_at`).  The end of a container that was asked to stop explains nothing: it is a consequence as well.
+The first cause counts.  A container whose own output says that it lost a peer, and a member that its peers report as gone,
+are consequences of an end that is perhaps not on the log yet: the culprit still writes a profile, or its agent has yet to
+read its output.  Nothing follows from such signs before that end is known, for at most as long as the silence of its node
+takes to be noticed (`cause_due_at`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def fault_of(state: State, generation: Generation, failed: Sequence[Container]) 
     if silent:
         where = _named(silent)
         return Fault("lost", f"{where} is silent with its node, and others lost it: {found.reason}", found.worked_until)
-    return msgspec.structs.replace(found, reason=f"{found.reason}; {_named(left)} has not ended, and may be what it lost")
+    return msgspec.structs.replace(
+        found, reason=f"{found.reason}; {_named(left)} has not ended, and may be what it lost"
+    )
 
 
 def _named(containers: Sequence[Container]) -> str:

@@ -91,6 +91,8 @@ class Container:
         self.finished = False
         """It came to the end of its work, unasked."""
         self.asked = False
+        self.said = b"ready\n"
+        """Its output."""
         self.ports = _ports(spec)
         self.program: Program | None = None
         self.waiters: list[asyncio.Future[None]] = []
