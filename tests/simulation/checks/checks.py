@@ -153,9 +153,9 @@ class Checks:
     def fails(self, container: Container) -> None:
         """Its peers lose it: it has ended badly, or is about to."""
         for other in self.launched.values():
-            if other.key[:2] == container.key[:2] and other is not container and other.state == "running":
-                if other.program is not None:
-                    other.program.peer_died()
+            peer = other.key[:2] == container.key[:2] and other is not container and other.state == "running"
+            if peer and other.program is not None:
+                other.program.peer_died()
 
     def could_not_start(self, key: Key) -> None:
         """The engine refused it, or its port was taken."""
