@@ -177,7 +177,7 @@ def test_batch_norm_works_with_any_number_of_workers_and_its_statistics_are_thei
         workers.close()
 
 
-def alone_with(model: torch.nn.Module, *, op: str = "mean", **words: Any) -> None:
+def alone_with(model: Any, *, op: str = "mean", **words: Any) -> None:
     """Train for a step, outside a cluster."""
     x = torch.randn(6, 4)
     with elastic.join(state={"model": model}, contract=Contract()) as job:
@@ -190,12 +190,13 @@ def test_batch_norm_that_cannot_be_right_is_refused() -> None:
     layers = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)
     alone_with(torch.nn.Sequential(*layers))
     alone_with(torch.nn.Sequential(*layers), op="mean", batch=5)  # The last sample joins the batch before.
-    for code, words in [
+    refusals: list[tuple[str, dict[str, Any]]] = [
         ("batch_norm", {"op": "sum"}),
         ("least", {"batch": 1}),
         ("least", {"least": 0}),
         ("least", {"values": lambda chunk, samples: 0}),
-    ]:
+    ]
+    for code, words in refusals:
         with pytest.raises(ContractError) as refused:
             alone_with(torch.nn.Sequential(*layers), **words)
         assert refused.value.code == f"elastic.contract.{code}"
