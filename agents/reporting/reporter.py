@@ -243,8 +243,9 @@ class Reporter:
         unwanted = key not in self._desired.wanted()
         asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
         killed = seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
+        peer_lost = False
         if seen is not None and seen.exit_code and reason == "exit" and not message and not asked:
-            message = await last_words(self._runtime, key)
+            message, peer_lost = await last_words(self._runtime, key)
         doubt = self.doubts.get(key)  # In case its start was never reported.
         if seen is not None and (asked or seen.exit_code != 0):
             doubt = await self._doubt_after(key)
@@ -272,6 +273,7 @@ class Reporter:
                 usage=self._usage.of(key),
                 origin_digest=self.origins.get(app, "") if seen else "",
                 doubt=doubt,
+                peer_lost=peer_lost,
             )
         )
 

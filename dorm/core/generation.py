@@ -51,6 +51,14 @@ class Container(msgspec.Struct, gc=False):
     """It did not exit within its grace time."""
     reason: str = ""
     message: str = ""
+    peer_lost: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether it ended because it had lost another container, by its own output; unset if not, as in states before that
+    was known."""
+
+    @property
+    def follows_another(self) -> bool:
+        """Whether the end of another container explains its own."""
+        return self.peer_lost is True
 
 
 class LiveChange(msgspec.Struct):
@@ -116,6 +124,8 @@ class Generation(msgspec.Struct):
     """By slot, containers that are no longer members and may still run."""
     accused: list[int] = []
     """Slots of members that their peers report as gone, and that may still run."""
+    accused_at: int | msgspec.UnsetType = msgspec.UNSET
+    """Since when its peers have reported the first of them; unset if they have never reported one."""
     prepare_until: int = 0
     """Until when the previous generation may work on while this one is prepared; 0 if it stops at the decision."""
     preparing: list[str] = []

@@ -4,8 +4,8 @@
 
     with elastic.join(state={"model": model, "optimizer": optimizer}) as job:
         for step in job.steps(data, batch=256, epochs=10):
-            loss = train(step.indices)      # this member's samples of the step
-            step.allreduce(gradients)       # in place: the mean over the whole batch
+            loss = train(step.indices)              # this member's samples of the step
+            step.allreduce([loss, *gradients])      # in place: the means over the whole batch
             optimizer.step()
             step.report(loss=loss)
 
@@ -21,6 +21,7 @@ This follows Kaufmann et al., *Addressing Algorithmic Bottlenecks in Elastic Mac
     chunks       which samples a step uses;  ownership: the owner of each chunk; ledger: the proof; summing: sums in fixed
                  order
     state        what is kept through resizes;  values: how it is sent;  checkpoints: how it outlives all members
+    statistics   running statistics of BatchNorm layers, which are the same on all members
     arithmetic   how a member rounds, which its peers compare with their own rounding
     nested       lists and dictionaries of arrays, tensors and numbers, which a script sums
     protocol/    how members agree, without I/O

@@ -5,7 +5,8 @@ has its own order, and each step takes the next few samples of every chunk.  So 
 chunks it owns, while the batch as a whole stays the same through every resize.
 
 Position p of an epoch belongs to chunk p mod c, and step s takes the positions [s·b, (s+1)·b): b samples exactly, except in
-the last step of an epoch, and each sample exactly once.
+the last step of an epoch, and each sample exactly once.  If fewer samples remain for that step than one member's least share,
+the step before takes them too.  With `drop_last` nobody uses the samples that fill no batch, which differ by epoch.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Chunks:
     batch: int
     count: int = DEFAULT_CHUNKS
     seed: int = 0
+    least: int = 0
+    """The fewest samples of a member that takes part in a step; 0 if shares may be empty."""
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -48,10 +52,41 @@ class Chunks:
                 f"{self.samples} samples cannot be divided into {self.count} chunks; chunks must be 1 to {self.samples}"
             )
             raise ContractError(text, code="elastic.contract.chunks")
+        if self.drop_last and self.samples < self.batch:
+            text = f"{self.samples} samples fill no batch of {self.batch}, so drop_last leaves out all; use a smaller batch"
+            raise ContractError(text, code="elastic.contract.drop_last")
+        if not 0 <= self.least <= min(self.batch, self.samples):
+            text = (
+                f"a share has at least {self.least} samples, and there are {min(self.batch, self.samples)} in a batch; "
+                "use a larger batch, or a smaller least"
+            )
+            raise ContractError(text, code="elastic.contract.least")
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-self.samples // self.batch)
+        full, rest = divmod(self.samples, self.batch)
+        return full + bool(rest and not self.drop_last and (rest >= self.least or not full))
+
+    def _positions(self, step: int) -> range:
+        """Return the positions of its epoch that a step takes."""
+        at, per_epoch = step % self.steps_per_epoch, self.steps_per_epoch
+        last = (at + 1) * self.batch
+        return range(at * self.batch, self.samples if at == per_epoch - 1 and not self.drop_last else last)
+
+    def size(self, step: int) -> int:
+        """Return how many samples all members together use in a step."""
+        return len(self._positions(step))
+
+    def sizes(self, step: int) -> list[int]:
+        """Return how many of them belong to each chunk."""
+        positions = self._positions(step)
+        return [
+            self._before(chunk, positions.stop) - self._before(chunk, positions.start) for chunk in range(self.count)
+        ]
+
+    def _before(self, chunk: int, position: int) -> int:
+        """Return how many positions before this one belong to the chunk: those p with p mod count == chunk."""
+        return max(0, -(-(position - chunk) // self.count))
 
     def samples_of(self, chunk: int) -> range:
         """Return the samples of a chunk: consecutive, so that a chunk can be read at once.  Sizes differ by one at most."""
@@ -67,12 +102,18 @@ class Chunks:
 
     def part(self, step: int, chunk: int) -> npt.NDArray[np.int64]:
         """Return the samples that a step (counted over all epochs, from 0) takes from a chunk: shape (k,), k >= 0."""
-        epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
-        first = step_of_epoch * self.batch
-        last = min(first + self.batch, self.samples)
-        # Positions p with p mod count == chunk, as offsets p div count into the chunk's order.
-        low, high = (max(0, -(-(position - chunk) // self.count)) for position in (first, last))
-        return self._order(epoch, chunk)[low:high]
+        positions = self._positions(step)
+        return self._between(step, chunk, positions.start, positions.stop)
+
+    def left_out(self, step: int, chunk: int) -> npt.NDArray[np.int64]:
+        """Return the samples of a chunk that the epoch leaves out, if it ends with this step."""
+        first = self._positions(step).stop
+        return self._between(step, chunk, first, self.samples if self.ends_epoch(step) else first)
+
+    def _between(self, step: int, chunk: int, first: int, last: int) -> npt.NDArray[np.int64]:
+        # The offsets of these positions into the chunk's order.
+        low, high = (self._before(chunk, position) for position in (first, last))
+        return self._order(self.epoch_of(step), chunk)[low:high]
 
     def _order(self, epoch: int, chunk: int) -> npt.NDArray[np.int64]:
         """Return the chunk's samples in this epoch's order: sorted by a hash, so it is the same with any version of NumPy."""

@@ -23,6 +23,7 @@ from dorm.elastic.errors import ContractError
 from dorm.elastic.network.group import STOPPED, Group
 from dorm.elastic.protocol import views as v
 from dorm.elastic.state import Keeper
+from dorm.elastic.statistics import Statistics
 from dorm.elastic.step import Step
 from dorm.elastic.values import pack, unpack
 
@@ -92,6 +93,7 @@ class Job:
         self.contract = contract
         self.group = Group(contract)
         self.keeper = Keeper(state)
+        self.statistics = Statistics(self.keeper.parts)
         self.groups: Groups | None = None
         """The process groups of PyTorch, where the state has tensors."""
         self.path: Path | None = None
@@ -167,6 +169,8 @@ class Job:
         seed: int = 0,
         values: Callable[[int, range], Any] | None = None,
         save_every: float | None = None,
+        least: int | None = None,
+        drop_last: bool = False,
     ) -> Iterator[Step]:
         """Yield the steps of the job, in which each sample of `data` is used exactly once an epoch.
 
@@ -174,9 +178,14 @@ class Job:
         of parts of the data, which bounds the number of members (default: 32, or as many as there are
         samples).
 
+        `least` is the fewest samples of a member that takes part in a step: 1, or 2 if the state has BatchNorm layers.  In a
+        step with too few samples for all members, fewer take part (`Step.indices`), and the last step of an epoch takes what
+        would not suffice for one.  With `values` it is 0, because a chunk's values stay with their owner.  With `drop_last` an
+        epoch leaves out the samples that fill no batch.
+
         `values(chunk, samples)` creates the values of a chunk that move with it, such as dual variables: plain values and
         arrays, which are in `Step.values`.  `save_every` is the time in seconds between two checkpoints of the job, if workers
-        share a folder; in any case, it saves when it is asked to stop.
+        share a folder; in any case, it saves when it is asked to stop.  Raises ContractError.
         """
         if self._plan is not None:
             raise ContractError(
@@ -184,7 +193,8 @@ class Job:
             )
         samples = data if isinstance(data, int) else len(data)
         count = chunks if chunks is not None else max(1, min(DEFAULT_CHUNKS, samples))
-        self._plan = Chunks(samples, batch, count, seed)
+        share = self._least(least, min(batch, samples), valued=values is not None)
+        self._plan = Chunks(samples, batch, count, seed, share, drop_last)
         self._make, self._save_every_s = values, save_every
         per_epoch = self._plan.steps_per_epoch
         saved = self._restore() if self.group.may_found else None
@@ -192,6 +202,21 @@ class Job:
         first = saved.step if saved is not None else 0
         self.group.start(plan, first, saved.used if saved is not None else ledger.EMPTY)
         return self._steps(first, epochs * per_epoch)
+
+    def _least(self, asked: int | None, batch: int, *, valued: bool) -> int:
+        """Return the least share of a member.  Raises ContractError if shares could be smaller than they may be."""
+        norm, why = self.statistics.batch_norm, ""
+        if valued and asked:
+            why = f"least is {asked}, and chunks with values stay with their owners, so shares may be empty; use one of them"
+        elif norm and (valued or asked == 0):
+            why = "BatchNorm layers need 2 samples, and shares may be empty with values or least=0; use neither, or GroupNorm"
+        elif norm and asked is None and batch < 2:
+            why = f"BatchNorm layers need 2 samples, and a batch has {batch}; use a larger batch, or GroupNorm"
+        if why:
+            raise ContractError(why, code="elastic.contract.least")
+        if asked is not None:
+            return asked
+        return 0 if valued else 2 if norm else 1
 
     def _steps(self, first: int, total: int) -> Iterator[Step]:
         step: Step | None = None

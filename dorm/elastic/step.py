@@ -10,6 +10,7 @@ import numpy as np
 from dorm.elastic import ledger
 from dorm.elastic.errors import ContractError
 from dorm.elastic.nested import as_arrays, into, like, real_tensors
+from dorm.elastic.ownership import computed_by, owned_by
 from dorm.elastic.summing import partial_sums
 from dorm.elastic.values import pack, unpack
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
     from dorm.elastic.chunks import Chunks
     from dorm.elastic.collectives.path import Path
+    from dorm.elastic.contract import Contract
     from dorm.elastic.protocol import views as v
     from dorm.elastic.state import Keeper
+    from dorm.elastic.statistics import Statistics
 
     Arrays = list[npt.NDArray[Any]]
 
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 class Loop(Protocol):
     """What a step needs from its job."""
 
+    contract: Contract
     keeper: Keeper
+    statistics: Statistics
     path: Path | None
     """How tensors are summed in the present view; None if NumPy does all."""
     began_at: float | None
@@ -61,14 +66,40 @@ class Step:
         self.interrupted = False
         self._job = job
         self._plan = plan
-        self._parts = {chunk: plan.part(begin.step, chunk) for chunk in begin.chunks}
+        given, borrowed = self._shares(begin)
+        self._parts = {chunk: plan.part(begin.step, chunk) for chunk in given}
+        self._borrowed = {chunk: plan.part(begin.step, chunk) for chunk in borrowed}
+        self.share = sum(map(len, self._parts.values()))
+        """How many samples of this member count: `len(indices)`, or 0 if the samples in `indices` are those of another."""
         self._undo: tuple[v.Packed, dict[int, v.Packed]] | None = None
+        self._statistics = job.statistics.kept()
+        """Those that the step begins with."""
+        self._averaged = False
+        """Whether the members have averaged them since they were changed."""
         self._sums = 0
-        self._used = ledger.entry_of([self.indices])
+        left_out = [plan.left_out(begin.step, chunk) for chunk in given] if plan.drop_last else []
+        self._used = ledger.entry_of([*self._parts.values(), *left_out])
         self._began = time.monotonic()
         self._period_s = None if job.began_at is None else self._began - job.began_at
         """Seconds since the step before began, with all that the script did in it."""
         job.began_at = self._began
+
+    def _shares(self, begin: v.Begin) -> tuple[list[int], list[int]]:
+        """Return the chunks of which this member computes the part, and, if it has no sample, those of another member whose
+        samples it computes as well."""
+        plan, slot = self._plan, self._job.contract.slot
+        if not plan.least:
+            return list(begin.chunks), []
+        sizes = plan.sizes(begin.step)
+        given = computed_by(sizes, begin.owners, begin.members, plan.least)
+        mine, borrowed, most = owned_by(given, slot), list[int](), 0
+        if not any(sizes[chunk] for chunk in mine):
+            lender = next(owner for owner, size in zip(given, sizes) if size)
+            for chunk in owned_by(given, lender):
+                if sizes[chunk] and most < plan.least:
+                    borrowed.append(chunk)
+                    most += sizes[chunk]
+        return mine, borrowed
 
     @property
     def parts(self) -> dict[int, npt.NDArray[np.int64]]:
@@ -82,13 +113,18 @@ class Step:
 
     @property
     def indices(self) -> npt.NDArray[np.int64]:
-        """The samples of this member: shape (k,), k >= 0."""
-        return np.concatenate(list(self._parts.values())) if self._parts else np.zeros(0, dtype=np.int64)
+        """The samples to compute: shape (k,).
+
+        In a step with fewer samples than all members can have their least share of, some members have none.  They compute
+        samples of another member, so that their script need not know, and add nothing to any sum (`share` is 0).  With
+        `least=0` k may be 0."""
+        parts = list((self._parts if self.share else self._borrowed).values())
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     @property
     def batch(self) -> int:
         """How many samples all members together use in this step."""
-        return min(self._plan.batch, self._plan.samples - self._plan.batch * (self.number % self._plan.steps_per_epoch))
+        return self._plan.size(self.number)
 
     def sum_over(self, part: Callable[[npt.NDArray[np.int64]], Any]) -> Any:
         """Return the sum of `part(samples)` over all chunks: an array, a number, or a list of them.
@@ -96,7 +132,7 @@ class Step:
         `part` is called once for each of this member's chunks, even without samples.  The chunks fix the order of summation,
         so the result has the same bits for any number of members.
         """
-        if not self.chunks:
+        if not self.chunks and not self._plan.least:
             text = f"this member has none of the {self._plan.count} chunks; steps() needs a chunk for each member"
             raise ContractError(text, code="elastic.contract.no_chunk")
         found: dict[int, Arrays] = {}
@@ -109,8 +145,10 @@ class Step:
                 found[chunk] = as_arrays(value)
             return found[chunk]
 
-        sums = partial_sums(self._plan.count, self.chunks, of)
-        arrays = self._summed(sums, found[self.chunks[0]])
+        sums = partial_sums(self._plan.count, self._parts, of)
+        if not found:  # Others compute all parts, and this member needs to know what a part looks like.
+            shape[:] = [part(np.zeros(0, dtype=np.int64))]
+        arrays = self._summed(sums, found[min(found)] if found else as_arrays(shape[0]))
         return like(shape[0], arrays)
 
     def allreduce(self, values: Any, *, op: str = "mean") -> Any:
@@ -118,22 +156,25 @@ class Step:
         possible, and return them.
 
         "mean" weighs each member by its number of samples: the mean over `indices` becomes the mean over the whole batch.
-        "sum" adds.  The result is the same on every member, but its rounding depends on their number (unlike `sum_over`).
-        Tensors of floating-point numbers are summed by a process group of PyTorch if there is one.
+        "sum" adds.  A member without samples adds nothing.  The result is the same on every member, but its rounding depends
+        on their number (unlike `sum_over`).  Tensors of floating-point numbers are summed by a process group of PyTorch if
+        there is one.  With "mean", the members also average the running statistics of BatchNorm layers in `state`.
         """
         if op not in ("mean", "sum"):
             raise ContractError(f"op is {op!r}; it is 'mean' or 'sum'", code="elastic.contract.op")
-        weight = len(self.indices) if op == "mean" else 1
-        path, tensors = self._job.path, real_tensors(values)
+        weight = self.share if op == "mean" or (self._plan.least and not self.share) else 1
+        statistics = self._job.statistics.averaged() if op == "mean" else []
+        self._averaged |= op == "mean"
+        path, tensors = self._job.path, real_tensors([values, statistics])
         if path is not None and tensors is not None:
-            self._sum_tensors(path, tensors, weight / self.batch if op == "mean" else 1.0)
+            self._sum_tensors(path, tensors, weight / self.batch if op == "mean" else float(weight))
             return values
-        arrays = as_arrays(values)
+        arrays = as_arrays([values, statistics])
         used = [np.multiply(array, weight) if weight else np.zeros_like(array) for array in arrays]
         total = self._summed({(-1, -1): used}, arrays)
         if op == "mean" and not self.interrupted:
             total = [np.divide(array, self.batch).astype(array.dtype, copy=False) for array in total]
-        return into(values, total)
+        return into([values, statistics], total)[0]
 
     @property
     def transport(self) -> str:
@@ -143,6 +184,8 @@ class Step:
     def report(self, **figures: float) -> None:
         """Report figures of this step, such as `loss`: the leading member's appear in the log, at a limited rate."""
         if not self.interrupted:
+            if not len(self.indices):  # A mean over no samples says nothing.
+                figures = {name: value for name, value in figures.items() if value == value}
             pace = {} if self._period_s is None else {"samples_per_s": self.batch / max(self._period_s, 1e-9)}
             self._job.report(self.number + 1, **{**pace, **figures})
 
@@ -157,9 +200,16 @@ class Step:
             self._summed({(-1, -1): []}, [])
         if not self.interrupted:
             self._job.sums_per_step = self._sums
+            if not self._averaged and self._job.statistics.changed(self._statistics):
+                text = (
+                    "the statistics of BatchNorm layers differ between workers, because no step.allreduce with op='mean' "
+                    "has averaged them; average the gradients with it, or put the layers into eval mode"
+                )
+                raise ContractError(text, code="elastic.contract.batch_norm")
         if self.interrupted and self._undo is not None:
             state, values = self._undo
             self._job.keeper.load(state)
+            self._job.statistics.restore(self._statistics)
             for chunk, value in values.items():
                 self.values[chunk] = unpack(*value)
 

@@ -173,6 +173,8 @@ class ContainerExited(Event, frozen=True):
     """As in `ContainerStarted`, which is missing for a container that ends immediately."""
     doubt: Doubt | None = None
     """What its node found in the app's folder after it had ended without being done."""
+    peer_lost: bool = False
+    """Whether its last output says that it lost the connection to another container, whose end may explain this one."""
 
 
 LossIs = Literal["", "nan", "inf", "-inf"]

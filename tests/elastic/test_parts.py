@@ -19,7 +19,7 @@ from dorm.elastic.chunks import Chunks
 from dorm.elastic.contract import Contract
 from dorm.elastic.errors import ContractError, PeerError, StateError
 from dorm.elastic.job import Job
-from dorm.elastic.ownership import owned_by, shared_out, targets
+from dorm.elastic.ownership import computed_by, owned_by, shared_out, targets
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol.handover import Handover, unchanged
 from dorm.elastic.state import Keeper
@@ -42,11 +42,27 @@ class TestChunks:
         for step in range(epoch * chunks.steps_per_epoch, (epoch + 1) * chunks.steps_per_epoch):
             parts = [chunks.part(step, chunk) for chunk in range(chunks.count)]
             size = sum(map(len, parts))
+            assert (size, list(map(len, parts))) == (chunks.size(step), chunks.sizes(step))
             assert size == batch or (chunks.ends_epoch(step) and size == samples - batch * (chunks.steps_per_epoch - 1))
             for chunk, part in enumerate(parts):
                 assert set(part) <= set(chunks.samples_of(chunk))
             seen += itertools.chain.from_iterable(parts)
         assert sorted(seen) == list(range(samples))
+
+    @settings(deadline=None)
+    @given(st.integers(1, 300), st.integers(1, 80), st.data())
+    def test_no_step_has_fewer_samples_than_a_least_share(self, samples: int, batch: int, data: st.DataObject) -> None:
+        least = data.draw(st.integers(0, min(batch, samples)))
+        drop_last = data.draw(st.booleans()) and samples >= batch
+        chunks = Chunks(samples, batch, data.draw(st.integers(1, samples)), least=least, drop_last=drop_last)
+        steps = range(2 * chunks.steps_per_epoch, 3 * chunks.steps_per_epoch)
+        sizes = [chunks.size(step) for step in steps]
+        assert sizes[:-1] == [batch] * (len(sizes) - 1)
+        assert sizes[-1] == batch if drop_last else max(least, 1) <= sizes[-1] < batch + max(least, 1)
+        parts = [chunks.part(step, chunk) for step in steps for chunk in range(chunks.count)]
+        left_out = [chunks.left_out(step, chunk) for step in steps for chunk in range(chunks.count)]
+        assert sum(map(len, left_out)) == (samples % batch if drop_last else 0)
+        assert ledger.entry_of([*parts, *left_out]) == ledger.expected(samples)
 
     def test_each_epoch_has_an_order_of_its_own_which_never_changes(self) -> None:
         chunks = Chunks(20, 20, 1, seed=3)
@@ -56,9 +72,18 @@ class TestChunks:
 
     @pytest.mark.parametrize(
         ("arguments", "code"),
-        [((0, 1, 1), "no_samples"), ((5, 0, 1), "batch"), ((5, 1, 6), "chunks"), ((5, 1, 0), "chunks")],
+        [
+            ((0, 1, 1), "no_samples"),
+            ((5, 0, 1), "batch"),
+            ((5, 1, 6), "chunks"),
+            ((5, 1, 0), "chunks"),
+            ((5, 6, 1, 0, 0, True), "drop_last"),
+            ((5, 2, 1, 0, 3), "least"),
+            ((2, 5, 1, 0, 3), "least"),
+            ((5, 2, 1, 0, -1), "least"),
+        ],
     )
-    def test_indivisible_batches_are_refused(self, arguments: tuple[int, int, int], code: str) -> None:
+    def test_indivisible_batches_are_refused(self, arguments: tuple[Any, ...], code: str) -> None:
         with pytest.raises(ContractError) as error:
             Chunks(*arguments)
         assert error.value.code == f"elastic.contract.{code}"
@@ -99,6 +124,42 @@ class TestOwnership:
         assert {slot: len(owned_by(after, slot)) for slot in new} == wanted
         stayed = sum(was == now for was, now in zip(before, after, strict=True))
         assert stayed == sum(min(wanted[slot], len(owned_by(before, slot))) for slot in new & old)
+
+    @given(
+        st.lists(st.integers(0, 3), min_size=1, max_size=40).map(lambda extra: [sum(extra) % 9 + one for one in extra]),
+        st.sets(st.integers(0, 12), min_size=1, max_size=8),
+        st.dictionaries(st.integers(0, 12), st.floats(0.1, 100)),
+        st.integers(1, 12),
+    )
+    def test_each_member_computes_its_least_share_or_nothing(
+        self, sizes: list[int], members: set[int], rates: dict[int, float], least: int
+    ) -> None:
+        if sum(sizes) < least:
+            sizes = [*sizes, least]
+        owners = shared_out([-1] * len(sizes), sorted(members), rates)
+        given = computed_by(sizes, owners, sorted(members), least)
+        shares = [sum(sizes[chunk] for chunk in owned_by(given, slot)) for slot in members]
+        assert sum(shares) == sum(sizes), "each part is computed once, by a member"
+        assert all(share >= least or not share for share in shares)
+        assert [slot for slot, size in zip(given, sizes, strict=True) if not size] == [
+            owner for owner, size in zip(owners, sizes, strict=True) if not size
+        ], "parts without samples stay with their owners"
+
+    def test_small_batches_are_shared_fairly(self) -> None:
+        owners = shared_out([-1] * 32, [0, 1, 2], {})
+        sizes = [1] * 8 + [0] * 24
+        given = computed_by(sizes, owners, [0, 1, 2], 1)
+        assert [sum(sizes[chunk] for chunk in owned_by(given, slot)) for slot in (0, 1, 2)] == [3, 3, 2]
+        given = computed_by([1] * 5 + [0] * 27, owners, [0, 1, 2], 2)
+        assert sorted(len([c for c in owned_by(given, slot) if c < 5]) for slot in (0, 1, 2)) == [0, 2, 3]
+
+    @given(st.integers(1, 12), st.integers(1, 4))
+    def test_owners_compute_their_own_parts_of_large_batches(self, size: int, members: int) -> None:
+        slots = list(range(members))
+        owners = shared_out([-1] * 32, slots, {})
+        sizes = [size + (chunk < 16) for chunk in range(32)]
+        assert computed_by([size] * 32, owners, slots, 1) == owners
+        assert sum(a != b for a, b in zip(computed_by(sizes, owners, slots, 1), owners, strict=True)) <= 4
 
     def test_a_slow_member_gets_fewer(self) -> None:
         assert targets(30, [0, 1], {0: 100.0, 1: 50.0}) == {0: 20, 1: 10}

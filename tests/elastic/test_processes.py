@@ -255,3 +255,27 @@ def _until_it_listens(port: int) -> None:
             return
         time.sleep(0.02)
     pytest.fail(f"nothing listens on {port}")
+
+
+def test_workers_without_samples_of_their_own_change_no_sum_and_report_no_nan(tmp_path: Path) -> None:
+    """51 samples in batches of 4, of which six workers need 2 each: two take part, and one in the last step of an epoch."""
+    script = str(Path(__file__).with_name("small_batches.py"))
+    alone = subprocess.run(
+        [sys.executable, script, "3"],
+        env={name: value for name, value in os.environ.items() if not name.startswith("DORM_")}
+        | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    workers = Workers(tmp_path, script, "3")
+    try:
+        workers.announce(0, 1, 2, 3, 4, 5)
+        assert workers.wait(*range(6)) == [0] * 6
+        outputs = [workers.output(slot).splitlines() for slot in range(6)]
+        assert [lines[0] for lines in outputs] == [alone[0]] * 6, "the sums have the same bits"
+        assert [lines[1] for lines in outputs] == [alone[1]] * 6, "the members that take part are counted"
+        assert [lines[2] for lines in outputs] == ["fewest 2"] * 6
+        assert workers.epochs() == dict.fromkeys(range(3), ledger.expected(51).digest)
+    finally:
+        workers.close()

@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dorm import elastic
 from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
+from dorm.elastic.contract import Contract
+from dorm.elastic.errors import ContractError
+from dorm.elastic.statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("torch", reason="needs PyTorch: `make test-engines`")
+torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-engines`")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SCRIPT = str(Path(__file__).with_name("tensors.py"))
@@ -149,3 +153,65 @@ def test_a_group_that_fails_while_all_members_live_is_replaced_by_tcp(tmp_path: 
             assert end_of(workers, slot)["travelled"] == ["0-1-2:gloo", "0-1-2:tcp", "0-1:gloo"]
             assert "tensors are summed over TCP until the members change" in workers.output(slot)
         assert not any(change["cause"] == "death" for change in workers.changes())
+
+
+def test_batch_norm_works_with_any_number_of_workers_and_its_statistics_are_theirs_together(tmp_path: Path) -> None:
+    """51 samples in batches of 8: the last one has 3, which suffice for one worker.  One worker dies on the way."""
+    workers = Workers(tmp_path / "job", str(Path(__file__).with_name("shares.py")), "12")
+    try:
+        workers.announce(0, 1, 2)
+        workers.until(lambda: 1 in workers.epochs(), timeout=START_S)
+        workers.signal(2, signal.SIGKILL)
+        changed(workers, "death")
+        workers.announce(0, 1, 3)
+        changed(workers, "grow")
+        (workers.shared / "go").touch()
+        assert workers.wait(0, 1, 3, timeout=START_S) == [0, 0, 0]
+        ends = [end_of(workers, slot) for slot in (0, 1, 3)]
+        assert ends[0]["state"] == ends[1]["state"] == ends[2]["state"]
+        assert [(end["finite"], end["fewest"] >= 2) for end in ends] == [(True, True)] * 3
+        assert all(1 not in end["shares"] for end in ends)
+        assert any(0 in end["shares"] for end in ends), "the last batch is too small for all"
+        assert workers.epochs() == dict.fromkeys(range(12), ledger.expected(51).digest)
+    finally:
+        workers.close()
+
+
+def alone_with(model: Any, *, op: str = "mean", **words: Any) -> None:
+    """Train for a step, outside a cluster."""
+    x = torch.randn(6, 4)
+    with elastic.join(state={"model": model}, contract=Contract()) as job:
+        for step in job.steps(len(x), **{"batch": 3, **words}):
+            model(x[step.indices]).sum().backward()
+            step.allreduce([one.grad for one in model.parameters()], op=op)
+
+
+def test_batch_norm_that_cannot_be_right_is_refused() -> None:
+    layers = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)
+    alone_with(torch.nn.Sequential(*layers))
+    alone_with(torch.nn.Sequential(*layers), op="mean", batch=5)  # The last sample joins the batch before.
+    refusals: list[tuple[str, dict[str, Any]]] = [
+        ("batch_norm", {"op": "sum"}),
+        ("least", {"batch": 1}),
+        ("least", {"least": 0}),
+        ("least", {"values": lambda chunk, samples: 0}),
+    ]
+    for code, words in refusals:
+        with pytest.raises(ContractError) as refused:
+            alone_with(torch.nn.Sequential(*layers), **words)
+        assert refused.value.code == f"elastic.contract.{code}"
+    with pytest.raises(ContractError) as refused:
+        alone_with(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SyncBatchNorm(4)))
+    assert refused.value.code == "elastic.contract.sync_batch_norm"
+    alone_with(torch.nn.Sequential(*layers).eval(), op="sum")
+
+
+def test_a_repeated_step_begins_with_the_statistics_that_it_had_begun_with() -> None:
+    layer = torch.nn.BatchNorm1d(4)
+    statistics = Statistics([layer])
+    kept = statistics.kept()
+    layer(torch.randn(8, 4))
+    assert statistics.changed(kept)
+    statistics.restore(kept)
+    assert not statistics.changed(kept)
+    assert (layer.running_mean.tolist(), int(layer.num_batches_tracked)) == ([0.0] * 4, 0)

@@ -29,7 +29,8 @@ def load():
     return _digits.images, (_digits.labels % 2).astype(float)
 def predict(features, weights):
     return 1 / (1 + np.exp(-features @ weights))
-loss = 0.0
+def loss(predicted, labels):
+    return -np.log(np.where(labels > 0, predicted, 1 - predicted) + 1e-12)
 """
 )
 _TORCH = (
@@ -61,7 +62,7 @@ def written(tmp_path: Path, before: str, code: str, after: str) -> str:
 def test_the_script_in_numpy(tmp_path: Path) -> None:
     after = "print(job.left, np.mean((predict(data, weights) > 0.5) == labels) > 0.85, flush=True)\n"
     slower = script("A script that can be resized").replace(
-        "step.report(loss=loss)", "step.report(loss=loss); time.sleep(0.06)"
+        "step.report(loss=total / step.batch)", "step.report(loss=total / step.batch); time.sleep(0.06)"
     )
     workers = Workers(tmp_path / "job", written(tmp_path, "import time\n" + _NUMPY, slower, after))
     try:

@@ -149,6 +149,9 @@ VARIANTS: dict[str, Variant] = {
     "what was asked to stop has failed by itself": Variant(
         code(failures._failure_of, ("if container.asked:", "if False:"))
     ),
+    "the first end counts, whatever explains it": Variant(
+        code(failures.cause_due_at, ("if not left or not all(", "if True or not all("))
+    ),
     "checkpoints are not believed": Variant(code(decide._release, ("resume=checkpoint is not None", "resume=False"))),
     "an exit counts twice": Variant(
         code(evolving._container_exited, ('if container.state == "exited":', 'if container.state == "never":'))

@@ -53,8 +53,11 @@ class Attached:
         self.last_output = b""
         """The end of what its containers wrote."""
         self.exit_code = 0
-        """Of the first container of its generation that failed by itself; 0 while none has."""
+        """Of the first container of its generation that failed by itself, and not because it had lost another, if there is
+        one; 0 while none has failed."""
         self._failed_in = 0
+        self._follows_another = False
+        """Whether that container failed because it had lost another."""
         self._changed = asyncio.Event()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -106,7 +109,8 @@ class Attached:
             if isinstance(event, ContainerExited) and event.app == self.app.id and not event.asked:
                 if event.generation != self._failed_in:
                     self._failed_in, self.exit_code = event.generation, 0
-                self.exit_code = self.exit_code or event.exit_code or 0
+                if event.exit_code and (not self.exit_code or (self._follows_another and not event.peer_lost)):
+                    self.exit_code, self._follows_another = event.exit_code, event.peer_lost
 
     def _tell_lost(self, events: Sequence[Event]) -> None:
         """Say which work a decision undoes, and once what its user can do about that."""

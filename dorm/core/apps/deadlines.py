@@ -34,6 +34,11 @@ class Deadline(NamedTuple):
     reason: str
 
 
+def noticed_s(state: State) -> float:
+    """Return within how many seconds the silence of a node is noticed."""
+    return state.settings.node_grace_s + MARGIN_S
+
+
 def missed(state: State, app: App, now: int) -> Deadline | None:
     """Return the deadline that the app's latest generation has missed by `now` (UTC ns), None for none."""
     deadline = _deadline(state, app, words=False)
@@ -50,7 +55,7 @@ def live_due_at(state: State, app: App) -> int | None:
     heard = _heard_since(state, current)
     if heard is None:
         return None
-    allowed_s = app.spec.deadlines.live_s + state.settings.node_grace_s + MARGIN_S
+    allowed_s = app.spec.deadlines.live_s + noticed_s(state)
     return max(change.released_at, heard) + int(allowed_s * SECOND)
 
 
@@ -87,9 +92,9 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
     if heard is None:
         return None
     since = max(since, heard)
-    noticed_s = state.settings.node_grace_s + MARGIN_S
-    due = since + int((allowed + noticed_s) * SECOND)
-    return Deadline(failure, since, due, _reason(app, generation, failure, noticed_s) if words else "")
+    margin_s = noticed_s(state)
+    due = since + int((allowed + margin_s) * SECOND)
+    return Deadline(failure, since, due, _reason(app, generation, failure, margin_s) if words else "")
 
 
 def _last_sign(generation: Generation) -> int:
@@ -112,9 +117,9 @@ def _heard_since(state: State, generation: Generation) -> int | None:
     return since
 
 
-def _reason(app: App, generation: Generation, failure: Literal["start", "stalled"], noticed_s: float) -> str:
+def _reason(app: App, generation: Generation, failure: Literal["start", "stalled"], margin_s: float) -> str:
     """Describe the deadline, with the margin added to it; otherwise the log's times would seem to contradict it."""
-    more_s = f", nor in the {noticed_s:g} s more in which a silent node would have been noticed"
+    more_s = f", nor in the {margin_s:g} s more in which a silent node would have been noticed"
     if failure == "stalled":
         return f"no sign of work (progress or a checkpoint) for {_span(app.spec.deadlines.progress)}{more_s}"
     late = [c for _, c in sorted(generation.containers.items()) if c.state == "desired"]

@@ -13,6 +13,11 @@ tried every second, and no spec can ask for less than `_pause_s` gives.  Once an
 all counts start again at zero, so a few failures over a week do not end a job while a crash loop still ends.
 Failures that a retry hardly changes (an image that can't be pulled, a command that is not found) are retried after
 `CERTAIN_S` at the earliest.
+
+The first cause counts.  A container whose own output says that it lost a peer, and a member that its peers report as gone,
+are consequences of an end that is perhaps not on the log yet: the culprit still writes a profile, or its agent has yet to
+read its output.  Nothing follows from such signs before that end is known, for at most as long as the silence of its node
+takes to be noticed (`cause_due_at`).
 """
 
 from __future__ import annotations
@@ -83,7 +88,7 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
     """Return the fault of the latest generation at `now` (UTC ns); None if there is none."""
     failed = [c for c in generation.containers.values() if c.state == "exited" and not done(c)]
     if failed:
-        return _with_early_end(fault_of(failed), generation)
+        return _with_early_end(fault_of(state, generation, failed), generation)
     if unproven(app, generation):
         last = max(generation.containers.values(), key=lambda one: (one.exited_at, one.slot))
         reason = (
@@ -95,10 +100,65 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
     return Fault(missed.failure, missed.reason, missed.since) if missed is not None else None
 
 
-def fault_of(failed: Sequence[Container]) -> Fault:
-    """Return the fault of containers of one generation that ended and are not done: the first one's."""
-    first = min(failed, key=lambda container: (container.exited_at, container.slot))
-    return Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code)
+def fault_of(state: State, generation: Generation, failed: Sequence[Container]) -> Fault:
+    """Return the fault of containers of a generation that ended and are not done: the first one's that did not end because it
+    had lost another."""
+    own = [container for container in failed if not container.follows_another]
+    first = min(own or failed, key=lambda container: (container.exited_at, container.slot))
+    found = Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code)
+    if own or not (left := _left(generation, failed)):
+        return found
+    silent = [one for one in left if not _heard(state, one)]
+    if silent:
+        where = _named(silent)
+        return Fault("lost", f"{where} is silent with its node, and others lost it: {found.reason}", found.worked_until)
+    return msgspec.structs.replace(
+        found, reason=f"{found.reason}; {_named(left)} has not ended, and may be what it lost"
+    )
+
+
+def _named(containers: Sequence[Container]) -> str:
+    more = f" (or one of {len(containers) - 1} more)" if len(containers) > 1 else ""
+    return f"slot {containers[0].slot} on {containers[0].node}{more}"
+
+
+def _left(generation: Generation, failed: Sequence[Container]) -> list[Container]:
+    """Return the containers whose end may explain those: if peers report some as gone, only these."""
+    joining = generation.change.newcomers if generation.change is not None and generation.change.released_at else {}
+    left = [one for _, one in sorted({**generation.containers, **joining}.items()) if one.state != "exited"]
+    return [one for one in left if one.slot in generation.accused] or left
+
+
+def _heard(state: State, container: Container) -> bool:
+    node = state.nodes.get(container.node)
+    return node is not None and node.condition == "up"
+
+
+def cause_due_at(state: State, app: App) -> int | None:
+    """Return until when (UTC ns) nothing follows from the failed containers of the app's latest generation, because the end of
+    another may explain them; None if nothing is awaited.  Cheap: called on each app after each record."""
+    generation = app.generations.get(app.generation)
+    if generation is None or generation.failed or not generation.released or app.ended or app.cancel_requested:
+        return None
+    live = app.spec.elastic == "live"
+    accused = generation.accused if live else []
+    failed = ended_badly(generation) if generation.exited or (live and generation.change is not None) else []
+    if not (failed or accused) or not all(one.follows_another for one in failed):
+        return None
+    left = _left(generation, failed)
+    if not left or not all(_heard(state, one) for one in left):
+        return None
+    since = [one.exited_at for one in failed]
+    if accused:
+        since.append(generation.accused_at if isinstance(generation.accused_at, int) else 0)
+    return min(since) + int(deadlines.noticed_s(state) * SECOND)
+
+
+def ended_badly(generation: Generation) -> list[Container]:
+    """Return members, and newcomers that were released, that ended without being done."""
+    joining = generation.change.newcomers if generation.change is not None else {}
+    found = [*generation.containers.values(), *joining.values()]
+    return [one for one in found if one.state == "exited" and not done(one)]
 
 
 def _with_early_end(found: Fault, generation: Generation) -> Fault:

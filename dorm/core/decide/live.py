@@ -86,7 +86,7 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
     if _training(generation, keep) < least:
         return None
     slots = {one.slot for one in keep}
-    found = _fault(state, generation, dead)
+    found = _fault(state, generation)
     follows = failures.consequence(app, generation, found, now)
     if isinstance(follows, AppFailed) and not joining:
         return follows
@@ -128,14 +128,8 @@ def _cost(app: App, follows: GenerationFailed | AppFailed, now: int, *, joining:
 
 def _dead(generation: Generation) -> list[int]:
     """Slots of members, and of newcomers that were released, that ended without being done, or are gone for their peers."""
-    dead = {*generation.accused, *(one.slot for one in _ended_badly(generation))}
+    dead = {*generation.accused, *(one.slot for one in failures.ended_badly(generation))}
     return sorted(dead)
-
-
-def _ended_badly(generation: Generation) -> list[Container]:
-    joining = generation.change.newcomers if generation.change is not None else {}
-    found = [*generation.containers.values(), *joining.values()]
-    return [one for one in found if one.state == "exited" and not failures.done(one)]
 
 
 def _target(generation: Generation) -> list[Container]:
@@ -157,14 +151,14 @@ def _whole_gangs(app: App, members: list[Container]) -> list[Container]:
 def fault(state: State, app: App, generation: Generation, now: int) -> Fault | None:
     """Return the fault that fails the whole generation."""
     dead = _dead(generation) if app.spec.elastic == "live" else []
-    return _fault(state, generation, dead) if dead else failures.fault(state, app, generation, now)
+    return _fault(state, generation) if dead else failures.fault(state, app, generation, now)
 
 
-def _fault(state: State, generation: Generation, dead: list[int]) -> Fault:
-    ended = _ended_badly(generation)
-    if ended:
-        return failures.fault_of(ended)
-    slot = dead[0]
+def _fault(state: State, generation: Generation) -> Fault:
+    ended = failures.ended_badly(generation)
+    if ended and not (generation.accused and all(one.follows_another for one in ended)):
+        return failures.fault_of(state, generation, ended)
+    slot = generation.accused[0]
     container = generation.containers[slot]
     node = state.nodes.get(container.node)
     heard = node is not None and node.condition == "up"

@@ -183,6 +183,9 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
 
 
 def _failures(state: State, app: App, generation: Generation, now: int) -> list[Event]:
+    known_at = failures.cause_due_at(state, app)
+    if known_at is not None and now < known_at:
+        return []
     lost = live.members_lost(state, app, generation, now)
     if lost is not None:
         return [lost]

@@ -9,6 +9,7 @@
     plans      by the plan of an app, it has other containers from now on (`dorm.core.fold.planning`)
     claims     the reservation of an app whose nodes went away has expired (`dorm.core.apps.claims`)
     ticks      nothing has happened for a while, and the last decisions may not have used all freed capacity
+    causes     what explains the failed containers of an app is awaited no longer (`dorm.core.apps.failures`)
     deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.apps.deadlines`)
 
 Idle ticks: each decision may change only a few apps (θ2), on a small cluster one or two, so after departures the
@@ -20,7 +21,7 @@ freed room is filled decision by decision, and ticks take over if no events foll
     end        a tick that changes nothing is the last, until there is a new cause
     failure    a policy that failed is asked again by a tick, then after twice the time, and so on (`_MOST_DOUBLINGS`)
 
-While scheduling is paused, only deadlines and ends are due: they cost no allocation.
+While scheduling is paused, only causes, deadlines and ends are due: they cost no allocation.
 
 All of it follows from the state alone, so a new master continues it and an audit decides the same.
 """
@@ -36,6 +37,7 @@ from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.costs import adjust_s, held_since
 from dorm.core.apps.deadlines import due_at
+from dorm.core.apps.failures import cause_due_at
 from dorm.core.apps.gating.gates import starts_at, waits_for_record
 from dorm.core.apps.gating.limits import ends_at
 from dorm.core.fold.shared_folder import left_alone_until
@@ -65,6 +67,7 @@ def next_deadline(state: State, after: int) -> int | None:
     """
     due = [] if state.paused else [at for at in _ends_of_waits(state, after) if at > after]
     due += [at for app_id in state.names.values() if (at := due_at(state, state.apps[app_id])) is not None]
+    due += [at for app_id in state.names.values() if (at := cause_due_at(state, state.apps[app_id])) is not None]
     due += [at for app_id in state.names.values() if (at := ends_at(state.apps[app_id])) is not None]
     tick = _next_tick(state)
     return min(due if tick is None else [*due, tick], default=None)

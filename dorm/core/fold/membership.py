@@ -167,6 +167,8 @@ def _accuse(state: State, app: App, generation: Generation, event: k.MembershipC
         if slot in event.lost and slot not in event.members and member.state != "exited"
     ]
     if gone:
+        if not generation.accused:
+            generation.accused_at = state.time
         generation.accused = sorted(dict.fromkeys([*gone, *generation.accused]))
         app.changed_seq = state.seq
         mark_dirty(state)

@@ -233,7 +233,8 @@ class Switching:
         self._owned = owned
         state, self._loaded = self._loaded, None
         lost, known.lost = known.lost, ()
-        known.reply(v.Begin(known.step, chunks, values, gone, lost, state))
+        view = known.view
+        known.reply(v.Begin(known.step, chunks, values, gone, lost, state, view.owners, view.members))
 
     def _found(self) -> None:
         """The lowest member of the first announcement starts a view of its own; all others join it before the first step."""

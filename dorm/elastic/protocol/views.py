@@ -88,6 +88,9 @@ class Begin(Answer):
     """Chunks of the whole job whose values are lost, since the last step."""
     state: Packed | None = None
     """The state to load first, for a newcomer."""
+    owners: tuple[int, ...] = ()
+    """The member that owns each chunk."""
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,27 @@ async def test_it_ends_with_the_exit_code_of_the_script_and_shows_its_last_outpu
         assert named(await client.state(), "fail").generation == 1
 
 
+_TWO = """\
+import os, pathlib, sys, time
+note = pathlib.Path(os.environ["DORM_CHECKPOINT_DIR"]) / "pid"
+if os.environ["DORM_RANK"] == "0":
+    note.with_name("new").write_text(str(os.getpid()))
+    note.with_name("new").replace(note)
+    raise ConnectionResetError("rank 1 hung up")
+while not note.exists() or os.path.exists("/proc/" + note.read_text()):
+    time.sleep(0.02)
+print("KeyError: label", flush=True)
+sys.exit(3)
+"""
+
+
+async def test_it_ends_with_the_exit_code_of_the_container_that_explains_the_others(cluster: Up, project: Path) -> None:
+    (project / "two.py").write_text(_TWO)
+    command = ("run", "--n-min", "2", "--n-max", "2", "--cpu", "250m", "--", "python3", "two.py")
+    code, _, err = await dorm_in(project, cluster.home, *command)
+    assert (code, err.count("ended with exit code 3: KeyError: label")) == (3, 1), err
+
+
 async def test_after_a_retry_it_ends_with_the_last_exit_code(cluster: Up, project: Path) -> None:
     (project / "worse.py").write_text("import os, sys\nsys.exit(3 + int(os.environ['DORM_GENERATION']))\n")
     code, _, err = await dorm_in(project, cluster.home, "run", "--retries", "1", "--", "python3", "worse.py")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dorm.core.decide.timing import next_deadline
 from dorm.core.query.views import app_row
 from events import kinds as k
 from events.quantities import SECOND
@@ -126,6 +127,86 @@ def test_an_early_end_of_another_is_named() -> None:
     bench.exited(slot=0, code=1)
     (said,) = [fact for fact in bench.settle() if isinstance(fact, k.GenerationFailed)]
     assert said.reason == "slot 0 on a ended with exit code 1; slot 1 on a had ended with exit code 0 2.0 s before"
+
+
+LOST_PEER: dict[str, Any] = {"code": 1, "message": "RuntimeError: Connection closed by peer", "peer_lost": True}
+NOTICED_S = 17
+"""With the default settings: `node_grace` and the master's margin."""
+
+
+def loses_its_peer(**fields: Any) -> Bench:
+    """An app of three, on two nodes, whose first container ends because it has lost another one, which still runs."""
+    bench = Bench(a=2, b=1)
+    bench.running(n_min=3, n_max=3, **{"retries": {"limit": 2, "fatal_exit_codes": [3]}, **fields})
+    bench.exited(slot=0, **LOST_PEER)
+    assert bench.settle() == [], "the end of another may explain it"
+    return bench
+
+
+def failed(bench: Bench) -> k.GenerationFailed | k.AppFailed:
+    (said,) = bench.decide()
+    assert isinstance(said, k.GenerationFailed | k.AppFailed)
+    return said
+
+
+def test_a_container_that_lost_its_peer_is_not_the_cause() -> None:
+    bench = loses_its_peer()
+    bench.wait(2)
+    bench.exited(slot=1, **LOST_PEER)
+    assert bench.settle() == []
+    bench.wait(2)
+    bench.exited(slot=2, code=1, message="ValueError: label 17")
+    assert failed(bench).reason == "slot 2 on b ended with exit code 1: ValueError: label 17"
+
+
+def test_the_cause_decides_whether_the_failure_is_final() -> None:
+    bench = loses_its_peer()
+    bench.exited(slot=2, code=3)
+    said = failed(bench)
+    assert isinstance(said, k.AppFailed)
+    assert said.reason == "slot 2 on b ended with exit code 3 (exit code 3 is final)"
+
+
+def test_the_cause_is_awaited_until_the_silence_of_a_node_would_have_been_noticed() -> None:
+    bench = loses_its_peer()
+    assert next_deadline(bench.state, bench.now) == bench.now + NOTICED_S * SECOND, "the master wakes up by itself"
+    bench.wait(NOTICED_S)
+    assert failed(bench).reason == (
+        "slot 0 on a ended with exit code 1: RuntimeError: Connection closed by peer; slot 1 on a (or one of 1 more) has not "
+        "ended, and may be what it lost"
+    )
+
+
+def test_a_container_whose_peer_was_lost_with_its_node_costs_no_retry() -> None:
+    bench = loses_its_peer()
+    bench.wait(NOTICED_S - 1)
+    bench.conclude(b=NOTICED_S - 1)
+    said = failed(bench)
+    assert isinstance(said, k.GenerationFailed)
+    assert (said.failure, said.counted) == ("lost", False)
+    assert said.reason.startswith("slot 2 on b is silent with its node, and others lost it: slot 0 on a ended")
+
+
+def test_if_all_have_lost_a_peer_the_first_counts_at_once() -> None:
+    bench = loses_its_peer()
+    for slot in (2, 1):
+        bench.wait(1)
+        bench.exited(slot=slot, **LOST_PEER)
+    assert failed(bench).reason == "slot 0 on a ended with exit code 1: RuntimeError: Connection closed by peer"
+
+
+def test_nothing_is_resized_while_a_cause_is_awaited() -> None:
+    bench = loses_its_peer()
+    bench.submit("other", n_max=1)
+    assert not [fact for fact in bench.settle() if isinstance(fact, k.Resized) and fact.changes]
+    assert bench.app().generation == 1
+
+
+def test_the_end_of_an_app_is_not_put_off_by_an_awaited_cause() -> None:
+    bench = loses_its_peer()
+    bench.add(k.AppCancelRequested(app="app"))
+    assert [type(fact) for fact in bench.decide()] == [k.AppCancelled]
+    assert next_deadline(bench.state, bench.now) is None
 
 
 @pytest.mark.parametrize(("code", "ends"), [(2, True), (78, True), (1, False), (137, False)])

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dorm.core.apps.costs import UNMEASURED_LIVE_S, adjust_s
+from dorm.core.decide.timing import next_deadline
 from events import kinds as k
+from events.quantities import SECOND
 from tests.core.records import Bench
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation
+
+
+NOTICED_S = 17
+"""With the default settings: `node_grace` and the master's margin."""
 
 
 def bench_of(*capacities: int) -> Bench:
@@ -163,12 +171,77 @@ def test_a_member_that_its_peers_report_is_stopped_and_holds_its_room_until_then
     bench = bench_of(2, 2)
     live_app(bench)
     train(bench, membership=1, members=[0, 1, 3], change="death", lost=[2])
+    bench.wait(NOTICED_S)
     lost = only(bench.decide(), k.MembersLost)
     assert (lost.lost, lost.failure) == ([2], "stalled")
     assert sorted(current(bench).leaving) == [2]
     assert "MembersReleased" not in kinds(bench.settle()), "its room is not free yet"
     bench.add(k.ContainerExited(app=bench.app().id, generation=1, slot=2, node="b", exit_code=137, asked=True))
     assert "MembersReleased" in kinds(bench.settle())
+
+
+def accused(**fields: Any) -> Bench:
+    """A live app of three, in which the survivors report slot 2 as gone before its agent reports its end."""
+    bench = bench_of(2, 2)
+    live_app(bench, **{"n_min": 3, "n_max": 3, **fields})
+    train(bench, membership=1, members=[0, 1], change="death", lost=[2])
+    assert bench.settle() == [], "its own end may explain it"
+    return bench
+
+
+def due_s(bench: Bench) -> float:
+    """In how many seconds something is due without any record."""
+    due = next_deadline(bench.state, bench.now)
+    assert due is not None
+    return (due - bench.now) / SECOND
+
+
+@pytest.mark.parametrize(("n_min", "kind"), [(3, "GenerationFailed"), (2, "MembersLost")])
+def test_the_end_of_a_member_explains_what_its_peers_report(n_min: int, kind: str) -> None:
+    bench = accused(n_min=n_min)
+    bench.wait(1)
+    bench.exited(slot=2, code=3, message="ValueError: label 17")
+    (said,) = [fact for fact in bench.settle() if type(fact).__name__ == kind]
+    assert (said.failure, said.reason) == ("exit", "slot 2 on b ended with exit code 3: ValueError: label 17")
+
+
+@pytest.mark.parametrize("n_min", [3, 2])
+def test_a_final_exit_code_is_final_even_if_the_peers_report_comes_first(n_min: int) -> None:
+    bench = accused(n_min=n_min, retries={"limit": 2, "backoff": "0s", "fatal_exit_codes": [3]})
+    bench.exited(slot=2, code=3)
+    end = only(bench.decide(), k.AppFailed)
+    assert (end.failure, end.exit_codes["2"]) == ("exit", 3)
+
+
+def test_a_member_that_is_only_silent_is_given_up_when_its_node_would_have_been_noticed() -> None:
+    bench = accused()
+    assert due_s(bench) == NOTICED_S, "the master wakes up by itself"
+    bench.wait(NOTICED_S)
+    said = only(bench.decide(), k.GenerationFailed)
+    assert (said.failure, said.counted, said.reason) == ("stalled", True, "slot 2 on b does not answer its peers")
+
+
+def test_a_member_that_is_silent_with_its_node_costs_no_retry() -> None:
+    bench = accused()
+    bench.wait(NOTICED_S - 1)
+    bench.conclude(b=NOTICED_S - 1)
+    said = only(bench.decide(), k.GenerationFailed)
+    assert (said.failure, said.counted) == ("lost", False)
+
+
+def test_peers_that_end_because_a_silent_member_is_gone_are_not_the_cause() -> None:
+    bench = accused()
+    bench.exited(slot=0, code=1, message="LeftBehind: the others ended", peer_lost=True)
+    assert bench.settle() == []
+    bench.exited(slot=2, code=3)
+    assert only(bench.decide(), k.GenerationFailed).reason == "slot 2 on b ended with exit code 3"
+
+
+def test_a_member_that_its_peers_gave_up_first_ends_for_its_own_reason() -> None:
+    """A frozen worker wakes up, and ends because the others went on without it: nobody else's end explains that."""
+    bench = accused()
+    bench.exited(slot=2, code=1, message="LeftBehind: the others took this member for dead", peer_lost=True)
+    assert only(bench.decide(), k.GenerationFailed).failure == "exit"
 
 
 def test_a_gang_is_whole_or_leaves() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.apps.partition import REPOSITORY
+from tests.e2e import test_causes as causes
 from tests.e2e.engines.resized import grown_and_shrunk, sample
 from tests.lab.machines.ports import free_ports
 
@@ -25,6 +26,23 @@ pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.timeout(300)]
 STEPS = 250
 SAME = 1e-4
 """Relative: 32-bit sums of other partial sums; measured: 5e-7."""
+
+FAILS = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+try:
+    for step in range(1, 100):
+        if rank and step == 5:
+            raise ValueError("label 17 is out of range")
+        dist.all_reduce(torch.ones(1) * step)
+finally:
+    dist.destroy_process_group()
+    while rank and not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+"""
+"""One worker fails.  As in programs that flush a log or write a profile, its connections end long before it does."""
 
 
 def undisturbed(folder: Path) -> float:
@@ -56,3 +74,13 @@ async def test_workers_train_save_and_resume(tmp_path: Path, options: dict[str, 
     app = await grown_and_shrunk(tmp_path / "cluster", spec)
     assert app.step == STEPS
     assert app.loss == pytest.approx(undisturbed(tmp_path / "alone"), rel=SAME)
+
+
+async def test_the_worker_that_failed_is_the_reason_and_not_the_one_that_lost_it(tmp_path: Path) -> None:
+    app = await causes.fails(
+        tmp_path,
+        lambda go: causes.spec(FAILS, go, engine="torchrun", n_min=2, n_max=2, retries={"limit": 0}),
+        causes.one_has_ended,
+    )
+    assert app.end_reason.startswith("slot 1 on ")
+    assert app.end_reason.endswith("ValueError: label 17 is out of range")

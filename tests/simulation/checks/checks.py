@@ -23,7 +23,7 @@ from tests.simulation.attack.crowds import Spoken, needless_wait
 from tests.simulation.attack.gates import Shut
 from tests.simulation.attack.operators import decided_while_paused
 from tests.simulation.checks.overdue import Overdue, named, wanted
-from tests.simulation.machines.apps import PLAN
+from tests.simulation.machines.apps import LOST_PEER, PLAN
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -148,9 +148,14 @@ class Checks:
                 del self._ports[machine.place, port]
         if not container.finished and not container.asked and not container.lease_ended:
             self._failed[key.app].add(key.generation)
-            for other in self.launched.values():
-                if other.key[:2] == key[:2] and other.state == "running" and other.program is not None:
-                    other.program.peer_died()
+            self.fails(container)
+
+    def fails(self, container: Container) -> None:
+        """Its peers lose it: it has ended badly, or is about to."""
+        for other in self.launched.values():
+            peer = other.key[:2] == container.key[:2] and other is not container and other.state == "running"
+            if peer and other.program is not None:
+                other.program.peer_died()
 
     def could_not_start(self, key: Key) -> None:
         """The engine refused it, or its port was taken."""
@@ -325,8 +330,11 @@ class Checks:
                 self._completed(fact)
             case k.AppRestarted() if fact.fresh:
                 self._fresh.add(fact.app)
+            case k.MembersLost():
+                self._check_cause(fact)
             case k.GenerationFailed() | k.AppFailed():
                 self._check_failed(fact)
+                self._check_cause(fact)
                 if self.neighbors is not None and isinstance(fact, k.GenerationFailed):
                     self.neighbors.failed(fact)
             case k.NodeLeaseEnded() if fact.node in self.machines:
@@ -399,6 +407,21 @@ class Checks:
                 fact.generation in bad,
                 f"generation {fact.generation} of {fact.app} is said to have failed by itself: {fact.reason}",
             )
+
+    def _check_cause(self, fact: k.GenerationFailed | k.AppFailed | k.MembersLost) -> None:
+        """Check that nothing follows from the ends and reports of containers that lost a peer while that peer is about to end.
+        If another has failed by itself as well, or hangs, either may be the reason."""
+        app = self.whole.apps.get(fact.app)
+        live = app is not None and app.spec.elastic == "live"
+        if fact.failure != "exit" and not (live and fact.failure == "stalled"):
+            return
+        about = [one for one in self.launched.values() if one.key[:2] == (fact.app, fact.generation)]
+        failing = [named(one.key) for one in about if one.state == "running" and one.program and one.program.fails]
+        other = any(
+            one.program.hangs if one.state == "running" and one.program else not one.finished and one.said != LOST_PEER
+            for one in about
+        )
+        self.hold(not failing or other, f"{fact.app} has failed ({fact.reason}), and {failing} is about to end")
 
     def _lost(self, node: str) -> None:
         """Check that only a node that was hit itself is lost: an outage of the server or of a master says nothing about

@@ -29,6 +29,10 @@ PLAN = "PLAN"
 OUT_OF_MEMORY = -1
 """Represents an end by the kernel."""
 _PEER_LOST_S = 1.0
+_LINGERS_S = 2.5
+"""Longer than `_PEER_LOST_S`: its peers end first."""
+LOST_PEER = b"ConnectionResetError: [Errno 104] Connection reset by peer\n"
+"""What a fragile program prints at its end."""
 
 
 class AppPlan(msgspec.Struct, frozen=True):
@@ -63,6 +67,9 @@ class AppPlan(msgspec.Struct, frozen=True):
     """Time from each failure to the next retry; 0 for pauses that begin at half a second and double up to four."""
     live: bool = False
     """Whether it is resized while it runs (`tests.simulation.machines.live`)."""
+    lingers: bool = False
+    """Whether a container that fails loses its connections a while before it ends, like programs that still write a
+    profile."""
 
     def document(self) -> dict[str, Any]:
         """Return the spec as a client sends it."""
@@ -115,6 +122,7 @@ def draw_app(seed: int, index: int, capacities: Sequence[int]) -> AppPlan:
         trouble=chance.choice([0.0, 0.0, 0.0, 0.1, 0.3]),
         retries=chance.choice([1, 3, 6]),
         live=chance.random() < 0.3,
+        lingers=random.Random(f"{seed}.end.{index}").random() < 0.4,
     )
 
 
@@ -138,6 +146,8 @@ class Program:
         self._folder = Path(container.spec.env["DORM_CHECKPOINT_DIR"])
         self._hangs = False
         self._asked = False
+        self.fails = False
+        """Whether it is about to end by its own failure, and has lost its connections."""
         self.calm = calm
         """Whether it is to come to its end soon and without trouble of its own."""
         self._chance = random.Random(f"{seed}.fate.{':'.join(map(str, container.key))}")
@@ -167,7 +177,7 @@ class Program:
     def be_calm(self) -> None:
         """From now on, work without failures, and not for long."""
         self.calm = True
-        if self._hangs:
+        if self._hangs and not self.fails:
             self._hangs = False
             self._later(0.1, self._work)
 
@@ -223,8 +233,23 @@ class Program:
         finally:
             os.close(file)
 
+    @property
+    def hangs(self) -> bool:
+        """Whether it does nothing any more, and will not end by itself."""
+        return self._hangs and not self.fails
+
     def _fail(self, code: int) -> None:
-        if self._alive() and not self.calm:
+        if not self._alive() or self.calm:
+            return
+        if self._plan.lingers and code != OUT_OF_MEMORY:
+            self._hangs = self.fails = True
+            self._container.machine.witness.fails(self._container)
+            self._later(_LINGERS_S, self._end_badly, code)
+        else:
+            self._end_badly(code)
+
+    def _end_badly(self, code: int) -> None:
+        if self._alive():
             self._container.end(137 if code == OUT_OF_MEMORY else code, out_of_memory=code == OUT_OF_MEMORY)
 
     def terminate(self) -> None:
@@ -246,7 +271,8 @@ class Program:
             self._later(_PEER_LOST_S, self._lose_peer)
 
     def _lose_peer(self) -> None:
-        if self._alive():
+        if self._alive() and not self.fails:
+            self._container.said = LOST_PEER
             self._container.end(1)
 
 

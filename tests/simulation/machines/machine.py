@@ -43,6 +43,10 @@ class Witness(Protocol):
 
     def started(self, container: Container) -> None: ...
     def ended(self, container: Container) -> None: ...
+    def fails(self, container: Container) -> None:
+        """It has lost its connections, because it is about to end badly."""
+        ...
+
     def asked(self, container: Container) -> None:
         """The agent asks it to stop."""
         ...
@@ -91,6 +95,8 @@ class Container:
         self.finished = False
         """It came to the end of its work, unasked."""
         self.asked = False
+        self.said = b"ready\n"
+        """Its output."""
         self.ports = _ports(spec)
         self.program: Program | None = None
         self.waiters: list[asyncio.Future[None]] = []

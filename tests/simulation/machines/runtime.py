@@ -186,9 +186,10 @@ class SimRuntime:
         await self._ask(lambda: self._machine.remove(key))
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
-        if await self._ask(lambda: self._machine.containers.get(key)) is None:
+        container = await self._ask(lambda: self._machine.containers.get(key))
+        if container is None:
             raise KeyError(key)
-        yield b"ready\n"
+        yield container.said
 
     async def timed_logs(self, key: Key, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
         async for chunk in self.logs(key, follow=wanted.follow, tail=wanted.tail):
