@@ -2,6 +2,7 @@
 
 Git is asked within a bounded time.  A repository's own settings may name programs, such as a file-system monitor, or a
 transport to fetch missing objects.  The questions here start none of them, so shipping a folder of someone else runs nothing.
+A question that compares contents, such as `git status`, would start filters too: it needs `unfiltered`.
 
     NoAnswer    git is not installed, does not answer in time, or does not take the folder for a repository
 """
@@ -11,16 +12,17 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _PATIENCE_S = 10.0
-_HARMLESS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never")
+_HARMLESS = ("--no-pager", "-c", "core.fsmonitor=false")
 _ANY_OWNER = ("-c", "safe.directory=*")
 """Another user's repository too: git refuses it because of the programs in its settings, and these questions start none."""
 _KEPT = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH")
+_NO_SETTINGS: Final[Mapping[str, str]] = {}
 
 
 class NoAnswer(Exception):
@@ -40,13 +42,25 @@ class Rule(NamedTuple):
 
 
 def ask_git(
-    folder: Path, *words: str, given: bytes = b"", timeout: float = _PATIENCE_S, any_owner: bool = False
+    folder: Path,
+    *words: str,
+    given: bytes = b"",
+    timeout: float = _PATIENCE_S,
+    any_owner: bool = False,
+    settings: Mapping[str, str] = _NO_SETTINGS,
 ) -> tuple[int, bytes]:
-    """Return git's exit code and output.  Blocks for at most `timeout` seconds.  Raises NoAnswer."""
+    """Return git's exit code and output, with these settings above the repository's own.  Blocks for at most `timeout`
+    seconds.  Raises NoAnswer."""
     # Variables such as GIT_DIR, which a hook sets, name another repository than the folder's own.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
     # It must not wait for, or take, the lock of an index that another program uses, nor fetch or ask for anything.
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+    # Unlike the setting `protocol.allow`, this is above what the repository says of single protocols.
+    environment["GIT_ALLOW_PROTOCOL"] = "none"
+    # A key may hold a `=`, which would end it in an option `-c`.
+    environment["GIT_CONFIG_COUNT"] = str(len(settings))
+    for index, (key, value) in enumerate(settings.items()):
+        environment |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
     try:
         done = subprocess.run(
             ["git", *_HARMLESS, *(_ANY_OWNER if any_owner else ()), "-C", str(folder), *words],
@@ -55,6 +69,21 @@ def ask_git(
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise NoAnswer(str(error)) from None
     return done.returncode, done.stdout
+
+
+def unfiltered(folder: Path, timeout: float = _PATIENCE_S) -> dict[str, str]:
+    """Return settings with which git starts none of the filters that the folder's repository itself names; those of the
+    user's and the machine's settings, such as git-lfs, still run.  Blocks.  Raises NoAnswer."""
+    code, out = ask_git(folder, "config", "--list", "-z", "--show-scope", "--name-only", timeout=timeout)
+    if code:
+        raise NoAnswer("git can't read its settings")
+    fields = os.fsdecode(out).split("\0")
+    found: dict[str, str] = {}
+    for scope, name in zip(fields[::2], fields[1::2], strict=False):
+        if scope in ("local", "worktree") and name.startswith("filter."):
+            driver = name.rpartition(".")[0]
+            found |= {f"{driver}.clean": "", f"{driver}.process": "", f"{driver}.required": "false"}
+    return found
 
 
 def repository_of(folder: Path) -> Path | None:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.workdir.git import NoAnswer, ask_git
+from dorm.workdir.git import NoAnswer, ask_git, unfiltered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,8 @@ class Revision(NamedTuple):
 
 
 async def revision_of(folder: Path) -> Revision:
-    """Return the commit that the folder is at.  Files that git ignores do not count as a difference."""
+    """Return the commit that the folder is at.  Files that git ignores do not count as a difference, and of a submodule only
+    another commit does: git would start the filters that its own settings name."""
     try:
         # One call: the first lines are headers, the others are what differs below this folder.
         lines = (await asyncio.to_thread(_status, folder)).splitlines()
@@ -40,6 +41,6 @@ def _status(folder: Path) -> str:
     It runs in a thread: where a process of asyncio's is cancelled while it ends, its exit status may be taken twice, and
     asyncio warns on stderr (python/cpython#127049).
     """
-    words = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", ".")
-    code, out = ask_git(folder, *words, timeout=_PATIENCE_S)
+    words = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
+    code, out = ask_git(folder, *words, timeout=_PATIENCE_S, settings=unfiltered(folder, _PATIENCE_S))
     return out.decode(errors="replace") if code == 0 else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dorm.workdir import git, scanning
+from dorm.workdir.revision import revision_of
 from dorm.workdir.scanning import Scanned, scan
 from events.workdir import Limits
 from tests.workdir.test_packing import LIMITS, filled
@@ -133,6 +135,29 @@ def test_shipping_a_folder_starts_no_program_that_its_repository_names(root: Pat
         run_git(root, "config", setting, str(spy))
     run_git(root, "config", "core.untrackedCache", "true")
     assert "data/train.csv" in shipped(scan(root, LIMITS))
+    assert not (tmp_path / "started").exists()
+
+
+def test_no_filter_or_transport_of_a_repository_is_started(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    run_git(tmp_path / "lib", "init", "-q")
+    filled(tmp_path / "lib", codeDOTpy="1", DOTgitattributes="* filter=it\n")
+    run_git(tmp_path / "lib", "add", ".")
+    run_git(tmp_path / "lib", "commit", "-qm", "all")
+    run_git(root, "submodule", "add", "-f", str(tmp_path / "lib"), "lib")
+    filled(root, DOTgitattributes="* filter=a=b\n")
+    run_git(root, "commit", "-qm", "all")
+    for folder, driver in ((root, "a=b"), (root / "lib", "it")):
+        run_git(folder, "config", f"filter.{driver}.clean", f"touch {tmp_path}/started; cat")
+        run_git(folder, "config", f"filter.{driver}.required", "true")
+    filled(root, notesDOTmd="2")  # as large as before, so git compares the contents
+    filled(root / "lib", codeDOTpy="2")
+    assert asyncio.run(revision_of(root)).changed
+    assert not (tmp_path / "started").exists()
+    run_git(root, "config", "remote.origin.url", f"ext::touch {tmp_path}/started")
+    run_git(root, "config", "remote.origin.promisor", "true")
+    run_git(root, "config", "protocol.ext.allow", "always")
+    assert git.ask_git(root, "cat-file", "-t", "1" * 40)[0] != 0
     assert not (tmp_path / "started").exists()
 
 
