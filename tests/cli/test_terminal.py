@@ -49,6 +49,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "explain": [["explain", "one"], ["explain", "two"]],
     "story": [["story", "one"], ["story", "n0"]],
     "plan": [["plan"]],
+    "check": [["check", "--", "true"]],
     "nodes": [["nodes"]],
     "events": [["events", "--no-follow"]],
     "masters": [["masters"]],

@@ -76,7 +76,10 @@ async def test_a_master_gives_up_a_slow_answer_and_continues() -> None:
         await facts(log, IdleTicked)  # It is asked again, and may still compute the earlier answer.
         await say(log, PolicyChanged(policy="static", params={"count": 1}), "operator")
         await decided_by(log, "static")
-        assert master.state.policy_failure is msgspec.UNSET
+        # On a busy machine, this answer may take longer than the limit as well, and is then asked for again.
+        async with asyncio.timeout(60.0):
+            while master.state.policy_failure is not msgspec.UNSET:  # noqa: ASYNC110  (no event reports it)
+                await asyncio.sleep(0.02)
     report = await verify(log)
     assert report.good, report.divergence
     assert report.not_checked_because["policy 'dorm-exact' failed there (policy.too_slow)"] >= 1

@@ -82,7 +82,7 @@ class ShortPaths:
                 os.utime(self._folder)
                 self._restore(clean=clean)
             except (OSError, Displaced) as failure:
-                _log.warning("no short paths for containers", root=str(self._dirs.root), reason=str(failure))
+                _log.warning("no short paths for containers", folder=str(self._dirs.root), reason=str(failure))
 
     def make(self, folder: Path) -> Path:
         """Return a new short path to a container's folder, which need not exist yet.  Raises OSError."""
