@@ -13,7 +13,10 @@ goes to the programs that can do something about it, and everything else waits f
    command.  A shell at the other end of a program's pipe is not: the program could not write any more.
 3. When all asked programs have ended, SIGTERM goes to everything that is left, a held shell continues with it, and programs
    that read a pipe get a moment to read its end.  What these start in their traps is left alone.
-4. If nothing handles the signal, SIGTERM goes to everything at once: nobody has anything to save.
+4. If nothing below a shell with a trap handles the signal, the shell is asked, and so is its foreground command: the shell
+   runs the trap only when that has ended.  A command in the background, which ignores SIGINT and SIGQUIT in a shell script
+   (POSIX.1-2017, XCU 2.11), is left to the trap.
+5. If nothing handles the signal, SIGTERM goes to everything at once: nobody has anything to save.
 
 Whoever calls this kills what is left when the grace time is over.  Until then a container has ended only when its last process
 has.
@@ -53,13 +56,14 @@ LOOKS_S = (0.1, 0.5, 2.0)
 """Seconds between looks at all processes: once everything was told to end, while asked programs run (others may appear below
 a wrapper), and after a while."""
 A_WHILE_S = 10.0
+_OF_A_JOB = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGQUIT - 1)
 _LOADER = (signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 
 class Process:
     """A process of a container, as /proc shows it (proc(5))."""
 
-    __slots__ = ("handled", "id", "parent", "pid", "reads", "shell", "state", "writes")
+    __slots__ = ("background", "handled", "id", "parent", "pid", "reads", "shell", "state", "writes")
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Process:
         *,
         handled: int = 0,
         shell: bool = False,
+        background: bool = False,
         reads: "tuple[str, ...]" = (),
         writes: "tuple[str, ...]" = (),
     ) -> None:
@@ -80,6 +85,8 @@ class Process:
         self.handled = handled
         """A bit for each signal that it catches or blocks, and does not ignore."""
         self.shell = shell
+        self.background = background
+        """Whether a shell's script has started it in the background."""
         self.reads = reads
         """Pipes that it reads: its standard input, and of a shell every descriptor, as `$(…)` and `< <(…)` have others."""
         self.writes = writes
@@ -154,8 +161,14 @@ class Stopping:
         read = {pipe for one in programs for pipe in one.reads}
         held = [one for one in above if one.state != "T" and not one.reads and not read.intersection(one.writes)]
         self.asked.update(dict.fromkeys(one.id for one in chosen))
+        shells = {one.pid for one in chosen if one.shell}
+        waited_for = [one for one in _by_depth(live) if one.parent in shells and not one.background]
+        waited_for = [one for one in waited_for if not one.handles(self._number)]
+        self._told.update(dict.fromkeys(one.id for one in waited_for))
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
-        return [*((one.id, int(signal.SIGSTOP)) for one in held), *((one.id, self._number) for one in chosen)]
+        # A trapping shell is asked before its command ends, or it could go on first as well.
+        asked = [*chosen, *waited_for]
+        return [*((one.id, int(signal.SIGSTOP)) for one in held), *((one.id, self._number) for one in asked)]
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
         """Return the processes to ask, without those that were, and the shells above an asked one; parents come first."""
@@ -272,9 +285,17 @@ def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
         pass
     shell = _is_shell(folder)
     reads = _read_ends(folder) if shell else _pipes(folder, ("0",))
-    handled = (masks[b"SigCgt"] | masks[b"SigBlk"]) & ~masks[b"SigIgn"]
+    ignored = masks[b"SigIgn"]
     return Process(
-        pid, parent, start, state, handled=handled, shell=shell, reads=reads, writes=_pipes(folder, ("1", "2"))
+        pid,
+        parent,
+        start,
+        state,
+        handled=(masks[b"SigCgt"] | masks[b"SigBlk"]) & ~ignored,
+        shell=shell,
+        background=ignored & _OF_A_JOB == _OF_A_JOB,
+        reads=reads,
+        writes=_pipes(folder, ("1", "2")),
     )
 
 

@@ -131,6 +131,25 @@ class StoppingConformance:
         assert not await runtime.stop(spec.key, PATIENCE_S)
         assert (await words(runtime, spec))[-2:] == [b"saved after SIGTERM", b"cleaned"]
 
+    async def test_a_trap_need_not_wait_for_a_command_that_saves_nothing(
+        self, harness: Harness, runtime: Runtime
+    ) -> None:
+        spec = harness.shell("trap 'echo cleaned; exit 1' TERM; echo ready; sleep 600; echo went on")
+        await runtime.ensure(spec)
+        await says(runtime, spec.key, b"ready")
+        assert not await runtime.stop(spec.key, PATIENCE_S)
+        assert [line for line in await words(runtime, spec) if b"Terminated" not in line] == [b"ready", b"cleaned"]
+
+    async def test_a_trap_may_tell_a_program_in_the_background_by_itself(
+        self, harness: Harness, runtime: Runtime
+    ) -> None:
+        waiting = "while ! [ -e asked ]; do sleep 0.05; done; sleep 0.3; echo saved"
+        spec = training(harness, f"trap 'touch asked' TERM; sh -c '{waiting}' & touch handles; wait; wait; exit 1")
+        await runtime.ensure(spec)
+        await handles(runtime, spec)
+        assert not await runtime.stop(spec.key, PATIENCE_S)
+        assert b"saved" in await words(runtime, spec)
+
     @pytest.mark.parametrize(
         ("request_to_stop", "handled", "times", "saved"),
         [

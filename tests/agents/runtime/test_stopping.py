@@ -30,8 +30,15 @@ def program(pid: int, parent: int, *handled: str, state: str = "S", reads: tuple
     return Process(pid, parent, "0", state, handled=mask(*handled), reads=reads)
 
 
-def shell(pid: int, parent: int, *handled: str, state: str = "S", **pipes: tuple[str, ...]) -> Process:
-    return Process(pid, parent, "0", state, handled=mask(*handled), shell=True, **pipes)
+def shell(
+    pid: int,
+    parent: int,
+    *handled: str,
+    state: str = "S",
+    reads: tuple[str, ...] = (),
+    writes: tuple[str, ...] = (),
+) -> Process:
+    return Process(pid, parent, "0", state, handled=mask(*handled), shell=True, reads=reads, writes=writes)
 
 
 def got(signals: list[Signal]) -> list[tuple[int, int]]:
@@ -70,8 +77,9 @@ def test_a_program_that_a_launcher_starts_again_is_asked_too() -> None:
 
 def test_what_an_asked_program_starts_is_its_own() -> None:
     stop = Stopping()
-    asked = shell(MAIN, 1, "TERM")
-    assert got(stop.step(0, table(asked, program(11, MAIN)), MAIN)) == [(MAIN, TERM)]
+    asked, command = shell(MAIN, 1, "TERM"), program(11, MAIN)
+    job = Process(14, MAIN, "0", background=True)
+    assert got(stop.step(0, table(asked, command, job), MAIN)) == [(MAIN, TERM), (11, TERM)]
     uploading = program(12, MAIN, "TERM")
     assert stop.step(1, table(asked, uploading), MAIN) == []
     # Its trap has ended and left the upload behind.
