@@ -53,6 +53,8 @@ SETTLE_S = 1.0
 LOOKS_S = (0.1, 0.5, 2.0)
 """Seconds between looks at all processes: once everything was told to end, while asked programs run (others may appear below
 a wrapper), and after a while."""
+LOOK_S = 0.0005
+"""More seconds for each process, so that looks at thousands do not keep a core busy."""
 A_WHILE_S = 10.0
 MOST_PROCESSES = 2000
 """Processes of a container that are examined, those near its main process first; others count as unknown.  Whoever looks also
@@ -156,7 +158,7 @@ class Stopping:
         self._missed = {one: None for one in (*self.asked, *self._told) if one not in live}
 
     def _ask(self, now: float, live: "dict[Id, Process]", main: int, *, newcomers: bool) -> "list[Signal]":
-        self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2]
+        self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2] + len(live) * LOOK_S
         if self._to_group:
             new = [] if newcomers else [one for one in _by_depth(live) if one.id not in self.asked]
             return self._asking(new)
@@ -214,7 +216,7 @@ class Stopping:
         """Tell everything to end, except for what an asked or told process does on its way."""
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
-        self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2]
+        self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2] + len(live) * LOOK_S
         ended = (*self._told, *self.asked)
         busy = {one[0] for one in ended if one in live}  # pids of traps that run, and then of their commands
         left = []

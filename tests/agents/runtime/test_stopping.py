@@ -150,6 +150,10 @@ def test_a_hostile_tree_is_neither_too_deep_nor_circular() -> None:
     chain = [program(MAIN + one, MAIN + one - 1) for one in range(1, depth)]
     last = program(MAIN + depth, MAIN + depth - 1, "TERM")
     assert got(Stopping().step(0, table(program(MAIN, 1), *chain, last), MAIN)) == [(MAIN + depth, TERM)]
+    many = Stopping()
+    assert len(many.step(0, table(program(MAIN, 1), *chain), MAIN)) == depth
+    assert many.waits(1.5, lambda _: True)  # Each look takes a while.
+    assert not many.waits(2.5, lambda _: True)
     circle = table(program(21, 22), program(22, 21))  # read while pids were given again
     stop = Stopping()
     for now in range(3):
