@@ -26,6 +26,7 @@ from events.spec.groups import setting
 
 MOST_VALUES = 100_000
 """Values in a document with its aliases expanded: a few lines of YAML can expand to more than any memory holds."""
+_TOO_MANY = f"more than {MOST_VALUES:,} values, with its aliases written out"
 _STR = "tag:yaml.org,2002:str"
 _QUOTES = "write it in quotes"
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
@@ -208,8 +209,7 @@ def _count(value: Any, known: dict[int, int]) -> int:
         parts = value.values() if isinstance(value, dict) else value
         total = 1 + sum(_count(part, known) for part in parts)
         if total > MOST_VALUES:
-            text = f"more than {MOST_VALUES:,} values, with its aliases written out"
-            raise SpecError(text, code="file.too_many_values")
+            raise SpecError(_TOO_MANY, code="file.too_many_values")
         known[id(value)] = total
     return known[id(value)]
 
@@ -244,6 +244,8 @@ class _Reading:
         self._loader = _Loader(text)
         self._made: dict[tuple[int, int], Any] = {}
         self._open: set[int] = set()
+        self._most = 10 * MOST_VALUES
+        """Entries that merged maps may still have: in a chain of them, each has all of those before it."""
         self._merged: dict[int, dict[str, tuple[yaml.Node, yaml.Node]]] = {}
 
     def composed(self) -> yaml.Node | None:
@@ -306,6 +308,9 @@ class _Reading:
                     if not isinstance(one, yaml.MappingNode):
                         raise SpecError(_on_line(one, "<< takes a map, or a list of maps"), code="file.merge.not_a_map")
                     merged = {**self._entries(one), **merged}
+                    self._most -= len(merged)
+                    if self._most < 0:
+                        raise SpecError(_TOO_MANY, code="file.too_many_values")
                 continue
             if key.value in own:
                 first = own[key.value][0].start_mark.line + 1

@@ -43,12 +43,14 @@ from events.kinds import LONGEST_DOUBTED, MOST_DOUBTED, Doubt
 from events.limits import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 MOST_FILES: Final = 5000
 """Entries of a folder that are looked at; one with more is unknown."""
 MOST_DEPTH: Final = 16
+MOST_TEXT: Final = 2 * 1024 * 1024
+"""Bytes of all their paths, which are in the note that each report writes again."""
 ASIDE: Final = ".doubtful"
 """The folder, in the app's, of files that were set aside: `.doubtful/generation-3`."""
 _NOTE: Final = "believed"
@@ -206,21 +208,33 @@ def _shown(path: str) -> str:
 
 def listing(folder: Path) -> Listing | None:
     """Return what is in an app's folder; None if there is too much, or if it can't be looked at."""
-    found, left, todo = Listing(), MOST_FILES, [""]
+    found, left, text, todo = Listing(), MOST_FILES, MOST_TEXT, [""]
     try:
         while todo:
             inside = todo.pop()
-            with opened(folder, inside) as here, os.scandir(here) as entries:
+            with _removed_meanwhile(inside), opened(folder, inside) as here, os.scandir(here) as entries:
                 for entry in islice(entries, left + 1):
                     left -= 1
                     path = f"{inside}{entry.name}"
-                    if left < 0 or path.count("/") > MOST_DEPTH:
+                    text -= len(os.fsencode(path))
+                    if left < 0 or text < 0 or path.count("/") > MOST_DEPTH:
                         return None
                     if not entry.name.startswith(".") and _is_text(path):
-                        _add(found, todo, path, entry, here)
+                        with contextlib.suppress(FileNotFoundError):
+                            _add(found, todo, path, entry, here)
     except (OSError, FilesError):
         return None
     return found
+
+
+@contextlib.contextmanager
+def _removed_meanwhile(inside: str) -> Iterator[None]:
+    """Programs remove an older checkpoint once a newer one is complete: that hides none of the rest."""
+    try:
+        yield
+    except FilesError as error:
+        if not inside or error.code != "files.not_found":
+            raise
 
 
 def _add(found: Listing, todo: list[str], path: str, entry: os.DirEntry[str], folder: int) -> None:

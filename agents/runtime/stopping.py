@@ -32,6 +32,7 @@ pidfds, so no signal reaches another process that got the same number.
 
 import os
 import signal
+from itertools import islice
 
 from agents import lease
 
@@ -55,8 +56,17 @@ SETTLE_S = 1.0
 LOOKS_S = (0.1, 0.5, 2.0)
 """Seconds between looks at all processes: once everything was told to end, while asked programs run (others may appear below
 a wrapper), and after a while."""
+LOOK_S = 0.0005
+"""More seconds for each process, so that looks at thousands do not keep a core busy."""
 A_WHILE_S = 10.0
 _OF_A_JOB = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGQUIT - 1)
+MOST_PROCESSES = 2000
+"""Processes of a container that are examined, those near its main process first; others count as unknown.  Whoever looks also
+enforces the node's lease, so no container may decide how long a look takes."""
+LOOKS_AGAIN = 4
+"""How often processes whose parent ended during a look are looked at."""
+MOST_DESCRIPTORS = 32
+"""Of a shell; one with more reads an unknown pipe."""
 _LOADER = (signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 
@@ -114,8 +124,11 @@ class Stopping:
         self._begun: float | None = None
         self._look_at = 0.0
         self.asked: dict[Id, None] = dict.fromkeys(asked)
-        """Those that got the signal in the order of their turn."""
+        """Those that got the signal, in the order of their turn, without those that ended long ago."""
+        self._somebody = bool(self.asked)
+        """Whether anybody was asked, also one that has ended."""
         self._told: dict[Id, None] = {}
+        self._missed: dict[Id, None] = {}
         self._settled_at: float | None = None
 
     def waits(self, now: float, alive: "Callable[[Id], bool]") -> bool:
@@ -132,25 +145,32 @@ class Stopping:
         """Return the signals that are due.  `now` in seconds of a clock that only goes forward, `table` holds all processes of
         the container by pid, `main` is the pid of its main process, also of one that has ended."""
         live = {one.id: one for one in table.values() if one.state not in "ZX"}
+        self._forget(live)
         if self._begun is None:
             self._begun = now
             return self._ask(now, live, main, newcomers=False)
         if self._before_s and self._settled_at is None and now >= self._begun + self._before_s:
             self._before_s, self._number, self._to_group = 0.0, int(signal.SIGTERM), False
-            self.asked = {}
+            self.asked, self._somebody = {}, False
             return self._ask(now, live, main, newcomers=False)
         if any(one in live for one in self.asked):
             return self._ask(now, live, main, newcomers=True)
         return self._finish(now, live)
 
+    def _forget(self, live: "dict[Id, Process]") -> None:
+        """Forget those that have ended, by two looks: a wrapper may start another program for each, all grace time."""
+        for known in (self.asked, self._told):
+            for one in [one for one in known if one in self._missed and one not in live]:
+                del known[one]
+        self._missed = {one: None for one in (*self.asked, *self._told) if one not in live}
+
     def _ask(self, now: float, live: "dict[Id, Process]", main: int, *, newcomers: bool) -> "list[Signal]":
-        self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2]
+        self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2] + len(live) * LOOK_S
         if self._to_group:
             new = [] if newcomers else [one for one in _by_depth(live) if one.id not in self.asked]
-            self.asked.update(dict.fromkeys(one.id for one in new))
-            return [(one.id, self._number) for one in new]
+            return self._asking(new)
         chosen, above = self._choose(live, main)
-        if not chosen and not self.asked:
+        if not chosen and not self._somebody:
             if self._number == signal.SIGTERM:
                 return self._finish(now, live)
             self._number, self._before_s = int(signal.SIGTERM), 0.0  # nothing handles the app's own signal
@@ -160,22 +180,33 @@ class Stopping:
         programs = [*chosen, *(live[one] for one in self.asked if one in live)]
         read = {pipe for one in programs for pipe in one.reads}
         held = [one for one in above if one.state != "T" and not one.reads and not read.intersection(one.writes)]
-        self.asked.update(dict.fromkeys(one.id for one in chosen))
         shells = {one.pid for one in chosen if one.shell}
         waited_for = [one for one in _by_depth(live) if one.parent in shells and not one.background]
         waited_for = [one for one in waited_for if not one.handles(self._number)]
         self._told.update(dict.fromkeys(one.id for one in waited_for))
-        # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
-        # A trapping shell is asked before its command ends, or it could go on first as well.
-        asked = [*chosen, *waited_for]
-        return [*((one.id, int(signal.SIGSTOP)) for one in held), *((one.id, self._number) for one in asked)]
+        # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.  A shell
+        # with a trap is asked before its command ends, for the same reason.
+        return [
+            *((one.id, int(signal.SIGSTOP)) for one in held),
+            *self._asking(chosen),
+            *((one.id, self._number) for one in waited_for),
+        ]
+
+    def _asking(self, chosen: "Iterable[Process]") -> "list[Signal]":
+        signals = []
+        for one in chosen:
+            self.asked[one.id], self._somebody = None, True
+            signals.append((one.id, self._number))
+            if one.state == "T":  # Such as a shell that was held for a program that has ended.
+                signals.append((one.id, int(signal.SIGCONT)))
+        return signals
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
         """Return the processes to ask, without those that were, and the shells above an asked one; parents come first."""
         below = _children(live)
         first = next((one for one in live.values() if one.pid == main), None)
         # Without a main process, what is left below an asked one is that one's own.
-        order = [first] if first is not None else [] if self.asked else _roots(live)
+        order = [first] if first is not None else [] if self._somebody else _roots(live)
         met = {one.pid for one in order}  # a table that was read while processes came and went may hold a circle
         for one in order:  # which grows meanwhile: a list, since a hostile tree may be deeper than a stack
             if one.id not in self.asked and (one.shell or not one.handles(self._number)):
@@ -201,7 +232,7 @@ class Stopping:
         """Tell everything to end, except for what an asked or told process does on its way."""
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
-        self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2]
+        self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2] + len(live) * LOOK_S
         ended = (*self._told, *self.asked)
         busy = {one[0] for one in ended if one in live}  # pids of traps that run, and then of their commands
         left = []
@@ -251,25 +282,32 @@ def _by_depth(live: "dict[Id, Process]") -> "list[Process]":
 
 def look(top: int, proc: str = "/proc") -> "dict[int, Process]":
     """Return all descendants of a process, by pid.  What can't be read of one that has just ended, or belongs to another
-    user, counts as unknown: such a process handles nothing, and a shell among them is not recognized."""
+    user, counts as unknown, as does one beyond `MOST_PROCESSES`: such a process handles nothing, and a shell among them is not
+    recognized."""
     parents: dict[int, tuple[int, str, str]] = {}
     below: dict[int, list[int]] = {}
-    for name in os.listdir(proc):
-        if name.isdigit():
+    waiting = [int(name) for name in os.listdir(proc) if name.isdigit()]
+    for _ in range(LOOKS_AGAIN):
+        for pid in waiting:
+            parents.pop(pid, None)
             try:
-                with open(f"{proc}/{name}/stat", "rb") as file:
+                with open(f"{proc}/{pid}/stat", "rb") as file:
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue  # it has gone
-            parents[int(name)] = int(fields[1]), fields[19].decode(), fields[0].decode()
-            below.setdefault(int(fields[1]), []).append(int(name))
+            parents[pid] = int(fields[1]), fields[19].decode(), fields[0].decode()
+        # The parent ended meanwhile, so each of these has another one by now.
+        waiting = [pid for pid, (parent, _, _) in parents.items() if parent and parent not in parents]
+    for pid, (parent, _, _) in parents.items():
+        below.setdefault(parent, []).append(pid)
     found = []
     waiting = [top]
     for one in waiting:
         waiting += below.get(one, ())
         if one != top:
             found.append(one)
-    return {pid: _read(pid, *parents[pid], proc) for pid in found}
+    examined = set([pid for pid in found if parents[pid][2] not in "ZX"][:MOST_PROCESSES])
+    return {pid: _read(pid, *parents[pid], proc) if pid in examined else Process(pid, *parents[pid]) for pid in found}
 
 
 def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
@@ -314,10 +352,15 @@ def _pipes(folder: str, descriptors: "Iterable[str]") -> "tuple[str, ...]":
 
 
 def _read_ends(folder: str) -> "tuple[str, ...]":
-    """Return the pipes that a shell reads.  If they can't be seen, it reads an unknown one, so it is not held."""
+    """Return the pipes that a shell reads.  If they can't be seen, or are too many, it reads an unknown one, so it is not
+    held."""
     found: list[str] = []
     try:
-        for descriptor in os.listdir(f"{folder}/fd"):
+        with os.scandir(f"{folder}/fd") as entries:
+            descriptors = [entry.name for entry in islice(entries, MOST_DESCRIPTORS + 1)]
+        if len(descriptors) > MOST_DESCRIPTORS:
+            return ("pipe:unknown",)
+        for descriptor in descriptors:
             if pipe := _pipes(folder, (descriptor,)):
                 with open(f"{folder}/fdinfo/{descriptor}", "rb") as file:
                     flags = next((line.split()[1] for line in file if line.startswith(b"flags:")), b"0")
@@ -353,20 +396,29 @@ def alive(process: "Id", proc: str = "/proc") -> bool:
     return fields[19].decode() == process[1] and fields[0] not in (b"Z", b"X")
 
 
+def _send(pid: int, start: str, number: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # An old kernel, a sandbox, or no descriptor left: better than no signal at all.
+        if lease.start_time(pid) == start:
+            os.kill(pid, number)
+        return
+    try:
+        if lease.start_time(pid) == start:
+            signal.pidfd_send_signal(descriptor, number)
+    finally:
+        os.close(descriptor)
+
+
 def deliver(signals: "Iterable[Signal]", say: "Callable[[str], None]") -> None:
     """Send signals.  One that can't be sent, for example to a program that has changed its user, is reported; a process that
     has ended needs none."""
     for (pid, start), number in signals:
         try:
-            descriptor = os.pidfd_open(pid)
-        except OSError:
-            continue
-        try:
-            if lease.start_time(pid) == start:
-                signal.pidfd_send_signal(descriptor, number)
+            _send(pid, start, number)
         except (ProcessLookupError, FileNotFoundError):
             pass
         except OSError as failure:
             say(f"signal {number} to {pid}: {failure}")
-        finally:
-            os.close(descriptor)

@@ -314,7 +314,7 @@ class _Reader:
     def _file(self, path: Path, at: Path, roots: list[Path], *, itself: bool = False, started: bool = True) -> None:
         """Read a script or a module once, which runs in the folder `at`.  `roots`: where its imports are looked for."""
         name = self._name(path)
-        inside = Path(os.path.normpath(path)).is_relative_to(self._root)
+        inside = path.resolve().is_relative_to(self._root)
         if name in self._read or not inside or len(self._read) >= _MOST_FILES:
             return
         try:
@@ -491,15 +491,17 @@ def _constants(tree: ast.AST, options: Collection[str]) -> Iterator[_Constant]:
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument")):
                 names = {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-                skipped |= {id(one) for one in ast.walk(node) if names & set(options)}
+                if names & set(options):  # without `func`: a chain of calls would be walked again for each of its links
+                    given = [*node.args, *node.keywords]
+                    skipped |= {id(one) for part in given for one in ast.walk(part)}
                 results = any(_FOR_RESULTS.search(name) for name in names)
                 for word in node.keywords:
                     if word.arg == "default":
                         uses |= dict.fromkeys(_texts(word.value), "written" if results else "read")
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _WRITES or name in _READS:
                 reads = name in _READS and not _opens_to_write(node)
-                given = [*node.args, *(word.value for word in node.keywords if word.arg in _TO)]
-                for value in given:
+                places = [*node.args, *(word.value for word in node.keywords if word.arg in _TO)]
+                for value in places:
                     uses |= dict.fromkeys(_texts(value), "read" if reads else "written")
             case ast.Assign(targets=[ast.Name(id=name)]) if _FOR_RESULTS.search(name):
                 uses |= dict.fromkeys(_texts(node.value), "written")
@@ -512,13 +514,17 @@ def _constants(tree: ast.AST, options: Collection[str]) -> Iterator[_Constant]:
 
 def _texts(value: ast.expr) -> Iterator[int]:
     """Yield the ids of the first text of a path: of `"out"`, `os.path.join("out", name)`, `Path("out") / name`."""
-    match value:
-        case ast.Constant(value=str()):
-            yield id(value)
-        case ast.Call(args=[first, *_]):
-            yield from _texts(first)
-        case ast.BinOp(left=left):
-            yield from _texts(left)
+    while True:  # not by recursion: a sum may be longer than a stack is deep
+        match value:
+            case ast.Call(args=[first, *_]):
+                value = first
+            case ast.BinOp(left=left):
+                value = left
+            case ast.Constant(value=str()):
+                yield id(value)
+                return
+            case _:
+                return
 
 
 def _opens_to_write(call: ast.Call) -> bool:

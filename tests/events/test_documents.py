@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dorm.local.spec_files import SPEC
+from events import documents
 from events.documents import ANY, read, read_json, shape_of
 from events.spec import SpecError
 from events.spec.groups import as_text, number, setting
@@ -145,6 +146,13 @@ def test_aliases_cannot_expand_in_memory() -> None:
         read(f"l0: &l0 [x]\n{levels}")
     merges = "\n".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}], k{n}: 1}}" for n in range(1, 60))
     assert len(read(f"m0: &m0 {{k0: 1}}\n{merges}").value["m59"]) == 60
+
+
+def test_a_chain_of_merged_maps_cannot_expand_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_count", lambda *_: pytest.fail("it was expanded already"))
+    chain = "".join(f"m{n}: &m{n} {{<<: *m{n - 1}, k{n}: 1}}\n" for n in range(1, 2000))
+    with raises(SpecError, "file.too_many_values"):
+        read(f"m0: &m0 {{k0: 1}}\n{chain}")
 
 
 def test_keys_are_what_is_written() -> None:

@@ -217,6 +217,11 @@ def test_hostile_folders_are_read_in_bounds(project: Path) -> None:
     (project.parent / "outside.py").write_text("import secret_module\n")
     found = read(project, "python", "../outside.py")
     assert (found.scripts, found.imports) == ((), {})
+    (project / "linked.py").symlink_to(project.parent / "outside.py")
+    found = read(project, "python", "linked.py")
+    assert (found.scripts, found.imports) == ((), {})
+    (project / "sum.py").write_text('open("out"' + " + b" * 1400 + ")\n")
+    assert "sum.py" in read(project, "python", "sum.py").scripts
     (project / "quotes.sh").write_text("echo 'over\nlines'\npython train.py\n")
     assert "train.py" in read(project, "bash", "quotes.sh").started
     for number in range(400):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -124,6 +125,35 @@ def test_without_a_report_or_with_too_many_files_all_is_unknown(root: Path, monk
     (root / APPS / APP / "believed").write_bytes(b"\xc1 anything")
     assert look(root, APP, 1) is None
     assert judge(root, APP, 2, fall_back=True) is None
+
+
+def test_what_is_removed_during_a_look_does_not_hide_the_rest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs remove the checkpoint before, right after they have reported the next one."""
+    write(root, "step-1/model.pt", "old")
+    write(root, "step-2/model.pt", "old")
+    write(root, "step-3.pt", "new")
+    add = believed._add
+
+    def meanwhile(found: believed.Listing, todo: list[str], path: str, entry: os.DirEntry[str], folder: int) -> None:
+        if path == "step-2/model.pt":
+            (root / APP / path).unlink()
+        add(found, todo, path, entry, folder)
+        if path == "step-1":
+            shutil.rmtree(root / APP / path)
+
+    monkeypatch.setattr(believed, "_add", meanwhile)
+    note(root, APP, 1)
+    known = noted(root, APP)
+    assert known is not None
+    assert list(known.files) == ["step-3.pt"]
+
+
+def test_names_of_files_do_not_fill_the_shared_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(believed, "MOST_TEXT", 20)
+    saved(root, "model.pt")
+    assert listing(root / APP) is not None
+    write(root, "another-model.pt", "x")
+    assert listing(root / APP) is None
 
 
 def test_the_event_names_a_bounded_number_of_files(root: Path) -> None:

@@ -170,6 +170,39 @@ class StoppingConformance:
         assert not await runtime.stop(spec.key, PATIENCE_S)
         assert saved in await words(runtime, spec)
 
+    async def test_a_shorter_grace_time_that_comes_later_holds(self, harness: Harness, runtime: Runtime) -> None:
+        """Also while shells are held, and for a container that nobody would continue."""
+        spec = training(harness, f"{RUN}; echo went on", env={"TIMES": "2"})
+        await runtime.ensure(spec)
+        await says(runtime, spec.key, b"ready")
+        first = asyncio.create_task(runtime.stop(spec.key, 600))
+        await asyncio.sleep(0)
+        assert await runtime.stop(spec.key, 0.5)
+        async with asyncio.timeout(PATIENCE_S):
+            await first
+        assert await words(runtime, spec) == [b"ready"]
+        seen = await look(runtime, spec.key)
+        assert seen is not None
+        assert seen.exit_code
+
+    async def test_a_program_that_ends_while_no_agent_is_there_ends_its_container(self, harness: Harness) -> None:
+        spec = training(harness, f"{RUN}; echo went on")
+        async with harness.opened() as before:
+            await before.ensure(spec)
+            await says(before, spec.key, b"ready")
+            stop = asyncio.create_task(before.stop(spec.key, PATIENCE_S))
+            await says(before, spec.key, b"saving 0")
+            stop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await stop
+            await says(before, spec.key, b"saved after SIGTERM")
+        async with harness.opened() as after:
+            assert not await after.stop(spec.key, PATIENCE_S)
+            seen = await look(after, spec.key)
+            assert seen is not None
+            assert seen.state == "exited"
+            assert b"went on" not in await words(after, spec)
+
     async def test_an_agent_that_takes_over_asks_nobody_twice(self, harness: Harness) -> None:
         """A program that took a second SIGTERM as a reason to hurry would lose its checkpoint."""
         spec = training(harness, f"{RUN}; echo went on")

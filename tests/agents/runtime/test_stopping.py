@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from agents import lease
+from agents.runtime import stopping
 from agents.runtime.stopping import SETTLE_S, SIGNALS, Process, Stopping, alive, deliver, look
 from events.spec.spec import SIGNALS as OF_SPECS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agents.runtime.stopping import Signal
 
 TERM, CONT, STOP, USR1 = (int(getattr(signal, f"SIG{name}")) for name in ("TERM", "CONT", "STOP", "USR1"))
@@ -127,15 +132,102 @@ def test_a_signal_of_its_own_then_sigterm() -> None:
     assert stop.step(200, table(both), MAIN) == []
 
 
+def test_a_shell_that_was_held_goes_on_when_it_is_asked_itself() -> None:
+    """Its own program has ended, and another one has not: it would wait for a signal that it cannot take."""
+    stop = Stopping()
+    trainer, evaluator = program(11, MAIN, "TERM"), program(13, 12, "TERM")
+    signals = got(stop.step(0, table(shell(MAIN, 1), trainer, shell(12, MAIN, "TERM"), evaluator), MAIN))
+    assert signals == [(MAIN, STOP), (12, STOP), (11, TERM), (13, TERM)]
+    held = shell(12, MAIN, "TERM", state="T")
+    assert got(stop.step(1, table(shell(MAIN, 1, state="T"), trainer, held), MAIN)) == [(12, TERM), (12, CONT)]
+
+
+def test_who_has_ended_is_forgotten() -> None:
+    """A wrapper that starts programs all grace time long must not fill the agent's memory."""
+    stop = Stopping()
+    for now in range(50):
+        both = program(11 + now, MAIN, "TERM"), program(12 + now, MAIN, "TERM")
+        assert (12 + now, TERM) in got(stop.step(now, table(program(MAIN, 1), *both), MAIN))
+    assert len(stop.asked) <= 4
+    assert stop.step(50, {}, MAIN) == []  # A look may miss one whose parent ends meanwhile.
+    assert (both[1].pid, TERM) not in got(stop.step(51, table(program(MAIN, 1), both[1]), MAIN))
+
+
 def test_a_hostile_tree_is_neither_too_deep_nor_circular() -> None:
     depth = 4096
     chain = [program(MAIN + one, MAIN + one - 1) for one in range(1, depth)]
     last = program(MAIN + depth, MAIN + depth - 1, "TERM")
     assert got(Stopping().step(0, table(program(MAIN, 1), *chain, last), MAIN)) == [(MAIN + depth, TERM)]
+    many = Stopping()
+    assert len(many.step(0, table(program(MAIN, 1), *chain), MAIN)) == depth
+    assert many.waits(1.5, lambda _: True)  # Each look takes a while.
+    assert not many.waits(2.5, lambda _: True)
     circle = table(program(21, 22), program(22, 21))  # read while pids were given again
     stop = Stopping()
     for now in range(3):
         stop.step(now, circle, 21)
+
+
+def in_proc(proc: Path, pid: int, parent: int, state: str = "S", *, exe: str = "/bin/python3", pipes: int = 0) -> None:
+    folder = proc / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    (folder / "fdinfo").mkdir()
+    (folder / "stat").write_text(f"{pid} (a) b) {state} {parent} {'0 ' * 17}7 0")
+    (folder / "status").write_text(f"SigCgt:\t{mask('TERM'):016x}\n")
+    (folder / "exe").symlink_to(exe)
+    for one in range(pipes):
+        (folder / "fd" / str(one)).symlink_to(f"pipe:[{one}]")
+        (folder / "fdinfo" / str(one)).write_text("flags:\t0100000\n")
+
+
+def test_no_container_decides_how_long_a_look_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "MOST_PROCESSES", 2)
+    in_proc(tmp_path, 10, 1)
+    in_proc(tmp_path, 11, 10, "Z")
+    in_proc(tmp_path, 12, 10, exe="/bin/bash", pipes=3)
+    in_proc(tmp_path, 13, 10, exe="/app/bash", pipes=stopping.MOST_DESCRIPTORS + 1)
+    in_proc(tmp_path, 14, 13)
+    found = look(10, str(tmp_path))
+    assert tuple(sorted(found[12].reads)) == ("pipe:[0]", "pipe:[1]", "pipe:[2]")
+    assert found[13].reads == ("pipe:unknown",)
+    assert [pid for pid, one in sorted(found.items()) if one.handles(TERM)] == [12, 13]
+    assert found[14].id == (14, "7")
+
+
+def test_a_process_whose_parent_ends_during_a_look_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_proc(tmp_path, 10, 1)
+    in_proc(tmp_path, 12, 11)  # the parent has just gone
+    stat = tmp_path / "12" / "stat"
+
+    def opened(path: str, mode: str) -> IO[bytes]:
+        file = open(path, mode)  # noqa: SIM115
+        if path == str(stat):
+            stat.rename(stat.with_name("before"))
+            stat.write_text(stat.with_name("before").read_text().replace("S 11 ", "S 10 "))
+        return file
+
+    monkeypatch.setattr(stopping, "open", opened, raising=False)
+    assert list(look(10, str(tmp_path))) == [12]
+
+
+def test_signals_are_sent_where_nothing_gives_a_descriptor_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        signal.pause()
+        os._exit(0)
+    said: list[str] = []
+    deliver([((child, "1"), int(signal.SIGKILL)), ((2**22 + 1, "1"), int(signal.SIGKILL))], said.append)
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    deliver([((child, lease.start_time(child)), int(signal.SIGKILL))], said.append)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert said == []
 
 
 def test_no_signal_reaches_a_process_that_got_a_number_again() -> None:
