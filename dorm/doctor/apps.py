@@ -445,6 +445,8 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
         return None
     outside = named.target.startswith("..")
     made = {one.target for one in seen.reading.paths if one.written} if seen.reading is not None else set[str]()
+    if named.written and named.used:
+        return _output(named, folder, made)
     if not named.there or named.target in made:
         return None
     if outside:
@@ -465,6 +467,20 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
         make = _wrong if named.used and not _may_be_another(named, seen, folder) else _note
         return make("paths", text, todo, code="check.paths.left_out")
     return None
+
+
+def _output(named: Named, folder: Folder, made: set[str]) -> AppFinding | None:
+    """Judge a file to which a shell script sends output: its folder has to be there."""
+    beside = posixpath.dirname(named.target)
+    made_too = any(one == beside or one.startswith(f"{beside}/") for one in made if one != named.target)
+    if made_too or beside in folder.names or not beside.strip("./"):
+        return None
+    return _wrong(
+        "paths",
+        f"{named.where}: the folder of {named.path} is not shipped, so a shell cannot write there",
+        f"make it before, by `mkdir -p {shlex.quote(posixpath.dirname(named.path))}`",
+        code="check.paths.no_folder",
+    )
 
 
 def _from_above(seen: Observed, named: Named, folder: Folder) -> str:

@@ -107,6 +107,8 @@ _SET = re.compile(
 )
 _HERE_DOCUMENT = re.compile(r"""<<-?\s*(['"]?)(\w+)\1""")
 _TESTS = ("[", "[[", "test")
+_MAKES_FILES = ("mkdir", "touch", "rm", "rmdir")
+"""Commands whose paths need not be there."""
 _AROUND = ("mpirun", "nice", "numactl", "poetry", "srun", "stdbuf", "timeout", "uv")
 """Programs that start the command after their own options."""
 _BEFORE = ("exec", "time", "nohup", "command")
@@ -156,7 +158,7 @@ class Named(NamedTuple):
     """`the command`, or the script and its line."""
     used: bool
     """Whether it is used for certain: a word of the command or of one that a script starts, a file that a shell script
-    includes, a file that a program opens, or the default of an option that the command does not give."""
+    includes or sends output to, a file that a program opens, or the default of an option that the command does not give."""
     written: bool
     """Whether results seem to go there."""
     pattern: str = ""
@@ -274,9 +276,11 @@ class _Reader:
         for before, word in pairwise(words):
             value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
             option = word if value != word else before if before.startswith("-") else ""
-            written = program == "tee" or before in (">", ">>") or bool(_FOR_RESULTS.search(option))
+            redirected = program == "tee" or before in (">", ">>", ">|", "&>", "&>>")
+            written = redirected or program in _MAKES_FILES or bool(_FOR_RESULTS.search(option))
             if value and not value.startswith("-") and " " not in value:
-                self._note_path(value, where, at, used=certain and (typed or _starts(words[0])), written=written)
+                needs = redirected or typed or (_starts(words[0]) and not written)
+                self._note_path(value, where, at, used=certain and needs, written=written)
         if program in _TOOLS:
             self._tools.setdefault(program, where)
         if program in _AROUND:

@@ -262,6 +262,26 @@ def test_what_the_program_makes_itself_is_not_missed() -> None:
     assert "check.paths.outside" not in said(observed(reading=reading(paths=paths)))
 
 
+@pytest.mark.parametrize(
+    ("paths", "wrong"),
+    [
+        ([("logs/out.txt", True)], True),
+        ([("../logs/out.txt", True)], True),
+        ([("out.txt", True)], False),
+        ([("../out.txt", True)], False),
+        ([("logs", False), ("logs/out.txt", True)], False),
+        ([("logs/a", False), ("logs/out.txt", True)], False),
+        ([("logs/out.txt", False)], False),
+    ],
+)
+def test_output_needs_a_folder(paths: list[tuple[str, bool]], wrong: bool) -> None:
+    read = tuple(named(path, there=False, used=used, written=True) for path, used in paths)
+    found = [one for one in judge_app(observed(reading=reading(paths=read))) if one.code == "check.paths.no_folder"]
+    assert bool(found) == wrong
+    if wrong:
+        assert found[0].todo.endswith("/logs`" if ".." in paths[0][0] else "-p logs`")
+
+
 def test_a_folder_above_is_shipped_with_the_command_in_this_one() -> None:
     folder = msgspec.structs.replace(SHIPS, path="/home/me/lab/my code/x/..")
     seen = observed(folder=folder, reading=reading(paths=(named("../../data/x.csv", used=True),)))

@@ -174,7 +174,10 @@ def test_what_is_read_for_certain(project: Path) -> None:
     used = {one.path: (one.used, one.written) for one in read(project, "bash", "run.sh").paths if "run.sh" in one.where}
     assert used["data/b.csv"] == (False, False)
     assert used["data/c.csv"] == (True, False)
-    assert used["log.txt"] == used["all.txt"] == (False, True)
+    assert used["log.txt"] == used["all.txt"] == (True, True)
+    (project / "run.sh").write_text("mkdir -p ../data new\nif true; then ls > x.txt; fi\n")
+    used = {one.path: (one.used, one.written) for one in read(project, "bash", "run.sh").paths if "run.sh" in one.where}
+    assert used == {"../data": (False, True), "new": (False, True), "x.txt": (False, True)}
 
 
 @pytest.mark.parametrize(
