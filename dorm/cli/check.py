@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -541,9 +542,9 @@ def _show(found: _Checked, output: Format) -> None:
     if console.is_terminal and output is not Format.wide:
         _show_folded(found.findings)
     else:
-        for one in found.findings:
+        for one, following in zip_longest(found.findings, found.findings[1:]):
             console.print(Text(f"{one.level:<8}{one.check:<12}").append(_text(one)))
-            if one.todo:
+            if _tells(one, following):
                 console.print(Text(f"{'':<20}{one_line(one.todo)}"))
     verdict = "it would not run as it does here" if count["wrong"] else "nothing is wrong"
     rest = f"{counted(count['note'], 'note')}, {count['unknown']} unknown"
@@ -556,14 +557,19 @@ def _text(one: AppFinding) -> str:
     return one_line(one.text) + (f" [{one.code}]" if one.code else "")
 
 
+def _tells(one: AppFinding, following: AppFinding | None) -> bool:
+    """Return whether to say what to do: once for findings that follow each other and need the same."""
+    return bool(one.todo) and (following is None or following.todo != one.todo)
+
+
 def _show_folded(findings: Sequence[AppFinding]) -> None:
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     drawn.add_column(no_wrap=True)
     drawn.add_column(no_wrap=True)
     drawn.add_column(overflow="fold")
-    for one in findings:
+    for one, following in zip_longest(findings, findings[1:]):
         text = Text(_text(one))
-        if one.todo:
+        if _tells(one, following):
             text.append(f"\n{one_line(one.todo)}", style="dim")
         drawn.add_row(Text(one.level, style=_STYLES[one.level]), one.check, text)
     console.print(drawn, soft_wrap=False)

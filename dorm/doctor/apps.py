@@ -7,6 +7,8 @@ program says of itself, the Python that will run it, the cluster.
 
 from __future__ import annotations
 
+import posixpath
+import shlex
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -261,14 +263,39 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
         modules = len(reading.scripts) - len(reading.started)
         more = f", with {modules} module{'' if modules == 1 else 's'} of the folder" if modules > 0 else ""
         yield _ok("program", f"{named} can be read{more}")
+    elif not (reading.scripts or reading.pythons or reading.absent or reading.faults or seen.not_found or seen.faults):
+        first = seen.spec.command[0] if seen.spec is not None else "the command"
+        yield _unknown(
+            "program",
+            f"{first} is no script that can be read: what it starts, and which files it needs, is not known",
+            code="check.program.not_read",
+        )
+    for variable, where in list(reading.unset.items())[:_MOST_NAMED]:
+        here = next((ours for name, ours in _VARIABLES.items() if variable.endswith(name)), "")
+        yield _note(
+            "variables",
+            f"{where}: {variable} is set by another system, and is empty here",
+            f"the same here: {here}" if here else "",
+            code="check.variables.foreign",
+        )
     yield from _imports(seen, reading)
 
+
+_VARIABLES = {
+    "_PROCID": "DORM_RANK", "_NODE_RANK": "DORM_RANK", "_NODEID": "DORM_RANK", "_NTASKS": "DORM_WORLD_SIZE",
+    "_NUM_NODES": "DORM_WORLD_SIZE", "_NODES_NUM": "DORM_WORLD_SIZE", "_NNODES": "DORM_WORLD_SIZE",
+    "_JOB_NUM_NODES": "DORM_WORLD_SIZE", "_JOB_ID": "DORM_APP", "_JOBID": "DORM_APP", "_TASK_ID": "DORM_ARRAY_INDEX",
+    "_NODELIST": "DORM_PEERS", "_NODE_IPS": "DORM_PEERS", "_NODES_IPS": "DORM_PEERS", "_LOCALID": "0",
+    "_MASTER_NODE_IP": "DORM_MASTER_ADDR", "_RUN_NAME": "DORM_APP",
+}  # fmt: skip
+"""The ends of other systems' variables, and what has the value here."""
 
 _DIRECTIVES = {
     "--cpus-per-task": "--cpu {}", "-c": "--cpu {}", "--mem": "--memory {}", "--gres": "--gpu {}", "--gpus": "--gpu {}",
     "--gpus-per-task": "--gpu {}", "--time": "--max-runtime {}", "-t": "--max-runtime {}", "--job-name": "--name {}",
     "-J": "--name {}", "--ntasks": "--n-min {0} --n-max {0}", "-n": "--n-min {0} --n-max {0}",
-    "--nodes": "--n-min {0} --n-max {0}", "-N": "--n-min {0} --n-max {0}", "--constraint": "--set require='has {}'",
+    "--nodes": "--n-min {0} --n-max {0}", "-N": "--n-min {0} --n-max {0}",
+    "--signal": "--set stop_signal.signal={}", "--constraint": "--set require='has {}'",
 }  # fmt: skip
 """Options of Slurm, and those of `dorm run` for them."""
 
@@ -280,7 +307,14 @@ def _directives(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
     words = [
         part for option in reading.directives for part in (option.split("=", 1) if option[:2] == "--" else [option])
     ]
-    found = [_DIRECTIVES[name].format(_as_here(name, value)) for name, value in pairwise(words) if name in _DIRECTIVES]
+    given = dict(pairwise(words))
+    tasks, nodes = given.get("--ntasks", given.get("-n", "")), given.get("--nodes", given.get("-N", ""))
+    if each := given.get("--ntasks-per-node", ""):
+        product = str(int(each) * int(nodes or 1)) if each.isdigit() and (nodes or "1").isdigit() else ""
+        given["--ntasks"] = tasks = tasks or product
+    if tasks:  # What counts containers; their nodes are not named.
+        given = {name: value for name, value in given.items() if name not in ("--nodes", "-N")}
+    found = [_DIRECTIVES[name].format(_as_here(name, value)) for name, value in given.items() if name in _DIRECTIVES]
     yield _note(
         "program",
         f"nothing reads the options in the script's #SBATCH lines: {' '.join(reading.directives)[:200]}",
@@ -293,6 +327,10 @@ def _as_here(name: str, value: str) -> str:
     """Return a value of Slurm's as it is written here: `gpu:a100:2` as 2, `8G` as 8GiB, `1-12:00:00` as 36h."""
     if name in ("--gres", "--gpus", "--gpus-per-task"):
         return value.rpartition(":")[2]
+    if name == "--signal":
+        signal, _, before = value.rpartition(":")[2].partition("@")
+        signal = signal if signal.startswith("SIG") else f"SIG{signal}"
+        return signal + (f" --set stop_signal.before={before}s" if before.isdigit() and signal != "SIGTERM" else "")
     if name == "--mem" and value[:-1].isdigit():
         return f"{value}iB" if value[-1] in "KMGT" else f"{value}MiB"
     if name in ("--time", "-t"):
@@ -313,6 +351,10 @@ def _as_here(name: str, value: str) -> str:
 
 
 _OF_SLURM = {
+    "scontrol": (
+        "no container has it",
+        "leave the line out; DORM_PEERS lists the workers, DORM_MASTER_ADDR is the first one's address",
+    ),
     "srun": ("Dorm starts the command in each container", "leave srun and its options out"),
     "sbatch": ("it would submit to Slurm, not to this cluster", "name the script that it submits instead"),
 }
@@ -402,24 +444,63 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
     if folder is None or folder.refused is not None:
         return None
     outside = named.target.startswith("..")
-    if named.written or not named.there:
+    made = {one.target for one in seen.reading.paths if one.written} if seen.reading is not None else set[str]()
+    if named.written and named.used:
+        return _output(named, folder, made)
+    if not named.there or named.target in made:
         return None
     if outside:
         return _wrong(
             "paths",
             f"{named.where}: {named.path} is outside of the folder that is shipped, so it is not there in the copy",
-            "ship the folder above (`workdir: ..`, `--workdir ..`), or let the nodes offer the data (`volumes:`)",
+            f"{_from_above(seen, named, folder)}, or let the nodes offer the data (`volumes:`)",
             code="check.paths.outside",
         )
     if named.target not in folder.names:
         text = f"{named.where}: {named.path} is here and is not shipped"
         if named.target.endswith(("/activate", "/conda.sh")):
             todo = "leave this line out, and list the environment's packages in `requirements:`"
+            if seen.cluster is not None and seen.cluster.local:
+                todo = "leave this line out: the app gets this shell's Python, with the environment that is active here"
         else:
             todo = f"{_shipping(named.target, folder)}; large data belongs on the nodes, as a volume (`volumes:`)"
-        make = _wrong if named.used else _note
+        make = _wrong if named.used and not _may_be_another(named, seen, folder) else _note
         return make("paths", text, todo, code="check.paths.left_out")
     return None
+
+
+def _output(named: Named, folder: Folder, made: set[str]) -> AppFinding | None:
+    """Judge a file to which a shell script sends output: its folder has to be there."""
+    beside = posixpath.dirname(named.target)
+    made_too = any(one == beside or one.startswith(f"{beside}/") for one in made if one != named.target)
+    if made_too or beside in folder.names or not beside.strip("./"):
+        return None
+    return _wrong(
+        "paths",
+        f"{named.where}: the folder of {named.path} is not shipped, so a shell cannot write there",
+        f"make it before, by `mkdir -p {shlex.quote(posixpath.dirname(named.path))}`",
+        code="check.paths.no_folder",
+    )
+
+
+def _from_above(seen: Observed, named: Named, folder: Folder) -> str:
+    """Return how to ship a folder above and still start the command in this one."""
+    up = 0
+    for part in PurePosixPath(named.target).parts:
+        if part != "..":
+            break
+        up += 1
+    inner = "/".join(PurePosixPath(posixpath.normpath(folder.path)).parts[-up:])
+    above = "/".join([".."] * up)
+    words = shlex.join(seen.spec.command) if seen.spec is not None else ""
+    typed = f"--workdir {above} -- env -C {shlex.quote(inner)} {words if 0 < len(words) <= 100 else 'COMMAND'}"
+    return f"ship the folder above and start the command in this one: `{typed}`"
+
+
+def _may_be_another(named: Named, seen: Observed, folder: Folder) -> bool:
+    """Return whether a program that computes the path may mean one that is shipped."""
+    others = seen.reading.paths if named.pattern and seen.reading is not None else ()
+    return any(one.pattern == named.pattern and one.target in folder.names for one in others)
 
 
 def _shipping(target: str, folder: Folder) -> str:
@@ -439,7 +520,7 @@ def _results(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
         named = ", ".join(places[:_MOST_NAMED]) + (" and others" if len(places) > _MOST_NAMED else "")
         yield _note(
             "paths",
-            f"{written[places[0]]}: what it writes into its folder ({named}) is deleted with the container",
+            f"{written[places[0]]}: what it writes to {named} is deleted with the container",
             "write results to the folder in DORM_OUTPUTS, and checkpoints to the one in DORM_CHECKPOINT_DIR",
             code="check.paths.not_kept",
         )
@@ -490,6 +571,15 @@ def _contract(seen: Observed) -> Iterator[AppFinding]:
     if spec.elastic or reading.mentions("dorm_elastic"):
         return
     reports = reading.mentions("DORM_PROGRESS")
+    if not reports and spec.resume and spec.resume != spec.command:
+        yield _note(
+            "checkpoints",
+            f"nothing starts the spec's `resume`: {reading.started[-1]} reports no checkpoint, so `command` runs after each "
+            "restart, and may overwrite what was saved",
+            'write a line such as {"checkpoint": 120} to the file in DORM_PROGRESS whenever it has saved',
+            code="check.checkpoints.resume_unused",
+        )
+        return
     if not reading.mentions("DORM_CHECKPOINT_DIR") or not reports:
         which = "does not report checkpoints" if not reports else "saves nothing to DORM_CHECKPOINT_DIR"
         fixed = spec.n_min == spec.n_max or spec.resizable == "never"

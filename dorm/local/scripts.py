@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ast
 import difflib
+import fnmatch
 import json
 import os
 import re
 import shlex
 import subprocess
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -52,8 +53,19 @@ def check_script(words: Sequence[str], folder: Path) -> None:
     names = [path.name for path in beside.iterdir() if path.name.endswith(_ENDINGS)] if beside.is_dir() else []
     close = difflib.get_close_matches(Path(script).name, sorted(names), n=1)
     meant = f"; did you mean {Path(script).with_name(close[0])}?" if close else ""
+    if its := _beside(script, folder):
+        meant = (
+            f", in which it would run; start it in its folder: `env -C {shlex.quote(its)} {shlex.join(words)[:200]}`"
+        )
     where = f"there is no {script} in {folder.resolve()}"
     raise CommandRefused(f"{where}{meant or ', in which it would run'}", code="run.script.not_found")
+
+
+def _beside(script: str, folder: Path) -> str:
+    """Return the current folder, as it is from the shipped one above, if the script is there."""
+    here, root = Path.cwd(), folder.resolve()
+    inside = here != root and here.is_relative_to(root) and (here / script).exists()
+    return str(here.relative_to(root)) if inside else ""
 
 
 def unshipped(words: Sequence[str], folder: Path) -> str:
@@ -70,18 +82,45 @@ _DEEPEST = 4
 """Scripts that start each other."""
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELL = re.compile(r"bash|sh|dash|zsh")
+_MAKES = ("make", "gmake")
+_MAKE_SETS = re.compile(r"(?:export\s+)?([A-Za-z_][\w.-]*)\s*[:?]?:?=(.*)")
+_AUTOMATIC = re.compile(r"\$[<@^*+?%]|\$[({][^$(){}]*[)}]")
+"""Variables of a makefile's recipes that only make knows."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
 _DIRECTIVES = re.compile(r"^#SBATCH[ \t]+([^#\n]{1,300})", re.MULTILINE)
-_TOOLS = ("srun", "sbatch", "conda", "mamba", "micromamba", "module")
+_TOOLS = ("srun", "sbatch", "scontrol", "conda", "mamba", "micromamba", "module")
+_OF_OTHERS = re.compile(r"\$\{?((?:SLURM|PBS|SKYPILOT|DSTACK)_[A-Z0-9_]+)(?=(:?[-=])?)")
+"""A variable of another system, and how a shell goes on that has a default for it."""
+_OWN_FOLDER = re.compile(
+    r"""\$\(\s*dirname\s+(?:--\s+)?"?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?\s*\)"""
+    r"""|`dirname\s+"?\$0"?`|\$\{0%/\*\}|\$\{BASH_SOURCE(?:\[0\])?%/\*\}"""
+)
+"""How shell scripts name the folder that they are in."""
+_ASKED = re.compile(
+    r"""\$\(\s*cd\s+(?:--\s+)?"?([^"$`()]*)"?\s*(?:&?>\s*/dev/null\s*)?(?:2>&1\s*)?(?:&&|;)\s*pwd(?:\s+-P)?\s*\)"""
+)
+"""How they make its path absolute."""
+_HERE = "/\x01/"
+"""Stands for the folder that is shipped in the words of a shell script."""
+_SET = re.compile(
+    r"""(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)=("[^"$`]*"|'[^']*'|[^\s"'$`;&|()<>]*)\s*(?:#.*)?"""
+)
+_HERE_DOCUMENT = re.compile(r"""<<-?\s*(['"]?)(\w+)\1""")
+_TESTS = ("[", "[[", "test")
+_MAKES_FILES = ("mkdir", "touch", "rm", "rmdir")
+"""Commands whose paths need not be there."""
 _AROUND = ("mpirun", "nice", "numactl", "poetry", "srun", "stdbuf", "timeout", "uv")
 """Programs that start the command after their own options."""
 _BEFORE = ("exec", "time", "nohup", "command")
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _BETWEEN = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", "then", "do", "else"))
+_OPENS, _CLOSES = ("if", "case"), ("fi", "esac")
+_LONGEST_LINE = 16 * 1024
 _PATH = re.compile(r"(\.{1,2}|(\.{1,2}/|/|[\w.-]+/)[\w./+ -]*|[\w-]+\.[A-Za-z0-9]{1,8})")
 _MODULE = re.compile(r"\w+(\.\w+)*")
 _WORD = re.compile(r"[A-Za-z][\w-]{0,63}")
 _LONGEST_PATH = 500
+_MOST_MATCHES = 20
 _WRITES = frozenset(
     (
         "FileHandler", "SummaryWriter", "makedirs", "mkdir", "mktemp", "save", "save_file", "save_model", "save_pretrained",
@@ -94,7 +133,9 @@ _READS = frozenset(
         "genfromtxt",
         "imread",
         "load",
+        "load_from_disk",
         "loadtxt",
+        "memmap",
         "open",
         "read_csv",
         "read_json",
@@ -117,9 +158,12 @@ class Named(NamedTuple):
     """`the command`, or the script and its line."""
     used: bool
     """Whether it is used for certain: a word of the command or of one that a script starts, a file that a shell script
-    includes, a file that a program opens, or the default of an option that the command does not give."""
+    includes or sends output to, a file that a program opens, or the default of an option that the command does not give."""
     written: bool
     """Whether results seem to go there."""
+    pattern: str = ""
+    """What the program opens, with `*` for what it only computes when it runs: `data/*/*.bin`.  The path is one of those that
+    match."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +185,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Programs that start workers themselves, such as `torchrun`, with their places."""
     tools: dict[str, str] = {}
     """Programs of another system, such as `srun`, with their places."""
+    unset: dict[str, str] = {}
+    """Variables of another system that shell scripts read, such as `SLURM_PROCID`, with the first places."""
     directives: tuple[str, ...] = ()
     """Options that scripts give to Slurm in lines with `#SBATCH`."""
     imports: dict[str, str] = {}
@@ -176,6 +222,7 @@ class _Reader:
         self._pythons: dict[str, str] = {}
         self._launchers: dict[str, str] = {}
         self._tools: dict[str, str] = {}
+        self._unset: dict[str, str] = {}
         self._directives: list[str] = []
         self._imports: dict[str, str] = {}
         self._local: dict[str, str] = {}
@@ -202,6 +249,7 @@ class _Reader:
             pythons=self._pythons,
             launchers=self._launchers,
             tools=self._tools,
+            unset=self._unset,
             directives=tuple(self._directives),
             imports=self._imports,
             local=self._local,
@@ -211,8 +259,8 @@ class _Reader:
 
     # --- commands -------------------------------------------------------------------------------------------------------
 
-    def command(self, words: list[str], where: str, at: Path, *, typed: bool = False) -> None:
-        """Read one simple command, which runs in the folder `at`."""
+    def command(self, words: list[str], where: str, at: Path, *, typed: bool = False, certain: bool = True) -> None:
+        """Read one simple command, which runs in the folder `at`; not `certain`: unless a condition says otherwise."""
         words = _without_prefix(words)
         if not words or self._depth > _DEEPEST:
             return
@@ -223,31 +271,41 @@ class _Reader:
         self._options |= {word.partition("=")[0] for word in words if word.startswith("--")}
         program = words[0].rpartition("/")[2]
         if program in ("source", ".") and len(words) > 1:
-            self._note_path(words[1], where, at, used=True)
+            self._note_path(words[1], where, at, used=certain)
             return
         for before, word in pairwise(words):
             value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
             option = word if value != word else before if before.startswith("-") else ""
-            written = program == "tee" or before in (">", ">>") or bool(_FOR_RESULTS.search(option))
+            redirected = program == "tee" or before in (">", ">>", ">|", "&>", "&>>")
+            written = redirected or program in _MAKES_FILES or bool(_FOR_RESULTS.search(option))
             if value and not value.startswith("-") and " " not in value:
-                self._note_path(value, where, at, used=typed or _starts(words[0]), written=written)
+                needs = redirected or typed or (_starts(words[0]) and not written)
+                self._note_path(value, where, at, used=certain and needs, written=written)
         if program in _TOOLS:
             self._tools.setdefault(program, where)
         if program in _AROUND:
             inner = next((index for index, word in enumerate(words) if index and _starts(word)), len(words))
-            self.command(words[inner:], where, at)
+            self.command(words[inner:], where, at, certain=certain)
             return
         self._depth += 1
+        absent = dict(self._absent)
         try:
             self._start(program, words, where, at)
         finally:
             self._depth -= 1
+            self._absent = self._absent if certain else absent
 
     def _start(self, program: str, words: list[str], where: str, at: Path) -> None:
         if program in _LAUNCHERS:
             self._launchers.setdefault(program, where)
+            module = next((name for option, name in pairwise(words) if option in ("-m", "--module")), "")
             script = next((word for word in words[1:] if word.endswith(".py")), "")
-            self._script(script, where, at)
+            if module:
+                self._module(module, where, at)
+            else:
+                self._script(script, where, at)
+        elif program in _MAKES:
+            self._make(words[1:], where, at)
         elif _PYTHON.fullmatch(program):
             self._pythons.setdefault(words[0], where)
             self._python(words[1:], where, at)
@@ -269,12 +327,44 @@ class _Reader:
                     self._script(word, where, at)
                 return
 
+    def _make(self, rest: list[str], where: str, at: Path) -> None:
+        """Read a makefile: what its recipes start, and what its rules need.  Which of them run is not known."""
+        given = dict(pairwise(rest))
+        at /= given.get("-C", given.get("--directory", "."))
+        names = [given["-f"]] if "-f" in given else ["GNUmakefile", "makefile", "Makefile"]
+        path = next((at / name for name in names if _is_file(at / name)), None)
+        text = self._text(path) if path is not None else None
+        if path is None or text is None:
+            return
+        self._started[self._name(path)] = None
+        values: dict[str, str] = {}
+        for number, line in _logical_lines(text):
+            place = f"{self._name(path)}, line {number}"
+            if found := _MAKE_SETS.fullmatch(line):
+                values[found[1]] = found[2].strip()
+            elif line.startswith("\t"):
+                recipe = _AUTOMATIC.sub('"$X"', _made(line.strip().lstrip("@-+ "), values)).replace("$$", "$")
+                here: Path | None = at
+                for words, _ in _simple_commands(recipe):
+                    if words[0] == "cd":
+                        here = at / words[1] if len(words) > 1 and not _expands(words[1]) else None
+                    elif here is not None and words[0] not in ("(", ")", *_OPENS, *_CLOSES):
+                        self.command(words, place, here, certain=False)
+            elif ":" in line and not line.startswith(("#", " ")):
+                targets, _, needs = _made(line.partition(";")[0], values).partition(":")
+                for word in targets.split():
+                    self._note_path(word, place, at, used=False, written="/" in word)
+                for word in needs.split():
+                    self._note_path(word, place, at, used=False)
+
     def _module(self, name: str, where: str, at: Path) -> None:
         if _MODULE.fullmatch(name) is None:
             return
         path = at.joinpath(*name.split("."))
         found = next((one for one in (path.with_suffix(".py"), path / "__main__.py") if _is_file(one)), None)
         if found is not None:
+            if not self._inside(found):
+                self._note_path(os.path.relpath(found, at), where, at, used=True)
             self._file(found, at, [at])
         else:
             if name.startswith("torch.distributed."):
@@ -311,27 +401,37 @@ class _Reader:
         resolved = Path(os.path.normpath(path))
         return resolved.relative_to(self._root).as_posix() if resolved.is_relative_to(self._root) else str(resolved)
 
-    def _file(self, path: Path, at: Path, roots: list[Path], *, itself: bool = False, started: bool = True) -> None:
-        """Read a script or a module once, which runs in the folder `at`.  `roots`: where its imports are looked for."""
+    def _inside(self, path: Path) -> bool:
+        return Path(os.path.normpath(path)).is_relative_to(self._root)
+
+    def _text(self, path: Path) -> str | None:
+        """Return the text of a file that is read for the first time; None for all others."""
         name = self._name(path)
-        inside = path.resolve().is_relative_to(self._root)
-        if name in self._read or not inside or len(self._read) >= _MOST_FILES:
-            return
+        outside = not path.resolve().is_relative_to(self._root)  # also by a link
+        if name in self._read or outside or len(self._read) >= _MOST_FILES:
+            return None
         try:
             with path.open("rb") as file:
                 body = file.read(_LARGEST)
         except OSError as error:
             self._faults.setdefault(name, error.strerror or "it cannot be read")
+            return None
+        self._read[name] = body.decode("utf-8", "replace")
+        return self._read[name]
+
+    def _file(self, path: Path, at: Path, roots: list[Path], *, itself: bool = False, started: bool = True) -> None:
+        """Read a script or a module once, which runs in the folder `at`.  `roots`: where its imports are looked for."""
+        name = self._name(path)
+        text = self._text(path)
+        if text is None:
             return
-        text = body.decode("utf-8", "replace")
-        self._read[name] = text
         if started:
             self._started[name] = None
         first = text.partition("\n")[0]
         shebang = first[2:].split() if first.startswith("#!") else []
         program = next((word for word in shebang[::-1] if not word.startswith("-")), "").rpartition("/")[2]
         is_shell = path.suffix == ".sh" or _SHELL.fullmatch(program) is not None
-        if is_shell and b"\r\n" in body:
+        if is_shell and "\r\n" in text:
             self._faults.setdefault(name, "its lines end with CR LF, which shells do not take; `dos2unix` converts it")
         elif itself and first.endswith("\r"):
             self._faults.setdefault(name, "its first line ends with CR, so the system finds no such interpreter")
@@ -344,15 +444,39 @@ class _Reader:
             self._source(text, name, at, roots)
 
     def _shell_text(self, text: str, name: str, at: Path, *, lines: bool) -> None:
-        for number, line in _logical_lines(text):
+        values: dict[str, str] = {}
+        own = _HERE + str(Path(name).parent) if lines else ""
+        here, around = at if at.is_dir() else None, list[Path | None]()
+        branches = 0
+        for number, raw in _logical_lines(text):
             where = f"{name}, line {number}" if lines else name
-            here = at
-            for words in _simple_commands(line):
-                if words[0] == "cd" and len(words) > 1:
-                    here = here if _expands(words[1]) else here / words[1]
-                    at = here
-                    continue
-                self.command(words, where, here)
+            line = _ASKED.sub(r"\1", _OWN_FOLDER.sub(lambda _: own, raw)) if own else raw
+            line = _filled_in(line, values)
+            if plain := _SET.fullmatch(line.strip()):
+                values[plain[1]] = plain[2].strip("\"'")
+            for found in _OF_OTHERS.finditer(raw.partition(" #")[0]):
+                if not found[2] and not raw.lstrip().startswith("#") and not re.search(rf"\b{found[1]}=", text):
+                    self._unset.setdefault(found[1], where)
+            for words, may_be_skipped in _simple_commands(line):
+                branches += (words[0] in _OPENS) - (words[0] in _CLOSES)
+                if words[0] in ("(", "$("):
+                    around.append(here)
+                elif words[0] == ")":
+                    here = around.pop() if around else here
+                elif words[0] in ("cd", "pushd", "popd"):
+                    to = next((word for word in words[1:] if not word.startswith("-")), "")
+                    start = self._root if to.startswith(_HERE) else here
+                    to = to.removeprefix(_HERE)
+                    here = start / to if start is not None and to and not _expands(to) else None
+                elif here is not None:
+                    words = [self._from(word, here) for word in words]
+                    self.command(words, where, here, certain=not branches and not may_be_skipped)
+                elif words[0] in _TOOLS:
+                    self._tools.setdefault(words[0], where)
+
+    def _from(self, word: str, here: Path) -> str:
+        """Return a word that names a path in the shipped folder, as it is from `here`."""
+        return os.path.relpath(self._root / word.removeprefix(_HERE), here) if word.startswith(_HERE) else word
 
     # --- Python ---------------------------------------------------------------------------------------------------------
 
@@ -379,6 +503,9 @@ class _Reader:
         for found in _constants(tree, self._options):
             where = f"{name}, line {found.line}"
             self._note_path(found.text, where, at, used=found.use == "read", written=found.use == "written")
+        for pattern, number in _computed(tree):
+            for path in _matching(pattern, at):
+                self._note_path(path, f"{name}, line {number}", at, used=True, pattern=pattern)
 
     def _import(self, module: str, where: str, at: Path, roots: list[Path], names: Sequence[str] = ()) -> None:
         first, *rest = module.split(".")
@@ -403,7 +530,9 @@ class _Reader:
                 return True
         return path.is_dir() and any(path.glob("*.py"))
 
-    def _note_path(self, path: str, where: str, at: Path, *, used: bool, written: bool = False) -> None:
+    def _note_path(
+        self, path: str, where: str, at: Path, *, used: bool, written: bool = False, pattern: str = ""
+    ) -> None:
         plain = _PATH.fullmatch(path) or (written and _WORD.fullmatch(path))
         if not plain or path in (".", "./") or len(path) > _LONGEST_PATH:
             return
@@ -411,7 +540,7 @@ class _Reader:
         target = path if path.startswith("/") else os.path.relpath(full, self._root)
         there = _is_there(full)
         if there or written or path.startswith("/"):
-            self._paths.setdefault(Named(path, target, there, where, used, written))
+            self._paths.setdefault(Named(path, target, there, where, used, written, pattern))
 
 
 def _without_prefix(words: list[str]) -> list[str]:
@@ -449,31 +578,61 @@ def _expands(word: str) -> bool:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield a shell script's lines with their numbers, continued ones joined."""
-    begun, parts = 0, list[str]()
+    """Yield a shell script's lines with their numbers, continued ones joined, without the texts of here-documents."""
+    begun, parts, until = 0, list[str](), ""
     for number, line in enumerate(text.splitlines(), 1):
+        if until:
+            until = "" if line.strip() == until else until
+            continue
         begun = begun if parts else number
         parts.append(line.removesuffix("\\"))
         if not line.endswith("\\"):
+            document = _HERE_DOCUMENT.search(line)
+            until = document[2] if document and not line.lstrip().startswith("#") else ""
             yield begun, " ".join(parts)
             parts = []
 
 
-def _simple_commands(line: str) -> Iterator[list[str]]:
+def _made(line: str, values: dict[str, str]) -> str:
+    """Return a makefile's line with the values that the makefile gives its variables."""
+    for _ in range(4):
+        line = re.sub(r"\$[({]([\w.-]+)[)}]", lambda found: values.get(found[1], found[0]), line)[:_LONGEST_LINE]
+    return line
+
+
+def _filled_in(line: str, values: dict[str, str]) -> str:
+    """Return a line with the variables whose values an earlier line of the script gives in plain text."""
+    for name, value in values.items() if "$" in line else ():
+        line = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", lambda _, value=value: value, line)  # type: ignore[misc]
+    return line[:_LONGEST_LINE]
+
+
+def _simple_commands(line: str) -> Iterator[tuple[list[str], bool]]:
+    """Yield the commands of a line, with whether it depends on the ones before whether they run; parentheses and the words
+    that open or close a branch are yielded as commands of their own."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
         words = list(lexer)
     except ValueError:
         return  # A quoted text of several lines.
-    found: list[str] = []
+    found, skipped = list[str](), False
     for word in [*words, ";"]:
-        if word in _BETWEEN:
+        parts = re.findall(r"&&|\|\||[();&|]", word) if word and not word.strip("();&|") else [word]
+        for part in parts:
+            if part not in _BETWEEN and (found or part not in (*_OPENS, *_CLOSES)):
+                found.append(part)
+                continue
             if found:
-                yield found
+                yield found, skipped
+                skipped = (
+                    part == "||" or (part == "&&" and (skipped or found[0] in _TESTS)) or (skipped and part == "|")
+                )
+            else:
+                skipped = skipped and part not in (";", "&")
             found = []
-        else:
-            found.append(word)
+            if part in ("(", ")", *_OPENS, *_CLOSES):
+                yield [part], False
 
 
 class _Constant(NamedTuple):
@@ -525,6 +684,87 @@ def _texts(value: ast.expr) -> Iterator[int]:
                 return
             case _:
                 return
+
+
+def _computed(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield patterns of the paths that a source puts together and opens for reading, with their lines:
+    `os.path.join("data", name, f"{split}.bin")` is `data/*/*.bin`.  Left out are those where it also writes."""
+    assigned: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                assigned.setdefault(name, []).append(value)
+    values = {name: given[0] for name, given in assigned.items() if len(given) == 1}
+    read: dict[str, int] = {}
+    written = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr="read_text" | "read_bytes")):
+                opened, writes = [value], False
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _WRITES or name in _READS:
+                opened, writes = node.args[:2], name in _WRITES or _opens_to_write(node)
+            case _:
+                continue
+        for value in opened:
+            if not isinstance(value, ast.Constant) and (pattern := _pattern(value, values, 0)):
+                if writes or _FOR_RESULTS.search(ast.unparse(value)):
+                    written.add(pattern)
+                else:
+                    read.setdefault(pattern, node.lineno)
+    for pattern, line in read.items():
+        # A name of which something may be known: neither a mere constant, which is noted as it is, nor anything at all.
+        if pattern not in written and "*" not in pattern.partition("/")[0] and "/" in pattern:
+            yield pattern, line
+
+
+def _pattern(value: ast.expr, values: dict[str, ast.expr], depth: int) -> str:
+    """Return the path that an expression gives, with `*` for what is not known; "" if it is none."""
+    if depth > _DEEPEST:
+        return "*"
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            known = [part.value if isinstance(part, ast.Constant) else "*" for part in parts]
+            return re.sub(r"\*+", "*", "".join(map(str, known)))
+        case ast.Name(id=name) if name in values and not isinstance(values[name], ast.Constant):
+            return _pattern(values[name], values, depth + 1)
+        case ast.Name(id=name) if name.isupper() and name in values:
+            return _pattern(values[name], values, depth + 1)
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return f"{_pattern(left, values, depth + 1)}/{_pattern(right, values, depth + 1)}"
+        case ast.Call(func=ast.Attribute(attr="join"), args=[_, _, *_] as given):
+            return "/".join(_pattern(one, values, depth + 1) for one in given)
+        case ast.Call(func=ast.Name(id="Path") | ast.Attribute(attr="Path" | "abspath"), args=[one]):
+            return _pattern(one, values, depth + 1)
+        case _:
+            return "*"
+
+
+def _matching(pattern: str, at: Path) -> list[str]:
+    """Return files that a pattern fits, a few of them, without following links out of bounds."""
+    if "**" in pattern or pattern.startswith("/") or len(pattern) > _LONGEST_PATH:
+        return []
+    found = [""]
+    for part in pattern.split("/"):
+        if part in ("", "."):
+            continue
+        if "*" not in part:
+            found = [f"{one}{part}/" for one in found if _is_there(str(at / one / part))]
+            continue
+        inside = list[str]()
+        for one in found:
+            try:
+                with os.scandir(at / one) as entries:
+                    inside += [f"{one}{entry.name}/" for entry in islice(entries, 1000) if _fits(entry.name, part)]
+            except (OSError, ValueError):
+                continue
+        found = sorted(inside)[:_MOST_MATCHES]
+    return [one.removesuffix("/") for one in found if one]
+
+
+def _fits(name: str, part: str) -> bool:
+    return not name.startswith(".") and fnmatch.fnmatchcase(name, part)
 
 
 def _opens_to_write(call: ast.Call) -> bool:

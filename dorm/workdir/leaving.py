@@ -129,7 +129,7 @@ def _file(word: str, root: Path, left_out: Sequence[Left]) -> str:
     for start in range(len(parts) if path.startswith("/") else 1):
         inner = "/".join(parts[start:])
         for left in _holding(inner, root, left_out):
-            return _told(inner, left, root)
+            return _told(inner, left, root, left_out)
     return ""
 
 
@@ -157,7 +157,7 @@ def _module(name: str, root: Path, left_out: Sequence[Left]) -> str:
         # Its folder may be any one in which Python looks for modules.
         tails = [".".join(parts[start:]) for start in range(len(parts)) if parts[start]]
         if any(name == tail or name.startswith(f"{tail}.") for tail in tails):
-            return _told(left.path, left, root)
+            return _told(left.path, left, root, left_out)
         if left.kind == "environment" and _installed(name.partition(".")[0], root / left.path):
             return (
                 f"{name} is installed in {left.path} of {root}, and environments are not shipped: name its packages in a "
@@ -171,14 +171,29 @@ def _installed(package: str, environment: Path) -> bool:
     return any(place.name in (package, f"{package}.py") for place in places)
 
 
-def _told(path: str, left: Left, root: Path) -> str:
+def _told(path: str, left: Left, root: Path, left_out: Sequence[Left]) -> str:
     said = f"{path} is in {root}, but is not shipped from there"
     if left.kind == "link":
         return f"{said}, as {left.path} is {left.why}, outside of the folder; {VOLUMES}"
     if left.kind != "rule":
         return f"{said}: {left.why}"
-    line = "!/" + re.sub(r"([\\*?\[\] ])", r"\\\1", left.path)
+    line = "!/" + _literal(left.path)
+    folder, ending = posixpath.split(left.path)[0], posixpath.splitext(left.path)[1]
+    like = [
+        one
+        for one in left_out
+        if (one.why, posixpath.split(one.path)[0], posixpath.splitext(one.path)[1]) == (left.why, folder, ending)
+    ]
+    also = ""
+    if len(like) > 1 and ending:  # An app that misses one of them misses the others next.
+        line = f"!/{_literal(f'{folder}/' if folder else '')}*{_literal(ending)}"
+        also = f" and {len(like) - 1:,} more"
     large = f"; {VOLUMES}" if left.size >= _LARGE or left.files >= _MANY else ""
     if posixpath.basename(left.source) == OWN:
         return f"{said}, because of {left.why}{large}"
-    return f"{said}, because of {left.why}: a line {line} in {OWN} ships it{large}"
+    return f"{said}, because of {left.why}: a line {line} in {OWN} ships it{also}{large}"
+
+
+def _literal(path: str) -> str:
+    """Return a path as a rule that matches it alone."""
+    return re.sub(r"([\\*?\[\] ])", r"\\\1", path)

@@ -72,6 +72,9 @@ def test_an_app_with_nothing_wrong() -> None:
         ({"reading": reading(unparsed={"train.py": "?"}), "python": None}, "check.program.malformed", "note"),
         ({"reading": reading(tools={"srun": "run.sh, line 2"})}, "check.program.foreign_tool", "wrong"),
         ({"reading": reading(tools={"module": "run.sh, line 2"})}, "check.program.foreign_tool", "note"),
+        ({"reading": reading(tools={"scontrol": "run.sh, line 2"})}, "check.program.foreign_tool", "wrong"),
+        ({"reading": reading(scripts=(), started=(), pythons={})}, "check.program.not_read", "unknown"),
+        ({"reading": reading(unset={"SLURM_PROCID": "run.sh, line 2"})}, "check.variables.foreign", "note"),
         ({"not_found": ("python2",)}, "check.program.not_found", "wrong"),
         ({"python": None, "unasked": "the image brings its own"}, "check.python.not_asked", "unknown"),
         ({"reading": reading(paths=(named("../data"),))}, "check.paths.outside", "wrong"),
@@ -143,6 +146,30 @@ def test_the_options_of_sbatch_are_translated() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "here"),
+    [
+        ("--nodes=2 --ntasks-per-node=4", "--n-min 8 --n-max 8"),
+        ("--ntasks=8 --nodes=2", "--n-min 8 --n-max 8"),
+        ("-N 2", "--n-min 2 --n-max 2"),
+        ("--signal=B:USR1@60", "--set stop_signal.signal=SIGUSR1 --set stop_signal.before=60s"),
+        ("--signal=SIGINT", "--set stop_signal.signal=SIGINT"),
+    ],
+)
+def test_options_of_sbatch_that_belong_together(lines: str, here: str) -> None:
+    seen = observed(reading=reading(directives=tuple(lines.split())))
+    (one,) = (one for one in judge_app(seen) if one.code == "check.program.directives")
+    assert one.todo == f"the same here: {here}"
+
+
+def test_a_resume_that_nothing_starts_is_told() -> None:
+    resumes = {"resume": ["python", "train.py", "--resume"]}
+    code = "check.checkpoints.resume_unused"
+    assert said(observed(resumes, reading=reading(text="DORM_CHECKPOINT_DIR"))).get(code) == "note"
+    assert code not in said(observed(resumes, reading=reading(text=CONTRACT)))
+    assert code not in said(observed({"resume": ["python", "train.py"]}))  # A service, which loses nothing.
+
+
+@pytest.mark.parametrize(
     ("option", "value", "here"),
     [
         ("--time", "30", "30m"),
@@ -167,7 +194,7 @@ def test_results_are_kept_or_not() -> None:
     paths = (named("runs", there=False, written=True), named("out.csv", there=False, written=True))
     found = judge_app(observed(reading=reading(paths=paths)))
     (one,) = (one for one in found if one.code == "check.paths.not_kept")
-    assert "(runs, out.csv)" in one.text
+    assert "runs, out.csv" in one.text
     kept = observed(reading=reading(paths=paths, text="DORM_OUTPUTS"))
     assert "check.paths.not_kept" not in said(kept)
     assert "check.paths.not_kept" not in said(observed(reading=reading(paths=paths), folder=None))
@@ -213,8 +240,53 @@ def test_what_is_left_out_is_shipped_by_the_outermost_folder() -> None:
     assert [one.todo.partition(" in ")[0] for one in found] == [
         "ship it by a line `!/data/raw/`",
         "ship it by a line `!/big/`",
-        "leave this line out, and list the environment's packages",
+        "leave this line out: the app gets this shell's Python, with the environment that is active here",
     ]
+    seen = observed(reading=reading(paths=paths[2:]), cluster=cluster(local=False))
+    (one,) = (one for one in judge_app(seen) if one.code == "check.paths.left_out")
+    assert one.todo == "leave this line out, and list the environment's packages in `requirements:`"
+
+
+def test_a_computed_path_is_wrong_only_if_it_can_be_no_other() -> None:
+    def level(*paths: str) -> str | None:
+        read = tuple(Named(path, path, True, "train.py, line 3", True, False, "data/*.bin") for path in paths)
+        return said(observed(reading=reading(paths=read))).get("check.paths.left_out")
+
+    shipped = next(iter(sorted(SHIPS.names)))
+    assert level("data/y.bin", "data/z.bin") == "wrong"
+    assert level("data/y.bin", shipped) == "note"
+
+
+def test_what_the_program_makes_itself_is_not_missed() -> None:
+    paths = (named("../data/clean.json", written=True), named("../data/clean.json", used=True))
+    assert "check.paths.outside" not in said(observed(reading=reading(paths=paths)))
+
+
+@pytest.mark.parametrize(
+    ("paths", "wrong"),
+    [
+        ([("logs/out.txt", True)], True),
+        ([("../logs/out.txt", True)], True),
+        ([("out.txt", True)], False),
+        ([("../out.txt", True)], False),
+        ([("logs", False), ("logs/out.txt", True)], False),
+        ([("logs/a", False), ("logs/out.txt", True)], False),
+        ([("logs/out.txt", False)], False),
+    ],
+)
+def test_output_needs_a_folder(paths: list[tuple[str, bool]], wrong: bool) -> None:
+    read = tuple(named(path, there=False, used=used, written=True) for path, used in paths)
+    found = [one for one in judge_app(observed(reading=reading(paths=read))) if one.code == "check.paths.no_folder"]
+    assert bool(found) == wrong
+    if wrong:
+        assert found[0].todo.endswith("/logs`" if ".." in paths[0][0] else "-p logs`")
+
+
+def test_a_folder_above_is_shipped_with_the_command_in_this_one() -> None:
+    folder = msgspec.structs.replace(SHIPS, path="/home/me/lab/my code/x/..")
+    seen = observed(folder=folder, reading=reading(paths=(named("../../data/x.csv", used=True),)))
+    (one,) = (one for one in judge_app(seen) if one.code == "check.paths.outside")
+    assert "`--workdir ../.. -- env -C 'lab/my code' python train.py`" in one.todo
 
 
 def test_paths_of_this_machine() -> None:

@@ -174,7 +174,122 @@ def test_what_is_read_for_certain(project: Path) -> None:
     used = {one.path: (one.used, one.written) for one in read(project, "bash", "run.sh").paths if "run.sh" in one.where}
     assert used["data/b.csv"] == (False, False)
     assert used["data/c.csv"] == (True, False)
-    assert used["log.txt"] == used["all.txt"] == (False, True)
+    assert used["log.txt"] == used["all.txt"] == (True, True)
+    (project / "run.sh").write_text("mkdir -p ../data new\nif true; then ls > x.txt; fi\n")
+    used = {one.path: (one.used, one.written) for one in read(project, "bash", "run.sh").paths if "run.sh" in one.where}
+    assert used == {"../data": (False, True), "new": (False, True), "x.txt": (False, True)}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        'cd "$(dirname "${BASH_SOURCE[0]}")"\npython train.py',
+        "cd `dirname $0`; python train.py",
+        "cd ${0%/*} && python train.py",
+        'HERE=$( cd -- "$( dirname -- "$0" )" &> /dev/null && pwd )\npython "$HERE/train.py"',
+        'HERE="$(cd "$(dirname "$0")/.." && pwd)"\ncd "$HERE"/lib\npython train.py',
+        "(cd .. && ls)\n(cd lib; python train.py)",
+        "DIR=lib\npushd $DIR\npython train.py\npopd",
+    ],
+)
+def test_a_script_that_goes_to_its_own_folder_is_followed(project: Path, start: str) -> None:
+    (project / "lib" / "train.py").touch()
+    (project / "lib" / "run.sh").write_text(f"{start}\n")
+    found = read(project, "bash", "lib/run.sh")
+    assert (found.started, found.absent) == (("lib/run.sh", "lib/train.py"), {})
+    assert not [one for one in found.paths if "\x01" in one.path]
+
+
+def test_what_may_not_be_run_is_not_absent(project: Path) -> None:
+    (project / "run.sh").write_text(
+        "cd $SOMEWHERE\npython gone.py\ncd /nowhere/known\n"
+        "if [ -f a ]; then python a.py; fi\n[ -f b ] && python b.py\npython train.py || python c.py\n"
+        "cat > x <<'END'\npython d.py\nEND\n(cd lib; true); python e.py\n"
+    )
+    assert read(project, "bash", "run.sh").absent == {}
+    (project / "run.sh").write_text("(cd lib; true); python e.py\nif true; then ls; fi; python f.py\n")
+    assert read(project, "bash", "run.sh").absent == {"e.py": "run.sh, line 1", "f.py": "run.sh, line 2"}
+
+
+def test_variables_that_another_system_sets(project: Path) -> None:
+    (project / "run.sh").write_text(
+        "echo $SLURM_PROCID ${SLURM_NTASKS:-1}\nexport SKYPILOT_NODE_RANK=$DORM_RANK\n"
+        "# $SLURM_JOB_ID\nsrun -n $SLURM_NTASKS python train.py --rank $SKYPILOT_NODE_RANK\n"
+    )
+    found = read(project, "bash", "run.sh")
+    assert found.unset == {"SLURM_PROCID": "run.sh, line 1", "SLURM_NTASKS": "run.sh, line 4"}
+    assert read(project, "torchrun", "--nproc-per-node=2", "-m", "lib.model").started == ("lib/model.py",)
+
+
+def test_a_makefile_is_read(project: Path) -> None:
+    (project / "Makefile").write_text(
+        "PY ?= python3\nDATA := ../data\nall: out/model.json\n"
+        "out/model.json: $(DATA)/x.csv train.py\n\t@$(PY) train.py --data $< --out $(@D)\n\tcd lib && $(PY) other.py $$HOME\n"
+    )
+    (project / "out").mkdir()
+    (project / "out" / "model.json").touch()
+    for words in (["make", "-C", "project", "all"], ["make", "-C", "project", "-f", "Makefile"]):
+        found = read(project.parent, *words)
+        assert found.started == ("project/Makefile", "project/train.py", "project/lib/other.py")
+        assert found.absent == {}
+        needed = {one.target: (one.where, one.used) for one in found.paths if "Makefile" in one.where}
+        assert needed["data/x.csv"] == ("project/Makefile, line 4", False)
+        assert [one.target for one in found.paths if one.written and "Makefile" in one.where] == [
+            "project/out/model.json"
+        ]
+    assert read(project, "make", "-f", "gone.mk").scripts == ()
+
+
+def test_modules_outside_of_the_folder_are_told(project: Path) -> None:
+    (project / "scripts").mkdir()
+    (project / "scripts" / "run.sh").write_text("cd ..\npython -m lib.model\n")
+    (one,) = (one for one in read(project / "scripts", "bash", "run.sh").paths if one.where != "the command")
+    assert (one.target, one.there, one.used) == ("../lib/model.py", True, True)
+
+
+COMPUTED = """\
+import os, numpy as np, torch
+from pathlib import Path
+out_dir = "out"
+dataset = "openwebtext"
+data_dir = os.path.join("data", dataset)
+ROOT = Path("data")
+
+def batch(split, name):
+    np.memmap(os.path.join(data_dir, f"{split}.bin"), mode="r")
+    (ROOT / "meta" / name).read_text()
+    open(name)
+    torch.load(os.path.join(out_dir, "ckpt.pt"))
+    torch.load(f"data/{name}.pt")
+    torch.save({}, f"data/{name}.pt")
+"""
+
+
+def test_paths_that_a_program_computes(project: Path) -> None:
+    for name in (
+        "data/mine/train.bin",
+        "data/mine/val.bin",
+        "data/mine/x.csv",
+        "data/meta/m",
+        "data/a.pt",
+        "out/ckpt.pt",
+    ):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    (project / "fit.py").write_text(COMPUTED)
+    found = [one for one in read(project, "python", "fit.py").paths if one.pattern]
+    assert [(one.target, one.pattern, one.where) for one in found] == [
+        ("data/mine/train.bin", "data/*/*.bin", "fit.py, line 9"),
+        ("data/mine/val.bin", "data/*/*.bin", "fit.py, line 9"),
+        ("data/meta/m", "data/meta/*", "fit.py, line 10"),
+    ]
+
+
+def test_a_script_beside_a_command_that_runs_above_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project / "lib")
+    with raises(CommandRefused, "run.script.not_found") as refused:
+        check_script(["bash", "other.py", "--lr", "a b"], project)
+    assert str(refused.value).endswith("start it in its folder: `env -C lib bash other.py --lr 'a b'`")
 
 
 def test_why_a_script_cannot_be_run(project: Path) -> None:

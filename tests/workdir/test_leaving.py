@@ -101,3 +101,17 @@ def test_the_advice_ships_the_file(root: Path) -> None:
     assert "da[a] 1/x" not in [entry.path for entry in look_at(root).entries]
     (root / ".dormignore").write_text(f"{line}\n")
     assert "da[a] 1/x" in [entry.path for entry in look_at(root).entries]
+
+
+def test_the_advice_ships_the_files_that_would_be_missed_next(root: Path) -> None:
+    (root / ".gitignore").write_text("*.bin\n")
+    filled(root / "data [1]", **{"train.bin": "1", "val.bin": "2", "notes.md": "3"})
+    filled(root / "other", **{"model.bin": "4"})
+    run_git(root, "init", "-q")
+    told = explained("FileNotFoundError: [Errno 2] No such file or directory: 'data [1]/train.bin'", root)
+    line = told.partition("a line ")[2].partition(" in .dormignore")[0]
+    assert told.endswith("ships it and 1 more")
+    (root / ".dormignore").write_text(f"{line}\n")
+    shipped = [entry.path for entry in look_at(root).entries]
+    assert {"data [1]/train.bin", "data [1]/val.bin"} <= set(shipped)
+    assert "other/model.bin" not in shipped

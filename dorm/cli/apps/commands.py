@@ -259,6 +259,23 @@ def ps(
     run(work())
 
 
+def undone_by_restart(app: App) -> str:
+    """Return, as a sentence's end, that a restart of a running app undoes its work, and how much; "" if it undoes none."""
+    import time
+
+    from dorm.core.apps.resizable import undone_s
+    from replay.words import begins_again
+
+    undone = undone_s(app, time.time_ns())
+    return f"; it {begins_again(undone)}" if undone else ""
+
+
+def undone_by_bounds(changed: App) -> str:
+    """As `undone_by_restart`, for an app that is restarted because its containers do not fit its new bounds."""
+    has = len(changed.current.containers) if changed.current is not None else 0
+    return "" if changed.n_min <= has <= changed.n_max else undone_by_restart(changed)
+
+
 def update(
     app: AppName,
     weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share relative to other apps.")] = None,
@@ -284,9 +301,8 @@ def update(
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
             changed = await connected.update(app, weight=weight, n_min=n_min, n_max=n_max)
-            console.print(
-                Text(f"{changed.name}: weight {changed.weight:g}, n_min {changed.n_min}, n_max {changed.n_max}")
-            )
+            bounds = f"n_min {changed.n_min}, n_max {changed.n_max}{undone_by_bounds(changed)}"
+            console.print(Text(f"{changed.name}: weight {changed.weight:g}, {bounds}"))
 
     run(work())
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
+from dorm.cli.apps.commands import PANEL, undone_by_restart
 from dorm.cli.connect import AppNames, ClusterName, Url, User, client
 from dorm.cli.errors import run
 from dorm.cli.output import console
@@ -48,6 +48,7 @@ def hold(
             for name in dict.fromkeys(apps):
                 found = await gates.hold(connected, name, reason)
                 gives = "it gives its containers back" if found.current is not None else "it waits"
-                console.print(Text(f"{found.name} is held: {gives} until `dorm release {found.name}`"))
+                text = f"{found.name} is held: {gives} until `dorm release {found.name}`{undone_by_restart(found)}"
+                console.print(Text(text))
 
     run(work())

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
+from dorm.cli.apps.commands import PANEL, undone_by_restart
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import run
 from dorm.cli.output import console
@@ -62,7 +62,11 @@ def restart(
             was, at = before.phase, before.checkpoint
             found = await steering.restart(connected, app, fresh=fresh, fall_back=fall_back, reason=reason)
         whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
-        whence = "from the checkpoint that it saves now" if was == "running" and not fresh else whence
-        console.print(Text(f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs"))
+        undone = undone_by_restart(before)
+        if was == "running" and not fresh:
+            whence = "from the start" if undone else "from the checkpoint that it saves now"
+            whence += ", or from the start if it reports none" if at is None and not undone else ""
+        text = f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs{undone}"
+        console.print(Text(text))
 
     run(work())

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
+from dorm.cli.apps.commands import PANEL, undone_by_bounds
 from dorm.cli.connect import AppName, ClusterName, Url, User, client
 from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import console
@@ -52,6 +52,7 @@ def scale(
     async def work() -> None:
         async with client(url, cluster, user=user) as connected:
             changed = await connected.update(app, n_min=n_min or containers, n_max=n_max or containers)
-            console.print(Text(f"{changed.name}: n_min {changed.n_min}, n_max {changed.n_max}"))
+            bounds = f"n_min {changed.n_min}, n_max {changed.n_max}{undone_by_bounds(changed)}"
+            console.print(Text(f"{changed.name}: {bounds}"))
 
     run(work())

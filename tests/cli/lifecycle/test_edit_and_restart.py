@@ -132,6 +132,35 @@ async def test_an_edit_is_shown_and_made_and_runs(users: Users, tmp_path: Path) 
     assert [one["state"] for one in stopped] == ["exited", "exited"]
 
 
+async def test_work_that_a_request_undoes_is_told(users: Users, tmp_path: Path) -> None:
+    waits = ["python3", "-c", "import time; time.sleep(600)"]
+    await users.done("submit", write_spec(tmp_path, app_of("plain", command=waits, n_max=1)))
+    await users.done("submit", write_spec(tmp_path, app_of("hopes", command=waits, resume=[*waits, "again"])))
+    await users.done("wait", "plain", "hopes", "--for", "running")
+    undone = "; it restarts from the beginning, since it has reported no checkpoint: "
+    assert undone not in await users.done("scale", "plain", "1")
+    said = await users.done("restart", "plain")
+    assert said.startswith("plain was running, and starts again from the start; `dorm ps`")
+    assert undone in said
+    said = await users.done("restart", "hopes")
+    assert "from the checkpoint that it saves now, or from the start if it reports none; " in said
+    assert undone not in said
+    async with await open_client(
+        users.cluster.url, "local", credentials=read_credentials(users.folder / "ann.json")
+    ) as ann:
+
+        def again(state: State) -> bool:
+            (app,) = (app for app in state.apps.values() if app.name == "plain")
+            return app.phase == "running" and app.generation == 2
+
+        await until(ann, again, "it runs again")
+    assert undone in await users.done("scale", "plain", "2")
+    assert undone in await users.done("hold", "plain")
+    assert undone not in await users.done("hold", "hopes")
+    for name in ("plain", "hopes"):
+        await users.done("cancel", name, "--wait")
+
+
 async def test_an_app_that_can_never_start_fails_at_once_and_continues_once_it_can(
     users: Users, tmp_path: Path
 ) -> None:
