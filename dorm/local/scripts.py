@@ -79,6 +79,8 @@ def unshipped(words: Sequence[str], folder: Path) -> str:
 _LARGEST = 1024 * 1024
 _MOST_FILES = 300
 _DEEPEST = 4
+_MOST_PARTS = 16
+"""Parts of a path that a source joins: each may be a variable that joins as many."""
 """Scripts that start each other."""
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELL = re.compile(r"bash|sh|dash|zsh")
@@ -707,7 +709,8 @@ def _computed(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 continue
         for value in opened:
             if not isinstance(value, ast.Constant) and (pattern := _pattern(value, values, 0)):
-                if writes or _FOR_RESULTS.search(ast.unparse(value)):
+                fields = [field for part in ast.walk(value) for _, field in ast.iter_fields(part)]
+                if writes or any(isinstance(one, str) and _FOR_RESULTS.search(one) for one in fields):
                     written.add(pattern)
                 else:
                     read.setdefault(pattern, node.lineno)
@@ -734,7 +737,7 @@ def _pattern(value: ast.expr, values: dict[str, ast.expr], depth: int) -> str:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return f"{_pattern(left, values, depth + 1)}/{_pattern(right, values, depth + 1)}"
         case ast.Call(func=ast.Attribute(attr="join"), args=[_, _, *_] as given):
-            return "/".join(_pattern(one, values, depth + 1) for one in given)
+            return "/".join(_pattern(one, values, depth + 1) for one in given[:_MOST_PARTS])
         case ast.Call(func=ast.Name(id="Path") | ast.Attribute(attr="Path" | "abspath"), args=[one]):
             return _pattern(one, values, depth + 1)
         case _:
