@@ -79,9 +79,9 @@ def unshipped(words: Sequence[str], folder: Path) -> str:
 _LARGEST = 1024 * 1024
 _MOST_FILES = 300
 _DEEPEST = 4
+"""Scripts that start each other."""
 _MOST_PARTS = 16
 """Parts of a path that a source joins: each may be a variable that joins as many."""
-"""Scripts that start each other."""
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _SHELL = re.compile(r"bash|sh|dash|zsh")
 _MAKES = ("make", "gmake")
