@@ -54,6 +54,8 @@ class _Patterns(NamedTuple):
     def read(cls, path: Path, source: str, prefix: str = "", within: str = "") -> _Patterns | None:
         """Blocks.  Raises Unshippable."""
         try:
+            if not path.is_file():  # A pipe of this name has no end.
+                return None
             with path.open("rb") as file:
                 content = file.read(_LARGEST).removeprefix(b"\xef\xbb\xbf")
         except OSError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -183,6 +185,17 @@ def test_without_git_its_files_are_read_and_that_is_said(root: Path, monkeypatch
 
     monkeypatch.setattr(git, "ask_git", failing)
     assert shipped(scan(root, LIMITS)) == shipped(with_git)
+
+
+def test_a_pipe_with_the_name_of_patterns_has_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".dormignore")
+    filled(tmp_path, trainDOTpy="1")
+    writer = threading.Timer(10, lambda: os.open(tmp_path / ".dormignore", os.O_RDWR))  # so that no failure hangs
+    writer.daemon = True
+    writer.start()
+    assert shipped(scan(tmp_path, LIMITS)) == ["train.py"]
+    assert writer.is_alive()
+    writer.cancel()
 
 
 def test_environments_are_left_out_and_named(tmp_path: Path) -> None:
