@@ -52,6 +52,17 @@ def abilities_of_new(state: State) -> list[str]:
     return sorted({one for node in state.nodes.values() for one in node.able}) if state.nodes else [*ABILITIES]
 
 
+def offers_of_new(state: State) -> NodeOffers | None:
+    """As `abilities_of_new`, what such a node offers: the environments that the cluster's nodes build, and no volume."""
+    known = [node.offers for _, node in sorted(state.nodes.items()) if isinstance(node.offers, NodeOffers)]
+    building = [offers for offers in known if offers.environments]
+    if not building:
+        return None
+    all_bring = any(not offers.pythons for offers in building)  # Images bring their own.
+    pythons = {version for offers in building for version in offers.pythons}
+    return NodeOffers(environments=True, pythons=[] if all_bring else sorted(pythons))
+
+
 def labels_of(node: Node) -> Mapping[str, str]:
     """Return a node's labels, including those for its agent's abilities and its offers."""
     labels = labels_with(node.labels, node.able)
