@@ -232,10 +232,11 @@ def in_words(state: State, app: App, text: str) -> str:
             named = ", ".join(where[:_MOST_NAMED])
             return f"the folder of the volume {volume.name} is missing on {named}; it waits until it is mounted again"
     names = ", ".join(volume.name for volume in wanted)
-    parts = [app.next_spec.require] if app.next_spec.require.strip() else []
+    parts = [f"satisfies {app.next_spec.require}"] if app.next_spec.require.strip() else []
     parts += [f"offers the volume{'s' if len(wanted) > 1 else ''} {names}"] if wanted else []
-    parts += ["builds its environment"] if app.next_spec.needs_environment else []
-    return text.replace(f"satisfies {require_of(app)}", f"satisfies {' and '.join(parts)}")
+    builds = bool(app.next_spec.requirements or app.next_spec.setup)
+    parts += ["builds its environment" if builds else "has its Python"] if app.next_spec.needs_environment else []
+    return text.replace(f"satisfies {require_of(app)}", " and ".join(parts))
 
 
 def trouble_with_volumes(node: Node) -> str:
