@@ -52,6 +52,17 @@ def abilities_of_new(state: State) -> list[str]:
     return sorted({one for node in state.nodes.values() for one in node.able}) if state.nodes else [*ABILITIES]
 
 
+def offers_of_new(state: State) -> NodeOffers | None:
+    """As `abilities_of_new`, what such a node offers: the environments that the cluster's nodes build, and no volume."""
+    known = [node.offers for _, node in sorted(state.nodes.items()) if isinstance(node.offers, NodeOffers)]
+    building = [offers for offers in known if offers.environments]
+    if not building:
+        return None
+    all_bring = any(not offers.pythons for offers in building)  # Images bring their own.
+    pythons = {version for offers in building for version in offers.pythons}
+    return NodeOffers(environments=True, pythons=[] if all_bring else sorted(pythons))
+
+
 def labels_of(node: Node) -> Mapping[str, str]:
     """Return a node's labels, including those for its agent's abilities and its offers."""
     labels = labels_with(node.labels, node.able)
@@ -221,10 +232,11 @@ def in_words(state: State, app: App, text: str) -> str:
             named = ", ".join(where[:_MOST_NAMED])
             return f"the folder of the volume {volume.name} is missing on {named}; it waits until it is mounted again"
     names = ", ".join(volume.name for volume in wanted)
-    parts = [app.next_spec.require] if app.next_spec.require.strip() else []
+    parts = [f"satisfies {app.next_spec.require}"] if app.next_spec.require.strip() else []
     parts += [f"offers the volume{'s' if len(wanted) > 1 else ''} {names}"] if wanted else []
-    parts += ["builds its environment"] if app.next_spec.needs_environment else []
-    return text.replace(f"satisfies {require_of(app)}", f"satisfies {' and '.join(parts)}")
+    builds = bool(app.next_spec.requirements or app.next_spec.setup)
+    parts += ["builds its environment" if builds else "has its Python"] if app.next_spec.needs_environment else []
+    return text.replace(f"satisfies {require_of(app)}", " and ".join(parts))
 
 
 def trouble_with_volumes(node: Node) -> str:

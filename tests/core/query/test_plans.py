@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dorm.core.apps.offers import offers_of_new
 from dorm.core.decide.asking import problem_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError
@@ -59,6 +60,20 @@ def test_a_copy_shares_nothing_and_has_the_same_digest() -> None:
         app.demand["cpu"] = 7
     copied.nodes.clear()
     assert digest(state) == before
+
+
+def test_a_new_node_builds_what_the_others_build() -> None:
+    bench = Bench()
+    bench.add(EXACT)
+    bench.add(joined("n1", 4, offers=k.NodeOffers(environments=True, pythons=["3.11", "3.12"])))
+    for python in ("/usr/bin/python3", "3.12"):
+        found = planned(
+            bench, specs=(checked("new", n_min=8, n_max=8, python=python),), joins=(NewNodes(1, {"cpu": 4000}),)
+        )
+        assert named(found, "new").nodes_after == {"n1": 4, "new-1": 4}
+    bench.add(joined("n2", 1, offers=k.NodeOffers(environments=True)))  # Its images bring any.
+    assert offers_of_new(bench.state) == k.NodeOffers(environments=True)
+    assert offers_of_new(busy().state) is None
 
 
 def test_nothing_would_change_on_a_cluster_at_rest() -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from dorm.core.apps.bounds import settles_until
 from dorm.core.apps.costs import adjust_s
-from dorm.core.apps.offers import abilities_of_new
+from dorm.core.apps.offers import abilities_of_new, offers_of_new
 from dorm.core.apps.resizable import undone_s
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.guarding import announced
@@ -291,7 +291,8 @@ class _Course:
             node = f"new-{number}"
             if node not in self.state.nodes:
                 ports = model.ports if model else _PORTS
-                offers = model.offers if model and isinstance(model.offers, k.NodeOffers) else None
+                theirs = model.offers if model is not None else offers_of_new(self.state)
+                offers = theirs if isinstance(theirs, k.NodeOffers) else None
                 event = k.NodeJoined(
                     node=node,
                     address=node,
