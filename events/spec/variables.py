@@ -62,6 +62,16 @@ class Finding(NamedTuple):
 # --- expanding ----------------------------------------------------------------------------------------------------------
 
 
+def through_a_script(command: Sequence[str]) -> bool:
+    """Return whether a shell runs the command's program: `bash run.sh`, `sh -c …`, `./run.sh`, or `./run`, which is most
+    likely one as well.  Such a command may end with 0 although its program has failed."""
+    programs = [word.rpartition("/")[2] for word in command]
+    own = command[0] if command else ""
+    return any(one in _SHELLS or one.endswith((".sh", ".bash")) for one in programs) or (
+        "/" in own and not own.startswith("/") and "." not in programs[0]
+    )
+
+
 def own_names(names: Collection[str]) -> frozenset[str]:
     """Return those that are Dorm's own."""
     return frozenset(name for name in names if name.startswith(_PREFIX))

@@ -33,6 +33,7 @@ from dorm.core.round_size import MOST_NAMED
 from events.kinds import AppFailed, Failure, GenerationFailed, MembersLost
 from events.quantities import SECOND
 from events.spec import OWN_LIMITS
+from events.spec.variables import through_a_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,9 +78,12 @@ def done(container: Container) -> bool:
 
 def unproven(app: App, generation: Generation) -> bool:
     """Return whether all its containers are done, but it started from a doubtful checkpoint and has reported no work since:
-    the exit code 0 may be that of a wrapper (`bash run.sh`) whose program could not read an incomplete file."""
+    the exit code 0 may be that of a shell script (`bash run.sh`) whose program could not read an incomplete file.  A program
+    that runs by itself is believed: it may have had nothing left to do."""
     doubted = app.doubt
     if doubted is UNSET or generation.worked or not doubted.concerns(generation):
+        return False
+    if not through_a_script(app.spec.resume or app.spec.command):
         return False
     return all(done(container) for container in generation.containers.values())
 

@@ -27,8 +27,7 @@ found = sorted(saved.glob("step-*.pt"))
 if found:
     text = found[-1].read_text()
     if not text.endswith("END"):
-        print("this file is torn:", found[-1].name)
-        sys.exit(0)  # As a wrapper without `set -e` ends.
+        sys.exit(f"this file is torn: {found[-1].name}")
     report(step=int(text.split()[0]) + 1)
     sys.exit(0)
 report(step=10)
@@ -38,6 +37,11 @@ while not (out / "go").exists():
     time.sleep(0.05)
 (saved / "step-20.pt").write_text("20 ")
 os._exit(3)
+"""
+RUN = """\
+python3 -c "$0"
+code=$?
+[ $code -eq 1 ] || exit $code  # Otherwise it ends with 0, as a script without `set -e` does.
 """
 
 
@@ -67,7 +71,7 @@ async def test_in_docker(tmp_path: Path, docker_host: str, docker_image: str) ->
 async def falls_back(cluster: LocalCluster, tmp_path: Path, image: str) -> None:
     client = cluster.client
     spec: dict[str, Any] = {
-        "name": "torn", "image": image, "command": ["python3", "-c", WORK], "demand": {"cpu": "250m", "memory": "64MiB"},
+        "name": "torn", "image": image, "command": ["sh", "-c", RUN, WORK], "demand": {"cpu": "250m", "memory": "64MiB"},
         "retries": {"limit": 1, "backoff": "100ms"},
     }  # fmt: skip
     app = await client.submit(spec)

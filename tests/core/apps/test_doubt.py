@@ -36,7 +36,7 @@ def restarted(bench: Bench, doubt: Doubt | None = TORN, code: int = 0, **how: An
 
 def one(**fields: Any) -> Bench:
     bench = Bench(a=4)
-    bench.running(n_max=1, retries={"limit": 1}, **fields)
+    bench.running(n_max=1, retries={"limit": 1}, **{"command": ["bash", "run.sh"], **fields})
     saved(bench)
     return bench
 
@@ -65,6 +65,23 @@ def test_a_wrapper_that_ends_well_over_a_doubtful_checkpoint_has_failed(killed: 
     (end, *_) = after(bench)
     assert isinstance(end, k.AppFailed), "no number of such ends means completed"
     assert end.exit_codes == {"0": 0}
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (["python3", "train.py"], False),
+        (["env", "-C", "/srv", "bash", "-c", "python train.py"], True),
+        (["./run"], True),
+        (["./run.sh"], True),
+        (["/opt/conda/bin/python", "-m", "train"], False),
+    ],
+)
+def test_a_program_that_runs_by_itself_is_believed(command: list[str], script: bool) -> None:
+    """It may have had nothing left to do: its last file, which it did not report, was complete."""
+    bench = one(command=command)
+    restarted(bench)
+    assert isinstance(after(bench)[0], k.GenerationFailed if script else k.AppCompleted)
 
 
 def test_a_step_or_a_checkpoint_of_that_generation_is_proof() -> None:
