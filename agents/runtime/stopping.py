@@ -8,7 +8,8 @@ goes to the programs that can do something about it, and everything else waits f
 1. From the container's main process down, a process that **handles** the signal (a handler, or blocked for sigwait(2)) is
    **asked**; its own helpers are left to it.  One that does not handle it (a shell, `conda run`, a launcher with `subprocess`)
    passes the question on to what it started.  A shell does so even if it has a trap, since it runs that only after its
-   foreground command has ended.
+   foreground command has ended.  If nothing below handles it, a shell with a trap is asked, and its foreground command gets
+   SIGTERM with it.
 2. Shells above an asked program are **held** (SIGSTOP) until it has ended, so that a script does not go on with its next
    command.  A shell at the other end of a program's pipe is not: the program could not write any more.
 3. When all asked programs have ended, SIGTERM goes to everything that is left, a held shell continues with it, and programs
@@ -69,7 +70,7 @@ _LOADER = (signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 class Process:
     """A process of a container, as /proc shows it (proc(5))."""
 
-    __slots__ = ("handled", "id", "parent", "pid", "reads", "shell", "state", "writes")
+    __slots__ = ("background", "handled", "id", "parent", "pid", "reads", "shell", "state", "writes")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Process:
         state: str = "S",
         *,
         handled: int = 0,
+        background: bool = False,
         shell: bool = False,
         reads: "tuple[str, ...]" = (),
         writes: "tuple[str, ...]" = (),
@@ -89,6 +91,8 @@ class Process:
         self.state = state
         self.handled = handled
         """A bit for each signal that it catches or blocks, and does not ignore."""
+        self.background = background
+        """Whether it ignores SIGINT or SIGQUIT, as what a script starts with `&` does."""
         self.shell = shell
         self.reads = reads
         """Pipes that it reads: its standard input, and of a shell every descriptor, as `$(…)` and `< <(…)` have others."""
@@ -174,16 +178,24 @@ class Stopping:
         read = {pipe for one in programs for pipe in one.reads}
         held = [one for one in above if one.state != "T" and not one.reads and not read.intersection(one.writes)]
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
-        return [*((one.id, int(signal.SIGSTOP)) for one in held), *self._asking(chosen)]
+        signals = [*((one.id, int(signal.SIGSTOP)) for one in held), *self._asking(chosen)]
+        return signals + self._let_go(live, chosen)
 
-    def _asking(self, chosen: "Iterable[Process]") -> "list[Signal]":
-        signals = []
+    def _let_go(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
+        """Tell the foreground commands of shells that are asked to end, or no trap runs."""
+        if self._number != signal.SIGTERM:
+            return []
+        below = _children(live)
+        waited_for = [one for top in chosen if top.shell for one in below.get(top.pid, ()) if not one.background]
+        for one in waited_for:
+            waited_for += [child for child in below.get(one.pid, ()) if child.id not in self._told]
+            self._told[one.id] = None
+        return _sent(waited_for, int(signal.SIGTERM))
+
+    def _asking(self, chosen: "list[Process]") -> "list[Signal]":
         for one in chosen:
             self.asked[one.id], self._somebody = None, True
-            signals.append((one.id, self._number))
-            if one.state == "T":  # Such as a shell that was held for a program that has ended.
-                signals.append((one.id, int(signal.SIGCONT)))
-        return signals
+        return _sent(chosen, self._number)
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
         """Return the processes to ask, without those that were, and the shells above an asked one; parents come first."""
@@ -228,12 +240,16 @@ class Stopping:
             elif now >= self._settled_at or not one.reads or one.state == "T":
                 left.append(one)
         self._told.update(dict.fromkeys(one.id for one in left))
-        signals = []
-        for one in left:
-            signals.append((one.id, int(signal.SIGTERM)))
-            if one.state == "T":
-                signals.append((one.id, int(signal.SIGCONT)))
-        return signals
+        return _sent(left, int(signal.SIGTERM))
+
+
+def _sent(processes: "Iterable[Process]", number: int) -> "list[Signal]":
+    signals = []
+    for one in processes:
+        signals.append((one.id, number))
+        if one.state == "T":  # Such as a shell that was held for a program that has ended.
+            signals.append((one.id, int(signal.SIGCONT)))
+    return signals
 
 
 def _seconds(text: str) -> float:
@@ -308,9 +324,12 @@ def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
     shell = _is_shell(folder)
     reads = _read_ends(folder) if shell else _pipes(folder, ("0",))
     handled = (masks[b"SigCgt"] | masks[b"SigBlk"]) & ~masks[b"SigIgn"]
+    # A shell without job control does that to what it does not wait for (POSIX, 2.11); programs seldom do it themselves.
+    background = bool(masks[b"SigIgn"] & (1 << signal.SIGINT - 1 | 1 << signal.SIGQUIT - 1))
     return Process(
-        pid, parent, start, state, handled=handled, shell=shell, reads=reads, writes=_pipes(folder, ("1", "2"))
-    )
+        pid, parent, start, state,
+        handled=handled, background=background, shell=shell, reads=reads, writes=_pipes(folder, ("1", "2")),
+    )  # fmt: skip
 
 
 def _pipes(folder: str, descriptors: "Iterable[str]") -> "tuple[str, ...]":

@@ -76,11 +76,22 @@ def test_a_program_that_a_launcher_starts_again_is_asked_too() -> None:
 def test_what_an_asked_program_starts_is_its_own() -> None:
     stop = Stopping()
     asked = shell(MAIN, 1, "TERM")
-    assert got(stop.step(0, table(asked, program(11, MAIN)), MAIN)) == [(MAIN, TERM)]
+    waited = Process(11, MAIN, "0", background=True)
+    assert got(stop.step(0, table(asked, waited), MAIN)) == [(MAIN, TERM)]
     uploading = program(12, MAIN, "TERM")
     assert stop.step(1, table(asked, uploading), MAIN) == []
     # Its trap has ended and left the upload behind.
     assert got(stop.step(2, table(program(12, 1, "TERM")), MAIN)) == [(12, TERM)]
+
+
+def test_what_a_shell_with_a_trap_waits_for_ends_with_it() -> None:
+    stop = Stopping()
+    processes = shell(MAIN, 1, "TERM"), program(11, MAIN), program(12, 11), Process(13, MAIN, "0", background=True)
+    assert got(stop.step(0, table(*processes), MAIN)) == [(MAIN, TERM), (11, TERM), (12, TERM)]
+    assert stop.step(1, table(*processes, program(14, MAIN)), MAIN) == []  # of its trap
+    assert got(Stopping("SIGUSR1 main 60").step(0, table(shell(MAIN, 1, "USR1"), program(11, MAIN)), MAIN)) == [
+        (MAIN, USR1)
+    ]
 
 
 def test_a_command_of_a_trap_is_left_alone_after_the_end_of_the_program() -> None:
@@ -131,7 +142,9 @@ def test_a_shell_that_was_held_goes_on_when_it_is_asked_itself() -> None:
     signals = got(stop.step(0, table(shell(MAIN, 1), trainer, shell(12, MAIN, "TERM"), evaluator), MAIN))
     assert signals == [(MAIN, STOP), (12, STOP), (11, TERM), (13, TERM)]
     held = shell(12, MAIN, "TERM", state="T")
-    assert got(stop.step(1, table(shell(MAIN, 1, state="T"), trainer, held), MAIN)) == [(12, TERM), (12, CONT)]
+    inner = shell(14, 12, state="T")
+    signals = got(stop.step(1, table(shell(MAIN, 1, state="T"), trainer, held, inner), MAIN))
+    assert signals == [(12, TERM), (12, CONT), (14, TERM), (14, CONT)]
 
 
 def test_who_has_ended_is_forgotten() -> None:
