@@ -59,7 +59,6 @@ a wrapper), and after a while."""
 LOOK_S = 0.0005
 """More seconds for each process, so that looks at thousands do not keep a core busy."""
 A_WHILE_S = 10.0
-_OF_A_JOB = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGQUIT - 1)
 MOST_PROCESSES = 2000
 """Processes of a container that are examined, those near its main process first; others count as unknown.  Whoever looks also
 enforces the node's lease, so no container may decide how long a look takes."""
@@ -83,8 +82,8 @@ class Process:
         state: str = "S",
         *,
         handled: int = 0,
-        shell: bool = False,
         background: bool = False,
+        shell: bool = False,
         reads: "tuple[str, ...]" = (),
         writes: "tuple[str, ...]" = (),
     ) -> None:
@@ -94,9 +93,9 @@ class Process:
         self.state = state
         self.handled = handled
         """A bit for each signal that it catches or blocks, and does not ignore."""
-        self.shell = shell
         self.background = background
-        """Whether a shell's script has started it in the background."""
+        """Whether it ignores SIGINT or SIGQUIT, as what a script starts with `&` does."""
+        self.shell = shell
         self.reads = reads
         """Pipes that it reads: its standard input, and of a shell every descriptor, as `$(…)` and `< <(…)` have others."""
         self.writes = writes
@@ -180,26 +179,25 @@ class Stopping:
         programs = [*chosen, *(live[one] for one in self.asked if one in live)]
         read = {pipe for one in programs for pipe in one.reads}
         held = [one for one in above if one.state != "T" and not one.reads and not read.intersection(one.writes)]
-        shells = {one.pid for one in chosen if one.shell}
-        waited_for = [one for one in _by_depth(live) if one.parent in shells and not one.background]
-        waited_for = [one for one in waited_for if not one.handles(self._number)]
-        self._told.update(dict.fromkeys(one.id for one in waited_for))
-        # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.  A shell
-        # with a trap is asked before its command ends, for the same reason.
-        return [
-            *((one.id, int(signal.SIGSTOP)) for one in held),
-            *self._asking(chosen),
-            *((one.id, self._number) for one in waited_for),
-        ]
+        # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
+        signals = [*((one.id, int(signal.SIGSTOP)) for one in held), *self._asking(chosen)]
+        return signals + self._let_go(live, chosen)
 
-    def _asking(self, chosen: "Iterable[Process]") -> "list[Signal]":
-        signals = []
+    def _let_go(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
+        """Tell the foreground commands of shells that are asked to end, or no trap runs."""
+        if self._number != signal.SIGTERM:
+            return []
+        below = _children(live)
+        waited_for = [one for top in chosen if top.shell for one in below.get(top.pid, ()) if not one.background]
+        for one in waited_for:
+            waited_for += [child for child in below.get(one.pid, ()) if child.id not in self._told]
+            self._told[one.id] = None
+        return _sent(waited_for, int(signal.SIGTERM))
+
+    def _asking(self, chosen: "list[Process]") -> "list[Signal]":
         for one in chosen:
             self.asked[one.id], self._somebody = None, True
-            signals.append((one.id, self._number))
-            if one.state == "T":  # Such as a shell that was held for a program that has ended.
-                signals.append((one.id, int(signal.SIGCONT)))
-        return signals
+        return _sent(chosen, self._number)
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
         """Return the processes to ask, without those that were, and the shells above an asked one; parents come first."""
@@ -244,12 +242,16 @@ class Stopping:
             elif now >= self._settled_at or not one.reads or one.state == "T":
                 left.append(one)
         self._told.update(dict.fromkeys(one.id for one in left))
-        signals = []
-        for one in left:
-            signals.append((one.id, int(signal.SIGTERM)))
-            if one.state == "T":
-                signals.append((one.id, int(signal.SIGCONT)))
-        return signals
+        return _sent(left, int(signal.SIGTERM))
+
+
+def _sent(processes: "Iterable[Process]", number: int) -> "list[Signal]":
+    signals = []
+    for one in processes:
+        signals.append((one.id, number))
+        if one.state == "T":  # Such as a shell that was held for a program that has ended.
+            signals.append((one.id, int(signal.SIGCONT)))
+    return signals
 
 
 def _seconds(text: str) -> float:
@@ -323,18 +325,13 @@ def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
         pass
     shell = _is_shell(folder)
     reads = _read_ends(folder) if shell else _pipes(folder, ("0",))
-    ignored = masks[b"SigIgn"]
+    handled = (masks[b"SigCgt"] | masks[b"SigBlk"]) & ~masks[b"SigIgn"]
+    # A shell without job control does that to what it does not wait for (POSIX, 2.11); programs seldom do it themselves.
+    background = bool(masks[b"SigIgn"] & (1 << signal.SIGINT - 1 | 1 << signal.SIGQUIT - 1))
     return Process(
-        pid,
-        parent,
-        start,
-        state,
-        handled=(masks[b"SigCgt"] | masks[b"SigBlk"]) & ~ignored,
-        shell=shell,
-        background=ignored & _OF_A_JOB == _OF_A_JOB,
-        reads=reads,
-        writes=_pipes(folder, ("1", "2")),
-    )
+        pid, parent, start, state,
+        handled=handled, background=background, shell=shell, reads=reads, writes=_pipes(folder, ("1", "2")),
+    )  # fmt: skip
 
 
 def _pipes(folder: str, descriptors: "Iterable[str]") -> "tuple[str, ...]":

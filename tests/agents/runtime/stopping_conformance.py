@@ -170,6 +170,29 @@ class StoppingConformance:
         assert not await runtime.stop(spec.key, PATIENCE_S)
         assert saved in await words(runtime, spec)
 
+    @pytest.mark.parametrize("waiting", ["sleep 600", "sleep 600 & wait"])
+    async def test_a_trap_runs_although_its_command_handles_nothing(
+        self, harness: Harness, runtime: Runtime, waiting: str
+    ) -> None:
+        spec = harness.shell(f"trap 'echo cleaned; exit 1' TERM; echo ready; {waiting}; echo went on")
+        await runtime.ensure(spec)
+        await says(runtime, spec.key, b"ready")
+        assert not await runtime.stop(spec.key, PATIENCE_S)
+        said = await words(runtime, spec)
+        assert b"cleaned" in said
+        assert b"went on" not in said
+
+    async def test_a_trap_may_ask_its_program_in_another_way(self, harness: Harness, runtime: Runtime) -> None:
+        """SIGTERM would end the program, which handles another signal."""
+        way = f"trap 'kill -USR1 $child; wait $child; exit 1' TERM; {RUN} & child=$!; wait $child; echo went on"
+        spec = training(harness, way, env={"HANDLED": "SIGUSR1"})
+        await runtime.ensure(spec)
+        await handles(runtime, spec)
+        assert not await runtime.stop(spec.key, PATIENCE_S)
+        said = await words(runtime, spec)
+        assert b"saved after SIGUSR1" in said
+        assert b"went on" not in said
+
     async def test_a_shorter_grace_time_that_comes_later_holds(self, harness: Harness, runtime: Runtime) -> None:
         """Also while shells are held, and for a container that nobody would continue."""
         spec = training(harness, f"{RUN}; echo went on", env={"TIMES": "2"})

@@ -8,6 +8,8 @@ import signal
 from typing import IO, TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agents import lease
 from agents.runtime import stopping
@@ -36,12 +38,7 @@ def program(pid: int, parent: int, *handled: str, state: str = "S", reads: tuple
 
 
 def shell(
-    pid: int,
-    parent: int,
-    *handled: str,
-    state: str = "S",
-    reads: tuple[str, ...] = (),
-    writes: tuple[str, ...] = (),
+    pid: int, parent: int, *handled: str, state: str = "S", reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()
 ) -> Process:
     return Process(pid, parent, "0", state, handled=mask(*handled), shell=True, reads=reads, writes=writes)
 
@@ -89,6 +86,16 @@ def test_what_an_asked_program_starts_is_its_own() -> None:
     assert stop.step(1, table(asked, uploading), MAIN) == []
     # Its trap has ended and left the upload behind.
     assert got(stop.step(2, table(program(12, 1, "TERM")), MAIN)) == [(12, TERM)]
+
+
+def test_what_a_shell_with_a_trap_waits_for_ends_with_it() -> None:
+    stop = Stopping()
+    processes = shell(MAIN, 1, "TERM"), program(11, MAIN), program(12, 11), Process(13, MAIN, "0", background=True)
+    assert got(stop.step(0, table(*processes), MAIN)) == [(MAIN, TERM), (11, TERM), (12, TERM)]
+    assert stop.step(1, table(*processes, program(14, MAIN)), MAIN) == []  # of its trap
+    assert got(Stopping("SIGUSR1 main 60").step(0, table(shell(MAIN, 1, "USR1"), program(11, MAIN)), MAIN)) == [
+        (MAIN, USR1)
+    ]
 
 
 def test_a_command_of_a_trap_is_left_alone_after_the_end_of_the_program() -> None:
@@ -139,7 +146,9 @@ def test_a_shell_that_was_held_goes_on_when_it_is_asked_itself() -> None:
     signals = got(stop.step(0, table(shell(MAIN, 1), trainer, shell(12, MAIN, "TERM"), evaluator), MAIN))
     assert signals == [(MAIN, STOP), (12, STOP), (11, TERM), (13, TERM)]
     held = shell(12, MAIN, "TERM", state="T")
-    assert got(stop.step(1, table(shell(MAIN, 1, state="T"), trainer, held), MAIN)) == [(12, TERM), (12, CONT)]
+    inner = shell(14, 12, state="T")
+    signals = got(stop.step(1, table(shell(MAIN, 1, state="T"), trainer, held, inner), MAIN))
+    assert signals == [(12, TERM), (12, CONT), (14, TERM), (14, CONT)]
 
 
 def test_who_has_ended_is_forgotten() -> None:
@@ -151,6 +160,67 @@ def test_who_has_ended_is_forgotten() -> None:
     assert len(stop.asked) <= 4
     assert stop.step(50, {}, MAIN) == []  # A look may miss one whose parent ends meanwhile.
     assert (both[1].pid, TERM) not in got(stop.step(51, table(program(MAIN, 1), both[1]), MAIN))
+
+
+class _Tree:
+    """Made-up processes that obey: a shell with a trap once it waits for nothing, a program that saves after a while."""
+
+    def __init__(self, kinds: list[tuple[str, int]]) -> None:
+        self.kind: dict[int, str] = {}
+        self.parent: dict[int, int] = {}
+        self.stopped: set[int] = set()
+        self.told: list[int] = []
+        self.left: dict[int, int] = {}
+        for kind, parent in kinds:
+            pid = MAIN + len(self.kind)
+            self.kind[pid], self.parent[pid] = kind, MAIN + parent % len(self.kind) if self.kind else 1
+
+    def table(self) -> dict[int, Process]:
+        return {
+            pid: Process(
+                pid,
+                self.parent[pid],
+                "0",
+                "T" if pid in self.stopped else "S",
+                handled=mask("TERM") if kind in ("trap", "saves") else 0,
+                shell=kind in ("shell", "trap"),
+            )
+            for pid, kind in self.kind.items()
+        }
+
+    def send(self, pid: int, number: int) -> None:
+        if number == TERM:
+            assert pid not in self.told, "asked twice"
+            self.told.append(pid)
+            self.left[pid] = pid % 7
+        elif number == STOP:
+            self.stopped.add(pid)
+        else:
+            self.stopped.discard(pid)
+
+    def go_on(self) -> None:
+        for pid in [one for one in self.left if one not in self.stopped]:
+            waits = self.kind[pid] == "trap" and pid in self.parent.values()
+            self.left[pid] -= not waits
+            if self.left[pid] < 0 or (self.kind[pid] in ("shell", "program")):
+                del self.kind[pid], self.left[pid], self.parent[pid]
+                self.parent = {one: 1 if above == pid else above for one, above in self.parent.items()}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["shell", "trap", "program", "saves"]), st.integers(0, 9)), min_size=1, max_size=9
+    )
+)
+def test_whoever_obeys_ends_before_the_grace_time_does_and_is_asked_once(kinds: list[tuple[str, int]]) -> None:
+    tree, stop = _Tree(kinds), Stopping()
+    for now in range(200):
+        for (pid, _), number in stop.step(now, tree.table(), MAIN):
+            tree.send(pid, number)
+        tree.go_on()
+        if not tree.kind:
+            return
+    pytest.fail(f"left {tree.kind}, stopped {tree.stopped}")
 
 
 def test_a_hostile_tree_is_neither_too_deep_nor_circular() -> None:

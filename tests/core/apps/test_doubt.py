@@ -137,7 +137,7 @@ def test_what_was_found_before_a_start_counts_for_that_generation_even_if_its_st
 
 def test_a_node_that_was_lost_says_nothing_and_the_next_one_finds_it() -> None:
     bench = Bench(a=4, b=4)
-    bench.running(n_max=1, retries={"limit": 1})
+    bench.running(n_max=1, retries={"limit": 1}, command=["bash", "run.sh"])
     saved(bench)
     first = bench.placed()
     bench.wait(10_000)
