@@ -270,6 +270,12 @@ def _program(seen: Observed) -> Iterator[AppFinding]:
             f"{first} is no script that can be read: what it starts, and which files it needs, is not known",
             code="check.program.not_read",
         )
+    for where in list(reading.lost.values())[:_MOST_NAMED]:
+        yield _unknown(
+            "program",
+            f"{where}: the folder in which this runs is known only then, so what it and the next lines need is not checked",
+            code="check.program.not_read",
+        )
     for variable, where in list(reading.unset.items())[:_MOST_NAMED]:
         here = next((ours for name, ours in _VARIABLES.items() if variable.endswith(name)), "")
         yield _note(
@@ -477,7 +483,7 @@ def _output(named: Named, folder: Folder, made: set[str]) -> AppFinding | None:
         return None
     return _wrong(
         "paths",
-        f"{named.where}: the folder of {named.path} is not shipped, so a shell cannot write there",
+        f"{named.where}: the copy has no folder for {named.path}, so the shell cannot write there",
         f"make it before, by `mkdir -p {shlex.quote(posixpath.dirname(named.path))}`",
         code="check.paths.no_folder",
     )

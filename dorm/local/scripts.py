@@ -98,8 +98,10 @@ _OWN_FOLDER = re.compile(
     r"""|`dirname\s+"?\$0"?`|\$\{0%/\*\}|\$\{BASH_SOURCE(?:\[0\])?%/\*\}"""
 )
 """How shell scripts name the folder that they are in."""
+_USED = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _ASKED = re.compile(
-    r"""\$\(\s*cd\s+(?:--\s+)?"?([^"$`()]*)"?\s*(?:&?>\s*/dev/null\s*)?(?:2>&1\s*)?(?:&&|;)\s*pwd(?:\s+-P)?\s*\)"""
+    r"""\$\(\s*(?:cd\s+(?:--\s+)?"?([^"$`()]*)"?\s*(?:&?>\s*/dev/null\s*)?(?:2>&1\s*)?(?:&&|;)\s*pwd(?:\s+-P)?"""
+    r"""|(?:realpath|readlink\s+-f)\s+(?:--\s+)?"?([^"$`()]*)"?)\s*\)"""
 )
 """How they make its path absolute."""
 _HERE = "/\x01/"
@@ -187,6 +189,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Programs that start workers themselves, such as `torchrun`, with their places."""
     tools: dict[str, str] = {}
     """Programs of another system, such as `srun`, with their places."""
+    lost: dict[str, str] = {}
+    """Shell scripts that go to a folder which is known only when they run, with the places of the first command there."""
     unset: dict[str, str] = {}
     """Variables of another system that shell scripts read, such as `SLURM_PROCID`, with the first places."""
     directives: tuple[str, ...] = ()
@@ -225,6 +229,7 @@ class _Reader:
         self._launchers: dict[str, str] = {}
         self._tools: dict[str, str] = {}
         self._unset: dict[str, str] = {}
+        self._lost: dict[str, str] = {}
         self._directives: list[str] = []
         self._imports: dict[str, str] = {}
         self._local: dict[str, str] = {}
@@ -252,6 +257,7 @@ class _Reader:
             launchers=self._launchers,
             tools=self._tools,
             unset=self._unset,
+            lost=self._lost,
             directives=tuple(self._directives),
             imports=self._imports,
             local=self._local,
@@ -452,8 +458,8 @@ class _Reader:
         branches = 0
         for number, raw in _logical_lines(text):
             where = f"{name}, line {number}" if lines else name
-            line = _ASKED.sub(r"\1", _OWN_FOLDER.sub(lambda _: own, raw)) if own else raw
-            line = _filled_in(line, values)
+            line = _filled_in(_OWN_FOLDER.sub(lambda _: own, raw) if own else raw, values)
+            line = _ASKED.sub(lambda found: (found[1] or found[2] or "").strip(), line) if own else line
             if plain := _SET.fullmatch(line.strip()):
                 values[plain[1]] = plain[2].strip("\"'")
             for found in _OF_OTHERS.finditer(raw.partition(" #")[0]):
@@ -473,8 +479,10 @@ class _Reader:
                 elif here is not None:
                     words = [self._from(word, here) for word in words]
                     self.command(words, where, here, certain=not branches and not may_be_skipped)
-                elif words[0] in _TOOLS:
-                    self._tools.setdefault(words[0], where)
+                else:
+                    self._lost.setdefault(name, where)
+                    if words[0] in _TOOLS:
+                        self._tools.setdefault(words[0], where)
 
     def _from(self, word: str, here: Path) -> str:
         """Return a word that names a path in the shipped folder, as it is from `here`."""
@@ -604,8 +612,7 @@ def _made(line: str, values: dict[str, str]) -> str:
 
 def _filled_in(line: str, values: dict[str, str]) -> str:
     """Return a line with the variables whose values an earlier line of the script gives in plain text."""
-    for name, value in values.items() if "$" in line else ():
-        line = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", lambda _, value=value: value, line)  # type: ignore[misc]
+    line = _USED.sub(lambda found: values.get(found[1] or found[2], found[0]), line)
     return line[:_LONGEST_LINE]
 
 

@@ -74,6 +74,7 @@ def test_an_app_with_nothing_wrong() -> None:
         ({"reading": reading(tools={"module": "run.sh, line 2"})}, "check.program.foreign_tool", "note"),
         ({"reading": reading(tools={"scontrol": "run.sh, line 2"})}, "check.program.foreign_tool", "wrong"),
         ({"reading": reading(scripts=(), started=(), pythons={})}, "check.program.not_read", "unknown"),
+        ({"reading": reading(lost={"run.sh": "run.sh, line 2"})}, "check.program.not_read", "unknown"),
         ({"reading": reading(unset={"SLURM_PROCID": "run.sh, line 2"})}, "check.variables.foreign", "note"),
         ({"not_found": ("python2",)}, "check.program.not_found", "wrong"),
         ({"python": None, "unasked": "the image brings its own"}, "check.python.not_asked", "unknown"),

@@ -185,6 +185,7 @@ def test_what_is_read_for_certain(project: Path) -> None:
     [
         'cd "$(dirname "${BASH_SOURCE[0]}")"\npython train.py',
         "cd `dirname $0`; python train.py",
+        'DIR=$(realpath "$(dirname "$0")")\nROOT="$(readlink -f "$DIR/..")"\ncd $ROOT/lib || exit 1\npython train.py',
         "cd ${0%/*} && python train.py",
         'HERE=$( cd -- "$( dirname -- "$0" )" &> /dev/null && pwd )\npython "$HERE/train.py"',
         'HERE="$(cd "$(dirname "$0")/.." && pwd)"\ncd "$HERE"/lib\npython train.py',
@@ -206,7 +207,8 @@ def test_what_may_not_be_run_is_not_absent(project: Path) -> None:
         "if [ -f a ]; then python a.py; fi\n[ -f b ] && python b.py\npython train.py || python c.py\n"
         "cat > x <<'END'\npython d.py\nEND\n(cd lib; true); python e.py\n"
     )
-    assert read(project, "bash", "run.sh").absent == {}
+    found = read(project, "bash", "run.sh")
+    assert (found.absent, found.lost) == ({}, {"run.sh": "run.sh, line 2"})
     (project / "run.sh").write_text("(cd lib; true); python e.py\nif true; then ls; fi; python f.py\n")
     assert read(project, "bash", "run.sh").absent == {"e.py": "run.sh, line 1", "f.py": "run.sh, line 2"}
 
@@ -318,6 +320,20 @@ def test_python_is_asked_without_running_anything_of_the_program(project: Path) 
     assert not ran.exists()
     assert ask_python("/bin/false", read(project, "python", "train.py"), project) is None
     assert ask_python(str(project / "none"), read(project, "python", "train.py"), project) is None
+
+
+@pytest.mark.timeout(20)
+def test_hostile_scripts_are_read_in_bounds(project: Path) -> None:
+    many = "".join(f"V{number}=a\n" for number in range(5000)) + "echo $V1\n" * 5000
+    doubled = "W0=aaaaaaaa\n" + "".join(f"W{number}=$W{number - 1}$W{number - 1}\n" for number in range(1, 60))
+    nested = "$( dirname " * 2000 + "(" * 5000 + "\nif" * 3000 + "\n" + "$(cd " * 2000
+    (project / "run.sh").write_text(f"{many}{doubled}{nested}\n")
+    made = (
+        "".join(f"V{number} = $(V{number + 1})$(V{number + 1})\n" for number in range(50)) + "a: $(V0)\n\t$(V0)\n" * 500
+    )
+    (project / "Makefile").write_text(f"V50 = x\n{made}")
+    assert read(project, "bash", "run.sh").started == ("run.sh",)
+    assert read(project, "make").started == ("Makefile",)
 
 
 def test_hostile_folders_are_read_in_bounds(project: Path) -> None:
