@@ -1,7 +1,8 @@
 """Whether an app may be resized: what its owner says (`resizable`), and what the log shows about its checkpoints.
 
     begins again   an app that has reported no checkpoint loses all its work when it is restarted.  A live app does not, and
-                   one whose spec has a command to resume, or to save, is taken at its owner's word
+                   one whose spec has a command to resume, or to save, is taken at its owner's word until an adjustment has
+                   stopped it, and it has still reported none
     priced         the work since its start is part of the cost of resizing such an app (`adjust_s`)
     kept whole     once it has run for `KEPT_FROM_S` in all, it is neither moved nor resized.  There are two exceptions, in
                    which it shrinks, to no less than its n_min: another app would otherwise wait or have less than half its
@@ -39,7 +40,10 @@ NEVER = "not_resizable"
 
 def begins_again(app: App) -> bool:
     """Return whether a restart takes the app back to its beginning, as far as its spec and the log show."""
-    if is_live(app) or app.spec.resume or app.spec.checkpoint:
+    if is_live(app):
+        return False
+    stated = app.spec.resume or app.spec.checkpoint
+    if stated and (app.spec.resume == app.spec.command or not app.adjustments):
         return False
     origin = origin_of(app.spec.origin)
     return app.checkpoint is None or (origin is not None and app.checkpoint == origin.step)

@@ -134,7 +134,7 @@ class TestFallback:
         assert app.waiting.text == "held at most 4: generation 2 with 6 containers did not start to work"
 
     def test_a_larger_size_is_tried_again_after_stable_running(self) -> None:
-        bench = self.grown(retries={"reset": "30m"}, resume=["work", "--resume"])
+        bench = self.grown(retries={"reset": "30m"}, resume=["work"])
         crash(bench)
         bench.wait(20 * 60)
         bench.settle()

@@ -169,7 +169,7 @@ def test_the_usual_cost_is_the_median_of_restarts() -> None:
 
 def test_only_the_latest_few_count() -> None:
     bench = Bench(a=4)
-    app = bench.running(n_max=4, resume=["work", "--resume"])
+    app = bench.running(n_max=4, resume=["work"])
     for number in range(LATEST + 3):
         resize(bench, app, 2 + number % 2, stop_s=100 if number < 3 else 10)
     assert adjust_s(app) == 10

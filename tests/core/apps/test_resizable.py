@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dorm.core.apps.resizable import CHEAP_S, KEPT_FROM_S, NEVER, NO_CHECKPOINT, kept_whole
+from dorm.core.apps.resizable import CHEAP_S, KEPT_FROM_S, NEVER, NO_CHECKPOINT, begins_again, kept_whole
 from dorm.core.decide.asking import problem_of, question
 from dorm.core.decide.keeping import answered
 from dorm.core.decide.placement import Arranged
@@ -101,6 +101,19 @@ def test_an_owner_who_gives_a_command_to_resume_or_save_is_believed(fields: dict
     found.wait(60)
     assert found.size("wide") == 4
     assert all(change.lost_s == 0 for change in changes(found))
+
+
+@pytest.mark.parametrize(("fields", "again"), [({"resume": RESUMES}, True), ({"resume": ["work"]}, False)])
+def test_a_word_that_an_adjustment_has_disproved_counts_no_more(fields: dict[str, Any], again: bool) -> None:
+    """Without a report of a checkpoint, `command` started again; the same command to resume says that nothing is lost."""
+    found = beside_a_rigid_app(**fields)
+    assert not begins_again(found.app("wide"))
+    ended(found, "brief")
+    found.wait(LONG_S)
+    assert found.app("wide").adjustments == 1
+    assert begins_again(found.app("wide")) is again
+    saves(found, "wide")
+    assert not begins_again(found.app("wide"))
 
 
 def test_an_app_that_has_just_started_grows_like_any_other() -> None:

@@ -76,7 +76,7 @@ def test_a_request_is_limited_by_the_owners_bounds() -> None:
 
 
 def test_a_raise_counts_after_a_while_and_by_itself() -> None:
-    bench = running(resume=["work", "--resume"])
+    bench = running(resume=["work"])
     bench.add(k.PolicyChanged(idle_s=86_400))
     ask(bench, 1)
     bench.settle()

@@ -104,7 +104,7 @@ class Street:
 def street(policy: str = "dorm", **loop: Any) -> Street:
     """Two nodes of two cores, all of which one app has, while another one begins to fail."""
     found = Street(policy)
-    found.submit("victim", n_min=1, n_max=4, resume=["work", "--resume"])
+    found.submit("victim", n_min=1, n_max=4, resume=["work"])
     retries = {"limit": 1000, "backoff": "1s", "longest": "1s", **loop.pop("retries", {})}
     found.submit("loop", **{"n_min": 1, "n_max": 1, "retries": retries, **loop})
     return found
