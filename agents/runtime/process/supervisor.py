@@ -320,7 +320,10 @@ def watch(pid: int, times: Times, cap: int) -> "tuple[int, bool]":
             signalled(os.kill, pid, signal.SIGKILL)  # it may have left its group
             asking = None  # what does not belong to the group is killed once the program has gone
         elif asking is not None and not asking.waits(now, stopping.alive):
-            stopping.deliver(asking.step(now, stopping.look(os.getpid()), pid), say)
+            try:
+                stopping.deliver(asking.step(now, stopping.look(os.getpid()), pid), say)
+            except OSError as failure:  # such as no free file descriptor on the machine: it is tried again
+                say(f"the processes can't be listed: {failure}")
 
 
 def read_request() -> str:

@@ -187,6 +187,25 @@ def _kill_when_it_locks(here: Path, after_s: float) -> bool:
     return False
 
 
+async def test_a_supervisor_that_can_list_no_processes_tries_again(
+    process_harness: Harness, runtime: ProcessRuntime
+) -> None:
+    spec = process_harness.shell(POLITE)
+    await runtime.ensure(spec)
+    await says(runtime, spec.key, b"ready")
+    watching = psutil.Process(found(runtime, spec.key).supervisor)
+    usual = watching.rlimit(psutil.RLIMIT_NOFILE)
+    watching.rlimit(psutil.RLIMIT_NOFILE, (1, usual[1]))
+    stop = asyncio.create_task(runtime.stop(spec.key, PATIENCE_S))
+    notes = runtime._dirs.container_dir(spec.key) / "supervisor.log"
+    async with asyncio.timeout(PATIENCE_S):
+        while "can't be listed" not in notes.read_text():  # noqa: ASYNC110  (no event reports it)
+            await asyncio.sleep(0.02)
+    watching.rlimit(psutil.RLIMIT_NOFILE, usual)
+    assert not await stop
+    assert (await ended(runtime, spec.key)).exit_code == 7
+
+
 async def test_a_second_supervisor_leaves_it_alone(process_harness: Harness, runtime: ProcessRuntime) -> None:
     spec = process_harness.shell(COUNT_ME + POLITE)
     await runtime.ensure(spec)
