@@ -294,7 +294,7 @@ def watch(pid: int, times: Times, cap: int) -> "tuple[int, bool]":
     over, deadline = False, lease.until(LEASE, None)
     code: int | None = None
     asking: stopping.Stopping | None = None
-    looked_at = 0.0
+    looked_at = failed_at = 0.0
     while True:
         received = signal.sigtimedwait(WATCHED, LOOK_S if asking is None else STOPPING_S)
         while (ended := reap(block=False)) is not None:
@@ -323,7 +323,9 @@ def watch(pid: int, times: Times, cap: int) -> "tuple[int, bool]":
             try:
                 stopping.deliver(asking.step(now, stopping.look(os.getpid()), pid), say)
             except OSError as failure:  # such as no free file descriptor on the machine: it is tried again
-                say(f"the processes can't be listed: {failure}")
+                if now >= failed_at + LOOK_S:
+                    failed_at = now
+                    say(f"the processes can't be listed: {failure}")
 
 
 def read_request() -> str:

@@ -191,6 +191,7 @@ async def test_a_supervisor_that_can_list_no_processes_tries_again(
     process_harness: Harness, runtime: ProcessRuntime
 ) -> None:
     spec = process_harness.shell(POLITE)
+    await runtime.extend_lease(600.0)
     await runtime.ensure(spec)
     await says(runtime, spec.key, b"ready")
     watching = psutil.Process(found(runtime, spec.key).supervisor)
