@@ -122,8 +122,9 @@ class Stopping:
         self._before_s = _seconds(before)
         self._begun: float | None = None
         self._look_at = 0.0
-        self.asked: dict[Id, None] = dict.fromkeys(asked)
-        """Those that got the signal, in the order of their turn, without those that ended long ago."""
+        self.asked: dict[Id, bool] = dict.fromkeys(asked, False)
+        """Those that got the signal, in the order of their turn, without those that ended long ago, and whether each was a
+        shell then."""
         self._somebody = bool(self.asked)
         """Whether anybody was asked, also one that has ended."""
         self._told: dict[Id, None] = {}
@@ -145,6 +146,9 @@ class Stopping:
         the container by pid, `main` is the pid of its main process, also of one that has ended."""
         live = {one.id: one for one in table.values() if one.state not in "ZX"}
         self._forget(live)
+        for one in [one for one, shell in self.asked.items() if shell and one in live and not live[one].shell]:
+            # A shell that was about to become its command, and has lost the signal with its handlers (execve(2)).
+            del self.asked[one]
         if self._begun is None:
             self._begun = now
             return self._ask(now, live, main, newcomers=False)
@@ -196,7 +200,7 @@ class Stopping:
 
     def _asking(self, chosen: "list[Process]") -> "list[Signal]":
         for one in chosen:
-            self.asked[one.id], self._somebody = None, True
+            self.asked[one.id], self._somebody = one.shell, True
         return _sent(chosen, self._number)
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":

@@ -98,6 +98,20 @@ def test_what_a_shell_with_a_trap_waits_for_ends_with_it() -> None:
     ]
 
 
+def test_a_shell_that_was_about_to_become_its_command_is_asked_in_vain() -> None:
+    """Between fork(2) and execve(2) it still has the handlers of the shell that started it."""
+    stop = Stopping()
+    assert got(stop.step(0, table(shell(MAIN, 1, "TERM"), shell(11, MAIN, "TERM")), MAIN)) == [(MAIN, STOP), (11, TERM)]
+    held, command = shell(MAIN, 1, "TERM", state="T"), program(11, MAIN)
+    assert got(stop.step(1, table(held, command), MAIN)) == [(MAIN, TERM), (MAIN, CONT), (11, TERM)]
+    # While another program saves, the shell stays held.
+    stop = Stopping()
+    saving = program(12, MAIN, "TERM")
+    assert (11, TERM) in got(stop.step(0, table(shell(MAIN, 1, "TERM"), shell(11, MAIN, "TERM"), saving), MAIN))
+    assert stop.step(1, table(held, command, saving), MAIN) == []
+    assert got(stop.step(2, table(held, command), MAIN)) == [(MAIN, TERM), (MAIN, CONT), (11, TERM)]
+
+
 def test_a_command_of_a_trap_is_left_alone_after_the_end_of_the_program() -> None:
     stop = Stopping()
     held = shell(MAIN, 1, "TERM")
