@@ -73,8 +73,10 @@ _RECONNECT_S: Final = (0.1, 5.0)
 _INSPECTED_AT_ONCE: Final = 16
 _KEPT_OUTPUT: Final = 2000
 _FOUND_DEAD: Final = 255
-_ASKING_S: Final = 0.03
-"""Seconds between looks at a container that was asked to stop: a script that is held waits for them."""
+_ASKING_S: Final = (0.01, 0.1)
+"""Seconds between looks at a container that was asked to stop, at first and after a while: its init process waits for them,
+and so does a script that is held."""
+_A_WHILE_S: Final = 5.0
 _ASKED: Final = "asked"
 """The file in a container's folder with the processes that were asked to stop: `pid start` on each line."""
 
@@ -358,8 +360,9 @@ class DockerRuntime:
         asked = await asyncio.to_thread(_asked_before, folder)
         stop = await asyncio.to_thread(lambda: stopping.Stopping(_text(folder / stopping.FILE), asked))
         clock = asyncio.get_running_loop().time
+        later = clock() + _A_WHILE_S
         while await asyncio.to_thread(_ask_once, stop, folder, init, container_id, clock()):  # noqa: ASYNC110  (no event reports it)
-            await asyncio.sleep(_ASKING_S)
+            await asyncio.sleep(_ASKING_S[clock() > later])
 
     async def run(self, key: Key, command: tuple[str, ...], timeout_s: float) -> int:
         """Run a command in the running container, as its user and with its environment."""
