@@ -40,7 +40,7 @@ _PEER_LOST = re.compile(
     re.IGNORECASE,
 )
 """What programs print that lose the connection to another one, in their own words and in those of gloo, NCCL, MPI, TensorFlow
-and `dorm.elastic`.  Whoever fails for another reason and prints one of these is only asked a little later."""
+and `dorm.elastic`.  A program that fails for another reason and prints one of these only fails a little later."""
 
 
 class LastWords(NamedTuple):

@@ -14,12 +14,11 @@ goes to the programs that can do something about it, and everything else waits f
 3. When all asked programs have ended, SIGTERM goes to everything that is left, a held shell continues with it, and programs
    that read a pipe get a moment to read its end.  What these start in their traps is left alone.
 4. If nothing below a shell with a trap handles the signal, the shell is asked, and so is its foreground command: the shell
-   runs the trap only when that has ended.  A command in the background, which ignores SIGINT and SIGQUIT in a shell script
+   runs the trap only when that has ended.  A command in the background, which ignores SIGINT and SIGQUIT below a shell script
    (POSIX.1-2017, XCU 2.11), is left to the trap.
 5. If nothing handles the signal, SIGTERM goes to everything at once: nobody has anything to save.
 
-Whoever calls this kills what is left when the grace time is over.  Until then a container has ended only when its last process
-has.
+The caller kills what is left when the grace time is over.  Until then, a container has ended only when its last process has.
 
 Helpers of Python programs need a closer look, because they also run below a program that handles no signal.  A worker of
 PyTorch's data loader handles SIGTERM, only to end with its parent; it is recognized by the signals that it handles (those
@@ -60,8 +59,8 @@ LOOK_S = 0.0005
 """More seconds for each process, so that looks at thousands do not keep a core busy."""
 A_WHILE_S = 10.0
 MOST_PROCESSES = 2000
-"""Processes of a container that are examined, those near its main process first; others count as unknown.  Whoever looks also
-enforces the node's lease, so no container may decide how long a look takes."""
+"""Processes of a container that are examined, those near its main process first; others count as unknown.  The process
+that looks also enforces the node's lease, so no container may decide how long a look takes."""
 LOOKS_AGAIN = 4
 """How often processes whose parent ended during a look are looked at."""
 MOST_DESCRIPTORS = 32

@@ -128,7 +128,7 @@ class ShortPaths:
             self._folder = -1
 
     def _hold(self) -> None:
-        """Have the folder open and locked: the one that the root keeps the name of if it can be had, else a new one.  Raises
+        """Open and lock the folder that the root names, or a new one if that one is not available.  Raises
         OSError."""
         if self._folder >= 0:
             if _is_at(self._folder, self._path):
