@@ -79,16 +79,18 @@ def write_record(name: str, text: str) -> None:
     os.rename(name + ".new", name)
 
 
-def reserve_record(name: str) -> None:
-    """Reserve room for a record on a disk that may be full later."""
-    with open(name + ".new", "w") as file:
-        file.write(" " * RECORD_BYTES)
+def reserve_record(name: str) -> int:
+    """Reserve room for a record on a disk that may be full later, on a machine that may have no free descriptor then.  Return
+    its file."""
+    file = os.open(name + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    os.write(file, b" " * RECORD_BYTES)
+    return file
 
 
-def write_reserved(name: str, text: str) -> None:
+def write_reserved(file: int, name: str, text: str) -> None:
     """Write a record atomically, within the room that was reserved."""
-    with open(name + ".new", "r+") as file:
-        file.write(text.ljust(RECORD_BYTES))
+    os.pwrite(file, text.ljust(RECORD_BYTES).encode(), 0)
+    os.fsync(file)
     os.rename(name + ".new", name)
 
 
@@ -175,8 +177,9 @@ def execute(
         os._exit(127)
 
 
-def start(words: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]) -> tuple[int, str]:
-    """Start the program behind the gate.  Return its pid, and why it could not be executed or ''."""
+def start(words: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]) -> tuple[int, int, str]:
+    """Start the program behind the gate.  Return its pid, the file for its `exited` record, and why it could not be executed
+    or ""."""
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     gate, opener = os.pipe()
     reading, report = os.pipe()  # closed by a successful exec
@@ -187,7 +190,7 @@ def start(words: list[str], workdir: str, environment: dict[str, str], mounts: l
     os.close(log)
     os.close(gate)
     os.close(report)
-    reserve_record("exited")
+    exited = reserve_record("exited")
     write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns()}")
     os.write(opener, b"g")
     os.close(opener)
@@ -195,7 +198,7 @@ def start(words: list[str], workdir: str, environment: dict[str, str], mounts: l
     while part := os.read(reading, 4096):
         failure += part
     os.close(reading)
-    return pid, failure.decode("utf-8", "replace")
+    return pid, exited, failure.decode("utf-8", "replace")
 
 
 def look_at_log(times: Times, cap: "int | None" = None) -> None:
@@ -287,11 +290,11 @@ def reap(block: bool) -> "tuple[int, int] | None":
     return pid, code if code >= 0 else 128 - code
 
 
-def watch(pid: int, times: Times, cap: int) -> "tuple[int, bool]":
+def watch(pid: int, times: Times, cap: int, deadline: "int | None") -> "tuple[int, bool]":
     """Serve signals until the program has ended, or if it was asked to stop, until everything has that it started.  Return the
     program's exit code, and whether the expired lease killed it.  The group is only signalled while the program is not
     reaped, so its number cannot have passed to another."""
-    over, deadline = False, lease.until(LEASE, None)
+    over = False
     code: int | None = None
     asking: stopping.Stopping | None = None
     looked_at = failed_at = 0.0
@@ -352,7 +355,12 @@ def sweep() -> None:
     """Kill everything left.  Grandchildren become children as their parents die, so the last child is the last of all."""
     while (ended := reap(block=False)) != (0, 0):
         if ended is None:
-            for child in children():
+            try:
+                found = children()
+            except OSError:  # such as no free file descriptor on the machine
+                time.sleep(STOPPING_S)
+                continue
+            for child in found:
                 signalled(os.kill, child, signal.SIGKILL)
             reap(block=True)
 
@@ -391,18 +399,18 @@ def supervise(report: int) -> None:
         return
     times = Times()
     times.note(0)
-    pid, failure = start(words, workdir, environment, read_mounts())
+    pid, exited, failure = start(words, workdir, environment, read_mounts())
     if failure:
         write_record("refused", failure)
         tell(report, b"refused")
         return
     tell(report, b"started")
     os.close(report)
-    code, over = watch(pid, times, cap)
+    code, over = watch(pid, times, cap, deadline)
     sweep()
     look_at_log(times)
     try:
-        write_reserved("exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
+        write_reserved(exited, "exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
     except FileNotFoundError:
         say("the folder was removed: nobody learns how it ended")
 
