@@ -142,6 +142,22 @@ class Doubted(msgspec.Struct, frozen=True, gc=False):
         return later and generation.resume and not self.what.aside
 
 
+class PairFailure(msgspec.Struct, frozen=True, gc=False):
+    """The last failure of an app on a node at its start, or shortly after it."""
+
+    app: str
+    node: str
+    generation: int
+    failure: str
+    reason: str
+    at: int
+    """Log time."""
+    tries: int
+    """How often it failed there in a row."""
+    needs: list[str]
+    """What the app needs of a node (`needs_of`)."""
+
+
 Ended = Literal["", "completed", "failed", "cancelled"]
 
 
@@ -264,6 +280,8 @@ class App(msgspec.Struct):
 
     origin_digest: str | msgspec.UnsetType = msgspec.UNSET
     """Of the files that it started from, if `from` of its spec names another app's checkpoint.  Unset for all others."""
+    failed_on: dict[str, PairFailure] = {}
+    """By node, where it failed lately at its start or shortly after it (`dorm.core.apps.faults`)."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.apps.groups`). Unset
     otherwise."""

@@ -64,7 +64,9 @@ def _overplanned(state: State) -> Iterator[str]:
     plans = [(app, app.current) for app in state.live_apps()]
     for app, current in plans:
         for name in current.by_node() if current and not current.released else ():
-            if name not in state.nodes or not state.nodes[name].usable:
+            node = state.nodes.get(name)
+            probes = node is not None and node.suspect is not None and node.suspect.probe == app.id
+            if node is None or not (node.usable or probes):
                 yield f"{app.id}: its next generation waits for node {name}, which takes nothing new"
     places = ((app, current, current.planned.values()) for app, current in plans if current is not None)
     planned, since = _used_by_node(places, exited=True)

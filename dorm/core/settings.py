@@ -80,6 +80,13 @@ def tenant_apps_after(settings: Settings, change: PolicyChanged) -> int | msgspe
     return msgspec.UNSET if change.tenant_apps == TENANT_APPS else change.tenant_apps
 
 
+def suspicion_after(settings: Settings, change: PolicyChanged) -> tuple[int, float]:
+    """Return `Settings.suspect_after` and `suspect_within_s` once the change is folded."""
+    after = settings.suspect_after if change.suspect_after is None else change.suspect_after
+    within_s = settings.suspect_within_s if change.suspect_within_s is None else change.suspect_within_s
+    return after, within_s
+
+
 def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[str, float] | msgspec.UnsetType:
     """Return `Settings.tenant_retention_s` once the change is folded."""
     return retentions_after(retentions_of(settings), change) or msgspec.UNSET
@@ -128,9 +135,11 @@ def asked_of(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE
     folder = settings.checkpoints if change.checkpoints is None else change.checkpoints
     known = msgspec.structs.asdict(asked(times_of(settings), change))
     kept = tenant_retention_after(settings, change)
+    suspect_after, suspect_within_s = suspicion_after(settings, change)
     return msgspec.structs.replace(
         settings, policy=chosen, params=params, checkpoints=folder, tenant_retention_s=kept,
-        weights=weights_after(settings, change), tenant_apps=tenant_apps_after(settings, change), **known,
+        weights=weights_after(settings, change), tenant_apps=tenant_apps_after(settings, change),
+        suspect_after=suspect_after, suspect_within_s=suspect_within_s, **known,
     )  # fmt: skip
 
 

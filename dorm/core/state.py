@@ -19,6 +19,7 @@ from dorm.core.app import (
     Ended,
     Held,
     MeasuredSpeed,
+    PairFailure,
     Promise,
     SizeRequest,
     SkippedLines,
@@ -52,6 +53,7 @@ __all__ = [
     "Node",
     "NodeCondition",
     "Pace",
+    "PairFailure",
     "Pause",
     "Promise",
     "Refused",
@@ -63,6 +65,7 @@ __all__ = [
     "SkippedLines",
     "State",
     "Submission",
+    "Suspect",
     "can_be_kept",
     "digest",
 ]
@@ -94,6 +97,8 @@ class Settings(msgspec.Struct):
     apps."""
     tenant_apps: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps a tenant may have that have not ended; unset for `dorm.core.settings.TENANT_APPS`."""
+    suspect_after: int = 3
+    suspect_within_s: float = 3600.0
 
 
 class RefusedChange(msgspec.Struct, frozen=True):
@@ -180,7 +185,7 @@ MOST = 2**62
 """Monotonic counters stop here: all integers of a state have to fit into 64 bits."""
 
 NodeCondition = Literal["up", "lost", "left"]
-ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "lost", "left"]
+ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "suspect", "lost", "left"]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -190,6 +195,28 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     address: str
     at: int
     """Log time of its last request."""
+
+
+class Suspect(msgspec.Struct, frozen=True):
+    """Why a node takes nothing new: apps failed there (`dorm.core.apps.faults`)."""
+
+    since: int
+    """Log time."""
+    seq: int
+    apps: list[str]
+    """Those that failed there and are not known to be broken."""
+    failures: list[str]
+    """How each of them failed, in words."""
+    needs: list[str]
+    """What all of them need: a probe needs no less."""
+    least: int
+    """It returns when fewer of these apps are left."""
+    reason: str
+    probe_at: int
+    """Log time from which one app may be tried there."""
+    failed_probes: int = 0
+    probe: str = ""
+    """The app that was placed there last, as a probe."""
 
 
 class Node(msgspec.Struct):
@@ -239,6 +266,17 @@ class Node(msgspec.Struct):
     process: str | msgspec.UnsetType = msgspec.UNSET
     """The process of its agent that joined last; unset for agents before 0.6.0."""
 
+    failed: dict[str, PairFailure] = {}
+    """By app, the recent failures of apps here that are not known to be broken (`dorm.core.apps.faults`)."""
+    suspect: Suspect | None = None
+    """Why it takes nothing new for a while; None if it does."""
+    relapses: int = 0
+    """How often it returned by a probe since an operator trusted it: the next pauses are longer."""
+    trial_until: int = 0
+    """Until when, after such a return, one failure is enough."""
+    proven_at: int = 0
+    """When a container was last known to have run well here; while it is suspect, only its probes count."""
+
     @property
     def type(self) -> str:
         """The node type, the value of the label `type`: nodes of one type are equally fast; "" without the label."""
@@ -256,12 +294,14 @@ class Node(msgspec.Struct):
             return "maintenance"
         if self.condition != "up":
             return self.condition
-        return "draining" if self.draining else "unmounted" if self.foreign else "up"
+        if self.draining:
+            return "draining"
+        return "unmounted" if self.foreign else "suspect" if self.suspect is not None else "up"
 
     @property
     def usable(self) -> bool:
-        """Whether new containers may go there."""
-        return self.condition == "up" and not self.draining and not self.foreign
+        """Whether new containers may go there, except for a probe of a suspect node."""
+        return self.condition == "up" and not self.draining and not self.foreign and self.suspect is None
 
 
 class Counters(msgspec.Struct):

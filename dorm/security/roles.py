@@ -64,7 +64,14 @@ _OF_USERS = (
 )
 _OF_OPERATORS = (
     *_OF_USERS,
-    *_names(k.NodeDrainRequested, k.NodeForgetRequested, k.PolicyChanged, k.SealRequested, k.RotationRequested),
+    *_names(
+        k.NodeDrainRequested,
+        k.NodeForgetRequested,
+        k.NodeTrustRequested,
+        k.PolicyChanged,
+        k.SealRequested,
+        k.RotationRequested,
+    ),
     *_names(k.SchedulingPaused, k.SchedulingResumed),
     *_names(k.WebhookSet, k.WebhookRemoved, k.WebhookTestRequested),
 )

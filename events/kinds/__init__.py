@@ -2,8 +2,8 @@
 
     clients    AppSubmitted AppUpdated AppCancelRequested AppRetryRequested AppHoldRequested AppReleaseRequested
                AppEditRequested AppRestartRequested
-    operators  NodeDrainRequested NodeForgetRequested SchedulingPaused SchedulingResumed PolicyChanged SealRequested
-               RotationRequested WebhookSet WebhookRemoved WebhookTestRequested
+    operators  NodeDrainRequested NodeForgetRequested NodeTrustRequested SchedulingPaused SchedulingResumed PolicyChanged
+               SealRequested RotationRequested WebhookSet WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
     agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
@@ -12,7 +12,7 @@
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
                Resized AppPlanned RecordsRefused AppRevised AppRestarted NodeLost NodeRecovered NodeLeaseEnded
-               MasterElected LogSealed;
+               NodeSuspected NodeTrusted MasterElected LogSealed;
                beside its rounds LogRotated RotationFailed
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
@@ -99,6 +99,8 @@ from events.kinds.master import (
     NodeLeaseEnded,
     NodeLost,
     NodeRecovered,
+    NodeSuspected,
+    NodeTrusted,
     Placed,
     PlannedSlot,
     PolicyFailed,
@@ -112,7 +114,13 @@ from events.kinds.master import (
 )
 from events.kinds.messages import Published, Round, Unknown, Unreadable
 from events.kinds.offers import MOST_OFFERED, NodeOffers, VolumeOffer
-from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
+from events.kinds.operators import (
+    AppRetryRequested,
+    NodeForgetRequested,
+    NodeTrustRequested,
+    SchedulingPaused,
+    SchedulingResumed,
+)
 from events.kinds.revisions import AppEditRequested, AppRestarted, AppRestartRequested, AppRevised
 from events.kinds.rotation import LogRotated, OfRotation, RotationFailed, RotationRequested
 from events.kinds.sessions import OfSessions, SessionEnded, SessionIs, SessionStarted
@@ -198,6 +206,9 @@ __all__ = [
     "NodeOffers",
     "NodeRecovered",
     "NodeReported",
+    "NodeSuspected",
+    "NodeTrustRequested",
+    "NodeTrusted",
     "OfGates",
     "OfIdentities",
     "OfRotation",

@@ -90,6 +90,11 @@ class PolicyChanged(Event, frozen=True):
     tenant_apps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     """How many apps of one tenant, running, waiting or held, may exist at once.  Apps that have ended do not count.  An open
     cluster has no tenants."""
+    suspect_after: Annotated[int, msgspec.Meta(ge=0, le=32)] | None = None
+    """After the failures of how many different apps a node is suspect; 0: never.  An app counts as broken when it has failed
+    on more nodes than this."""
+    suspect_within_s: Annotated[float, msgspec.Meta(ge=60, le=604_800)] | None = None
+    """Within which time they have to fail; also how long an app is not placed again on a node where it failed."""
 
 
 class SealRequested(Event, frozen=True):

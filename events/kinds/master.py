@@ -49,6 +49,11 @@ Failure = Literal[
 or it was stopped without a request.  "" in logs of earlier versions."""
 
 
+OfWhom = Literal["", "app", "node", "open"]
+"""Whose fault a failure is: the app's, its node's, or not known yet.  "" for one that says nothing about that, and in logs of
+earlier versions."""
+
+
 class AppFailed(Event, frozen=True):
     app: Name
     generation: Number
@@ -56,6 +61,9 @@ class AppFailed(Event, frozen=True):
     failure: Failure = ""
     exit_codes: dict[str, ExitCode | None] = {}
     """By slot, as text: maps with other keys have no deterministic encoding."""
+    node: Name = ""
+    """Where the first container failed; "" in logs of earlier versions."""
+    fault: OfWhom = ""
 
 
 class AppCancelled(Event, frozen=True):
@@ -97,6 +105,34 @@ class GenerationFailed(Event, frozen=True):
     """It had worked long enough (`retries.reset` of its spec) for earlier failures to be forgotten."""
     retry_at: Moment = 0
     """UTC ns before which it is not placed again."""
+    node: Name = ""
+    """Where the first container failed; "" if that is not known, and in logs of earlier versions."""
+    fault: OfWhom = ""
+
+
+class NodeSuspected(Event, frozen=True):
+    """Different apps failed on a node at their start, so it takes nothing new until `NodeTrusted`; what runs there stays."""
+
+    node: Name
+    reason: str
+    apps: list[Name] = []
+    """Those that failed there."""
+    failures: list[str] = []
+    """How each of them failed, in words."""
+    least: Number = 0
+    """The node returns when fewer of these apps are left that are not broken themselves."""
+    probe_at: Moment = 0
+    """UTC ns from which one app may be tried there."""
+
+
+class NodeTrusted(Event, frozen=True):
+    """A suspect node takes new containers again."""
+
+    node: Name
+    how: Literal["probe", "evidence", "operator"]
+    """An app was started there and ran well; the apps that failed there turned out to be broken; nodes do not become suspect
+    any more by the settings.  An operator's own word is a `NodeTrustRequested`."""
+    reason: str = ""
 
 
 class NodeLost(Event, frozen=True):
@@ -225,6 +261,8 @@ class MembersLost(Event, frozen=True):
     anew: bool = False
     resize_at: Moment = 0
     """UTC ns before which the app is not resized again."""
+    node: Name = ""
+    fault: OfWhom = ""
 
 
 class MembershipCommitted(Event, frozen=True):
@@ -430,6 +468,8 @@ MasterFact = (
     | AppCancelled
     | AppKilled
     | GenerationFailed
+    | NodeSuspected
+    | NodeTrusted
     | NodeLost
     | NodeRecovered
     | NodeLeaseEnded

@@ -32,7 +32,13 @@ from events.kinds.clients import (
 from events.kinds.gates import OfGates
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
-from events.kinds.operators import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
+from events.kinds.operators import (
+    AppRetryRequested,
+    NodeForgetRequested,
+    NodeTrustRequested,
+    SchedulingPaused,
+    SchedulingResumed,
+)
 from events.kinds.revisions import Steering
 from events.kinds.rotation import OfRotation
 from events.kinds.sessions import OfSessions
@@ -83,6 +89,7 @@ Published = (
     | Steering
     | NodeDrainRequested
     | NodeForgetRequested
+    | NodeTrustRequested
     | SchedulingPaused
     | SchedulingResumed
     | PolicyChanged

@@ -14,6 +14,13 @@ class NodeForgetRequested(Event, frozen=True):
     reason: str = ""
 
 
+class NodeTrustRequested(Event, frozen=True):
+    """A suspect node takes new containers again, and the failures there are forgotten."""
+
+    node: Name
+    reason: str = ""
+
+
 class SchedulingPaused(Event, frozen=True):
     """Make no new decisions until `SchedulingResumed`. Submissions are accepted, earlier decisions are carried out,
     and apps that end release their room."""

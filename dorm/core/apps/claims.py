@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps.bounds import bounds, in_debt
+from dorm.core.apps.faults import avoided
 from dorm.core.apps.gating.gates import closed
 from dorm.core.apps.offers import labels_of, require_of
 from dorm.policies.integer import satisfies
@@ -62,7 +63,9 @@ def claims(state: State, now: int) -> dict[str, Claim]:
         if last is None:
             continue
         claim = (
-            _interrupted(state, app, last, free, now) if app.interrupted_at else _after_failure(app, last, free, now)
+            _interrupted(state, app, last, free, now)
+            if app.interrupted_at
+            else _after_failure(state, app, last, free, now)
         )
         if claim is not None:
             found[app.id] = claim
@@ -136,13 +139,15 @@ def _take(free: dict[str, int], demand: dict[str, int], count: int) -> None:
         free[name] = free.get(name, 0) - amount * count
 
 
-def _fitting(app: App, last: Generation, rooms: dict[str, _Room], most: int) -> dict[str, int]:
-    """The part of its last place that is still free: at most this many containers, in whole gangs."""
+def _fitting(state: State, app: App, last: Generation, rooms: dict[str, _Room], most: int, now: int) -> dict[str, int]:
+    """The part of its last place that is still free and that it does not avoid: at most this many containers, in whole
+    gangs."""
+    left_out = avoided(state, app, now) if app.failed_on else []
     place: dict[str, int] = {}
     left, gang = most, max(app.spec.gang, 1)
     for name, count in last.by_node().items():
         room = rooms.get(name)
-        if room is None or not _may_use(app, room.node):
+        if room is None or name in left_out or not _may_use(app, room.node):
             continue
         here = min(count, left, *(room.free.get(kind, 0) // need for kind, need in app.demand.items() if need > 0))
         here -= here % gang
@@ -163,13 +168,13 @@ def _hold(app: App, place: dict[str, int], rooms: dict[str, _Room]) -> None:
             _take(rooms[name].free, app.demand, count)
 
 
-def _after_failure(app: App, last: Generation, rooms: dict[str, _Room], now: int) -> Claim | None:
+def _after_failure(state: State, app: App, last: Generation, rooms: dict[str, _Room], now: int) -> Claim | None:
     barred = app.barred and in_debt(app, now)
     gives_room = app.retry_at > now + KEPT_S * SECOND or app.failed_trials > 1
     if not last.failed or (gives_room and not barred):
         return None
     may_have = bounds(app, now, len(last.containers))
-    place = _fitting(app, last, rooms, may_have.n_max)
+    place = _fitting(state, app, last, rooms, may_have.n_max, now)
     held = sum(place.values())
     if held < may_have.n_min:
         return None
@@ -183,7 +188,7 @@ def _interrupted(state: State, app: App, last: Generation, rooms: dict[str, _Roo
     if until is None or now >= until:
         return None
     may_have = bounds(app, now)
-    place = _fitting(app, last, rooms, may_have.n_max)
+    place = _fitting(state, app, last, rooms, may_have.n_max, now)
     held = sum(place.values())
     if pausing(app, now):
         if held < may_have.n_min:

@@ -32,6 +32,8 @@ class Deadline(NamedTuple):
     since: int
     due: int
     reason: str
+    node: str = ""
+    """The only node that is late; "" if several are."""
 
 
 def noticed_s(state: State) -> float:
@@ -94,7 +96,14 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
     since = max(since, heard)
     margin_s = noticed_s(state)
     due = since + int((allowed + margin_s) * SECOND)
-    return Deadline(failure, since, due, _reason(app, generation, failure, margin_s) if words else "")
+    late = {one.node: None for one in containers if failure == "stalled" or one.state == "desired"}
+    return Deadline(
+        failure,
+        since,
+        due,
+        _reason(app, generation, failure, margin_s) if words else "",
+        next(iter(late)) if len(late) == 1 else "",
+    )
 
 
 def _last_sign(generation: Generation) -> int:

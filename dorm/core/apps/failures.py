@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import UNSET
 
-from dorm.core.apps import deadlines
+from dorm.core.apps import deadlines, faults
 from dorm.core.apps.bounds import ran_well
 from dorm.core.round_size import MOST_NAMED
 from events.kinds import AppFailed, Failure, GenerationFailed, MembersLost
@@ -69,6 +69,10 @@ class Fault(msgspec.Struct, frozen=True):
     worked_until: int
     """When (UTC ns) the generation last worked as far as known."""
     exit_code: int | None = None
+    node: str = ""
+    """Where; "" if it is not one node's."""
+    ran_s: float = 0.0
+    """How long the container had run."""
 
 
 def done(container: Container) -> bool:
@@ -101,7 +105,9 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
         )
         return Fault("exit", reason, last.exited_at, last.exit_code)
     missed = deadlines.missed(state, app, now)
-    return Fault(missed.failure, missed.reason, missed.since) if missed is not None else None
+    if missed is None:
+        return None
+    return Fault(missed.failure, missed.reason, missed.since, node=missed.node)
 
 
 def fault_of(state: State, generation: Generation, failed: Sequence[Container]) -> Fault:
@@ -109,7 +115,8 @@ def fault_of(state: State, generation: Generation, failed: Sequence[Container]) 
     had lost another."""
     own = [container for container in failed if not container.follows_another]
     first = min(own or failed, key=lambda container: (container.exited_at, container.slot))
-    found = Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code)
+    ran_s = (first.exited_at - first.started_at) / SECOND if first.started_at else 0.0
+    found = Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code, first.node, ran_s)
     if own or not (left := _left(generation, failed)):
         return found
     silent = [one for one in left if not _heard(state, one)]
@@ -183,37 +190,51 @@ def _failure_of(container: Container) -> Failure:
     return cast("Failure", container.reason)  # As in the exit event: its reasons are all causes of failures.
 
 
-def consequence(app: App, generation: Generation, found: Fault, now: int) -> AppFailed | GenerationFailed:
+def consequence(state: State, app: App, generation: Generation, found: Fault, now: int) -> AppFailed | GenerationFailed:
     """Return the fact that follows from a fault."""
     retries, failure = app.spec.retries, found.failure
     anew = ran_well(app, found.worked_until)
     ports = 0 if anew else app.port_failures
     in_a_row = 0 if anew else app.failures_in_a_row
+    judged = faults.verdict(state, app, generation, found, now)
     excused = (
         failure in ("stopped", "lost")
+        or judged.fault == "node"
         or (failure == "checkpoints" and in_a_row < MOST_UNMOUNTED)
         or (failure == "port" and ports < MOST_PORTS)
     )
-    used = 0 if anew else app.retries_used.get(counts_against(app, failure), 0)
+    used = (0 if anew else app.retries_used.get(counts_against(app, failure), 0)) + judged.open_before
     limit = _limit(app, failure)
     certain = _is_certain(app, found)
-    if not excused and (found.exit_code in retries.fatal_exit_codes or used >= limit or certain):
+    fatal = found.exit_code in retries.fatal_exit_codes
+    if not excused and (fatal or (judged.fault != "open" and (used >= limit or certain))):
         named = sorted(generation.containers.items())[:MOST_NAMED]
         codes = {str(slot): container.exit_code for slot, container in named}
-        reason = found.reason + _no_more(app, found, used)
-        return AppFailed(app=app.id, generation=generation.number, reason=reason, failure=failure, exit_codes=codes)
-    pause = _pause_s(retries, in_a_row, least_s=CERTAIN_S if _hardly_changes(found) else 0.0)
+        return AppFailed(
+            app=app.id,
+            generation=generation.number,
+            reason=found.reason + ("" if judged.fault == "open" else judged.why) + _no_more(app, found, used),
+            failure=failure,
+            exit_codes=codes,
+            node=found.node,
+            fault="app" if judged.fault == "open" else judged.fault,
+        )
+    elsewhere = judged.fault in ("open", "node")
+    pause = _pause_s(retries, in_a_row, least_s=CERTAIN_S if _hardly_changes(found) and not elsewhere else 0.0)
+    counted = not excused and judged.fault != "open"
     return GenerationFailed(
         app=app.id,
         generation=generation.number,
-        reason=found.reason,
-        counted=not excused,
+        reason=found.reason + judged.why,
+        counted=counted,
         port=failure == "port",
         failure=failure,
-        retries=0 if excused else used + 1,
-        limit=0 if excused else limit,
+        retries=used + 1 if counted else 0,
+        limit=limit if counted else 0,
         anew=anew,
         retry_at=now + int(pause * SECOND),
+        node=found.node,
+        fault=judged.fault,
     )
 
 
@@ -236,8 +257,8 @@ def _pause_s(retries: Retries, in_a_row: int, *, least_s: float = 0.0) -> float:
 
 def is_interruption(event: GenerationFailed | MembersLost) -> bool:
     """Return whether nothing was wrong with the app: its node was lost, or it was stopped without a request.  A taken port is
-    only the app's own claim, so it does not count."""
-    return not event.counted and not event.port
+    only the app's own claim, so it does not count; nor does a failure that may be the app's own."""
+    return not event.counted and not event.port and event.fault != "open"
 
 
 def counts_against(app: App, failure: str) -> str:

@@ -20,6 +20,7 @@ import msgspec
 from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.costs import adjust_s, held_since, is_live, usual_adjust_s
+from dorm.core.apps.faults import keeps, placing
 from dorm.core.apps.gating.gates import age_ns, closed
 from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from dorm.core.apps.claims import Claim
+    from dorm.core.apps.faults import Placing
     from dorm.core.decide.keeping import Kept
     from dorm.core.state import App, Generation, State
     from dorm.policies.problem import Allocation, Policy
@@ -61,6 +63,8 @@ class Question(NamedTuple):
     """Apps that are kept whole."""
     said: Mapping[str, Reason]
     """Why these, and apps that start and are never resized, get no more."""
+    where: Placing
+    """Which nodes apps avoid, and which are suspect."""
 
     @property
     def decided(self) -> Problem:
@@ -75,7 +79,7 @@ def question(state: State, now: int) -> Question:
     problem, settling, whole, said = _pinned(state, problem_of(state, now, claimed), now)
     kept = tuple(app_id for app_id, claim in claimed.items() if claim.pausing)
     give_way = tuple(app_id for app_id in kept if not claimed[app_id].interrupted)
-    return Question(problem, settling, kept, give_way, whole, said)
+    return Question(problem, settling, kept, give_way, whole, said, placing(state, now))
 
 
 def ask(
@@ -118,18 +122,19 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so none of its containers is moved before the node's lease has ended.
     """
     apps = []
+    where = placing(state, now)
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
         if app.cancel_requested or app.id in later or closed(app, now):
             continue
         if claim is not None or not pausing(app, now):
-            apps.append(_demand_of(state, app, claim, alike, usual, now))
+            apps.append(_demand_of(state, app, claim, alike, usual, where, now))
     nodes = tuple(
         NodeRoom(
             id=node.id,
             capacity=node.capacity,
-            labels=dict(labels_of(node)),
+            labels=dict(where.labels(node, labels_of(node))),
             drained=bool(node.draining) or node.foreign,
             unmounted=node.foreign,
         )
@@ -139,7 +144,9 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     return Problem(nodes=nodes, apps=tuple(weighed(state, apps)), at_s=now / SECOND)
 
 
-def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_s: float | None, now: int) -> AppDemand:
+def _demand_of(
+    state: State, app: App, claim: Claim | None, alike: Alike, usual_s: float | None, where: Placing, now: int
+) -> AppDemand:
     current, spec = app.current, app.next_spec
     may_have = bounds(app, now)
     known = measured(state, app)
@@ -155,7 +162,7 @@ def _demand_of(state: State, app: App, claim: Claim | None, alike: Alike, usual_
         pinned=pinned,
         again=app.restart_wanted,
         absent=claim is not None,
-        require=require_of(app),
+        require=where.require(app, require_of(app)),
         placement=spec.placement,
         gang=spec.gang,
         waited_s=_waited_s(app, now) if claim is None else 0.0,
@@ -187,7 +194,7 @@ def _may_change(state: State, app: App, current: Generation, now: int) -> bool:
         ready = undisturbed and current.change is None and not current.leaving and not current.accused
     else:
         ready = app.settled and current.rests_until <= now
-    if not ready or waits_for_volume(state, app, current):
+    if not ready or waits_for_volume(state, app, current) or keeps(state, app, current):
         return False
     return _nodes_heard(state, current) and _may_move(state, current, now)
 
@@ -357,7 +364,9 @@ def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[
             continue
         before = state.apps[app_id].waiting
         if reason.code != "adjusting":
-            said = Reason(reason.code, in_words(state, state.apps[app_id], reason.text))
+            app = state.apps[app_id]
+            text = in_words(state, app, asked.where.in_words(state, app, require_of(app), reason.text))
+            said = Reason(reason.code, text)
             reasons[app_id] = _in_words(app_id, said, asked, answer)
         elif before is not None:
             reasons[app_id] = before

@@ -87,7 +87,7 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
         return None
     slots = {one.slot for one in keep}
     found = _fault(state, generation)
-    follows = failures.consequence(app, generation, found, now)
+    follows = failures.consequence(state, app, generation, found, now)
     if isinstance(follows, AppFailed) and not joining:
         return follows
     leave = (
@@ -102,6 +102,8 @@ def members_lost(state: State, app: App, generation: Generation, now: int) -> Me
         leavers=sorted(leave),
         reason=found.reason,
         failure=found.failure,
+        node=found.node,
+        fault=follows.fault,
         **_cost(app, follows, now, joining=joining),
     )
 
@@ -163,7 +165,8 @@ def _fault(state: State, generation: Generation) -> Fault:
     node = state.nodes.get(container.node)
     heard = node is not None and node.condition == "up"
     reason = f"slot {slot} on {container.node} does not answer its peers"
-    return Fault("stalled" if heard else "lost", reason, state.time)
+    ran_s = max(0, state.time - container.started_at) / SECOND
+    return Fault("stalled" if heard else "lost", reason, state.time, node=container.node, ran_s=ran_s)
 
 
 # --- deadlines ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from dorm.core.app import name_key
-from dorm.core.apps import deadlines, failures, steering
+from dorm.core.apps import deadlines, failures, faults, steering
 from dorm.core.apps.admission import LiveApps, answer
 from dorm.core.apps.gating.gates import broken, closed
 from dorm.core.decide import live
@@ -72,7 +72,12 @@ class Decision(msgspec.Struct, frozen=True):
 
 def decide(state: State, now: int, *, allocate: bool) -> Decision:
     """Return the next round's facts.  `now` (UTC ns) is the `at` of that round.  Does not change the state."""
-    facts: list[Event] = [*_answers(state), *_refused(state), *_ends_and_failures(state, now)]
+    facts: list[Event] = [
+        *_answers(state),
+        *_refused(state),
+        *_ends_and_failures(state, now),
+        *faults.facts(state, now),
+    ]
     ended = {fact.app for fact in facts if isinstance(fact, _ENDS)}
     facts += _releases(state, now, ended)
     if facts or not allocate:
@@ -191,7 +196,7 @@ def _failures(state: State, app: App, generation: Generation, now: int) -> list[
         return [lost]
     found = live.fault(state, app, generation, now)
     if found is not None:
-        return [failures.consequence(app, generation, found, now)]
+        return [failures.consequence(state, app, generation, found, now)]
     missed = live.missed(state, app, generation, now)
     return [missed] if missed is not None else []
 

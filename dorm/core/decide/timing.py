@@ -10,6 +10,7 @@
     claims     the reservation of an app whose nodes went away has expired (`dorm.core.apps.claims`)
     ticks      nothing has happened for a while, and the last decisions may not have used all freed capacity
     causes     what explains the failed containers of an app is awaited no longer (`dorm.core.apps.failures`)
+    faults     a suspect node may be probed, or a probe has run for long enough (`dorm.core.apps.faults`)
     deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.apps.deadlines`)
 
 Idle ticks: each decision may change only a few apps (θ2), on a small cluster one or two, so after departures the
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.apps import faults
 from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.costs import adjust_s, held_since
@@ -69,6 +71,7 @@ def next_deadline(state: State, after: int) -> int | None:
     due += [at for app_id in state.names.values() if (at := due_at(state, state.apps[app_id])) is not None]
     due += [at for app_id in state.names.values() if (at := cause_due_at(state, state.apps[app_id])) is not None]
     due += [at for app_id in state.names.values() if (at := ends_at(state.apps[app_id])) is not None]
+    due += faults.due_at(state)
     tick = _next_tick(state)
     return min(due if tick is None else [*due, tick], default=None)
 
@@ -106,6 +109,7 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
     for node in state.nodes.values():
         if node.foreign:
             yield left_alone_until(node)
+    yield from faults.ends_of_waits(state)
     for app_id in state.names.values():
         app = state.apps[app_id]
         if app.retry_at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.bounds import has_worked, settles_until
+from dorm.core.apps.faults import note_ran_well, ran_well
 from dorm.core.apps.gating.limits import note_ended
 from dorm.core.apps.speeds import point_of, with_point
 from dorm.core.generation import Mark
@@ -147,6 +148,8 @@ def end_container(
         del generation.leaving[container.slot]
     container.state, container.exited_at = "exited", state.time
     container.reason, container.message = reason, clipped(message)
+    if ran_well(container):
+        note_ran_well(state, app, container)
     if not container.asked and not leaves:
         app.changed_seq = state.seq
     if generation.ended:
@@ -170,6 +173,9 @@ def note_work(state: State, app: App, generation: Generation) -> None:
     """Note that the generation has worked, so its app is no longer on trial, and may be resized again."""
     settled = bool(settles_until(app, state.time))
     generation.worked = True
+    for container in generation.containers.values():
+        if container.started_at:
+            note_ran_well(state, app, container)
     app.worked_with = len(generation.containers)
     if app.failed_trials or settled:
         app.failed_trials = 0

@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 from msgspec import UNSET
 
+from dorm.core.apps import faults
 from dorm.core.apps.admission import app_id, check_room, name_of
 from dorm.core.apps.gating.limits import note_started
 from dorm.core.fold.effects import (
@@ -37,6 +38,7 @@ from dorm.core.fold.operating import (
     retry_requested,
     scheduling_paused,
     scheduling_resumed,
+    trust_requested,
 )
 from dorm.core.fold.planning import forget_plans
 from dorm.core.fold.policies import choose_policy
@@ -51,6 +53,7 @@ from dorm.core.fold.trust.identities import identities_changed
 from dorm.core.settings import (
     TIMES,
     policy_after,
+    suspicion_after,
     tenant_apps_after,
     tenant_retention_after,
     times_of,
@@ -152,6 +155,7 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     if event.n_min is not None or event.n_max is not None:
         app.size_request = None
     app.failed_trials = 0
+    faults.forget_failures(app)
     overtake_edits(state, app)
     mark_dirty(state)
     return "applied"
@@ -221,6 +225,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
     settings.tenant_retention_s = tenant_retention_after(settings, event)
     settings.weights = weights_after(settings, event)
     settings.tenant_apps = tenant_apps_after(settings, event)
+    settings.suspect_after, settings.suspect_within_s = suspicion_after(settings, event)
     try:
         check_folder(state, event)
     except SettingRefused as refused:
@@ -293,6 +298,8 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         offers=UNSET if event.offers is None else event.offers,
         process=event.process or UNSET,
     )
+    if old is not None:
+        faults.carried_over(state, node, old)
     settle_folder(state)
     if old and (old.capacity, old.address, old.ports) != (node.capacity, node.address, node.ports):
         void_plans_on(state, node)
@@ -412,6 +419,7 @@ _HANDLERS: dict[type, Handler] = {
     k.AppRestartRequested: restart_requested,
     k.NodeDrainRequested: drain_requested,
     k.NodeForgetRequested: forget_requested,
+    k.NodeTrustRequested: trust_requested,
     k.SchedulingPaused: scheduling_paused,
     k.SchedulingResumed: scheduling_resumed,
     k.PolicyChanged: _policy_changed,

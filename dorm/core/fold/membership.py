@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.apps.faults import note_failure
 from dorm.core.fold.effects import (
     adjust_counts,
     dissolve,
@@ -239,6 +240,7 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     app, generation, stay = _announced(state, event)
     if app is None or generation is None or stay is None:
         return
+    note_failure(state, event)
     if generation.change is not None and not generation.change.released_at:
         drop_change(state, app, generation)
     had_exited = generation.exited > 0

@@ -3,6 +3,7 @@ app.
 
 drain      empty a node; in maintenance it may be silent too.  It stays so through restarts of its agent, until it is undone
 forget     remove a node of which nothing can run any more.  One that may still run something stays: its room is not free
+trust      a suspect node takes new containers again, and the failures there are forgotten
 pause      no allocation is computed.  Answers, ends, failures and releases go on, so what was decided is carried out
 kill       what still runs of an app ends at once: the request is noted, the master answers it with `AppKilled` in its next
            round, and agents follow that
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET
 
+from dorm.core.apps import faults
 from dorm.core.fold.effects import mark_dirty, request_rebalance, void_plans_on
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.shared_folder import settle_folder
@@ -63,6 +65,21 @@ def forget_requested(state: State, event: k.NodeForgetRequested, record: Record)
     void_plans_on(state, state.nodes[event.node])
     del state.nodes[event.node]
     settle_folder(state)
+    mark_dirty(state)
+    return "applied"
+
+
+def may_be_trusted(state: State, name: str) -> bool:
+    """Return whether a node is suspect, or apps failed there lately."""
+    node = state.nodes.get(name)
+    return node is not None and (node.suspect is not None or bool(node.failed))
+
+
+def trust_requested(state: State, event: k.NodeTrustRequested, record: Record) -> Folded:
+    if not faults.trusted(state, event.node, "operator"):
+        return ignored(state)
+    state.nodes[event.node].changed_seq = state.seq
+    request_rebalance(state)
     mark_dirty(state)
     return "applied"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
+from dorm.core.apps import faults
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
 from dorm.core.apps.gating.gates import closed
@@ -138,6 +139,9 @@ def _app_completed(state: State, event: k.AppCompleted) -> None:
 
 
 def _app_failed(state: State, event: k.AppFailed) -> None:
+    app = state.apps.get(event.app)
+    if app is not None and not app.ended:
+        faults.note_failure(state, event)
     _end(state, event.app, "failed", event.reason)
 
 
@@ -157,6 +161,7 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     if app is None or generation is None or generation.failed:
         state.counters.ignored += 1
         return
+    faults.note_failure(state, event)
     _count_failure(state, app, generation, event)
     generation.failed = True
     dissolve(generation)
@@ -186,9 +191,11 @@ def _count_failure(state: State, app: App, generation: Generation, event: k.Gene
     """For its retries, and for its next bounds."""
     _count_debt(state, app, event)
     _count_retries(state, app, event)
-    if not event.counted or generation.worked:
+    if not (event.counted or event.fault == "open") or generation.worked:
         return
     app.failed_trials += 1
+    if event.fault == "open":
+        return
     size = len(generation.containers)
     if app.worked_with and size != app.worked_with:
         held = Held(generation.number, size, app.worked_with)
@@ -210,7 +217,8 @@ def _count_retries(state: State, app: App, event: k.GenerationFailed | k.Members
         return
     app.failures += 1
     against = counts_against(app, event.failure)
-    app.retries_used[against] = app.retries_used.get(against, 0) + 1
+    # With the open failures that turned out to be the app's own; logs of earlier versions have no such number.
+    app.retries_used[against] = max(event.retries, app.retries_used.get(against, 0) + 1)
 
 
 def _generation_released(state: State, event: k.GenerationReleased) -> None:
@@ -349,6 +357,7 @@ def _next_generation(state: State, app: App, change: k.Resize, basis: int, revis
     _forget_unstarted(app)
     if change.placement:
         app.retry_at, app.waiting = 0, None
+        faults.note_placed(state, app, [placed.node for placed in change.placement])
     mark_wait(state, app)
     if overtaken:
         mark_dirty(state)
@@ -436,6 +445,19 @@ def _forget_unstarted(app: App) -> None:
 # --- nodes --------------------------------------------------------------------------------------------------------------
 
 
+def _node_suspected(state: State, event: k.NodeSuspected) -> None:
+    for name in faults.suspected(state, event):
+        void_plans_on(state, state.nodes[name])
+
+
+def _node_trusted(state: State, event: k.NodeTrusted) -> None:
+    if not faults.trusted(state, event.node, event.how):
+        state.counters.ignored += 1
+        return
+    request_rebalance(state)
+    mark_dirty(state)
+
+
 def _node_lost(state: State, event: k.NodeLost) -> None:
     node = state.nodes.get(event.node)
     if node is None or node.condition != "up":
@@ -490,6 +512,8 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.MembersReleased: membership.members_released,
     k.MembersLost: _members_lost,
     k.MembershipCommitted: membership.membership_committed,
+    k.NodeSuspected: _node_suspected,
+    k.NodeTrusted: _node_trusted,
     k.NodeLost: _node_lost,
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,

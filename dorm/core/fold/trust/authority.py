@@ -297,6 +297,7 @@ _RULES: dict[type, Rule] = {
             k.SealRequested,
             k.RotationRequested,
             k.NodeForgetRequested,
+            k.NodeTrustRequested,
             k.SchedulingPaused,
             k.SchedulingResumed,
             k.WebhookSet,

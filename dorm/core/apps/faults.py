@@ -1,0 +1,549 @@
+"""Whose fault a failure is: the app's, its node's, or open; and what follows for both.
+
+A failure at the start of a container, or shortly after it, says something about a pair: this app on this node.  The program
+may be broken, or the node may lack what the program needs, and one failure does not tell which.  The fold therefore keeps
+the recent failures of each pair (`PairFailure`), bounded, with the app and with the node.  Three rules follow from them:
+
+    app      it failed on more than k different nodes, or on each node that could take it, or another app that needs no less
+             was started later on the same node and outlived it there.  Its open failures count against its retries now
+    node     it is suspect already.  The failure costs the app no retry
+    open     everything else.  The app is tried on another node, which costs it no retry yet
+
+**Avoided pairs.** An app is not placed again on a node where it failed within t, as long as other nodes could hold n_min of
+it.  Policies know only labels and requirements: the node has the label `avoided/APP`, and the app must not have it there.
+
+**Suspect nodes.** A node on which k different apps failed within t, while anything runs on other nodes, is suspect
+(`NodeSuspected`).  It takes nothing new; what runs there stays, and apps that run there are not resized.  At most a third of
+the nodes (but one, of two or more) are suspect by these rules, so a broken image can't stop a cluster.  The node returns
+(`NodeTrusted`)
+
+    probe      when one app, which needs no less than those that failed, was started there and ran well.  The probe is the
+               first waiting app whose spec permits retries, `FIRST_PROBE_S` after the node became suspect; each probe that
+               fails doubles the pause.  A new start of the node's agent makes the next probe due at once
+    evidence   when so many of these apps turn out to be broken that fewer than k are left
+    operator   when an operator says so (`NodeTrustRequested`), or turns the rule off
+
+After a return by a probe, the node is on trial for twice the time: the first failure makes it suspect again.
+
+k is `suspect_after`, t is `suspect_within` of the cluster's settings.  Everything follows from the log alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from dorm.core.app import PairFailure
+from dorm.core.apps.offers import labels_of, require_of
+from dorm.core.state import Suspect
+from dorm.policies.integer import satisfies
+from events.kinds import AppFailed, NodeSuspected, NodeTrusted
+from events.limits import clipped
+from events.quantities import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dorm.core.apps.failures import Fault
+    from dorm.core.state import App, Container, Generation, Node, State
+    from events.kinds import Event, GenerationFailed, MembersLost
+
+OF_A_PAIR = ("exit", "command", "spec", "image", "device", "unknown", "start", "stalled")
+"""Causes of failures that may be a node's.  The others have rules of their own (`dorm.core.apps.failures`)."""
+SHORT_S = 60
+"""A container that ran for longer had what it needs to start."""
+FIRST_PROBE_S = 1800
+"""With k failures before and one probe within the hour, a broken node wastes at most k + 1 tries an hour."""
+LONGEST_PROBE_S = 86_400
+MOST_PAIRS = 32
+"""How many apps a node remembers, and how many nodes an app."""
+MOST_NAMED = 4
+PART = 3
+"""At most one of so many nodes is suspect by rule."""
+SUSPECT = "suspect"
+_AVOIDED = "avoided/"
+_PROBE = "probe/"
+
+
+class Verdict(NamedTuple):
+    """Whose fault a failure is."""
+
+    fault: Literal["", "app", "node", "open"]
+    """"" for a failure that says nothing about a pair, or that no other node could disprove."""
+    why: str = ""
+    """As the end of the failure's reason."""
+    open_before: int = 0
+    """Earlier failures that were open and now count against the app."""
+
+
+# --- what is known ------------------------------------------------------------------------------------------------------
+
+
+def needs_of(app: App) -> list[str]:
+    """Return what an app needs of a node, as names: resources, volumes, secrets, and an environment."""
+    spec = app.spec
+    needs = [name for name, amount in app.demand.items() if amount > 0]
+    needs += [f"volume/{name}" for name in spec.volumes]
+    needs += ["secrets"] if spec.secrets else []
+    needs += ["environment"] if spec.needs_environment else []
+    return sorted(needs)
+
+
+def is_of_a_pair(app: App, generation: Generation, found: Fault) -> bool:
+    """Return whether a failure says something about the pair of app and node."""
+    return bool(found.node) and found.failure in OF_A_PAIR and not generation.worked and found.ran_s < SHORT_S
+
+
+def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> None:
+    """Fold a failure: remember the pair, or clear the nodes of an app that is broken."""
+    app, node = state.apps.get(event.app), state.nodes.get(event.node)
+    if app is None:
+        return
+    if not isinstance(event, AppFailed) and event.anew:
+        app.failed_on = {}
+    if not event.fault:
+        return
+    if event.fault == "app":
+        _clear_nodes(state, app)
+    if node is None:
+        return
+    before = app.failed_on.get(node.id)
+    pair = PairFailure(
+        app=app.id,
+        node=node.id,
+        generation=event.generation,
+        failure=event.failure,
+        reason=clipped(event.reason),
+        at=state.time,
+        tries=(before.tries if before is not None else 0) + 1,
+        needs=needs_of(app),
+    )
+    app.failed_on[node.id] = pair
+    _bound(app.failed_on)
+    if event.fault != "app":
+        node.failed[app.id] = pair
+        _bound(node.failed)
+    if node.suspect is not None and node.suspect.probe == app.id:
+        failed = node.suspect.failed_probes + 1
+        pause_s = min(FIRST_PROBE_S << min(failed, 16), LONGEST_PROBE_S)
+        node.suspect = msgspec.structs.replace(
+            node.suspect, failed_probes=failed, probe="", probe_at=state.time + pause_s * SECOND
+        )
+
+
+def _bound(pairs: dict[str, PairFailure]) -> None:
+    while len(pairs) > MOST_PAIRS:
+        del pairs[min(pairs, key=lambda name: (pairs[name].at, name))]
+
+
+def _clear_nodes(state: State, app: App) -> None:
+    """The app is broken: its failures say nothing about nodes."""
+    for name in app.failed_on:
+        node = state.nodes.get(name)
+        if node is None:
+            continue
+        node.failed.pop(app.id, None)
+        if node.suspect is not None and app.id in node.suspect.apps:
+            told = zip(node.suspect.apps, node.suspect.failures, strict=False)
+            left = [(name, why) for name, why in told if name != app.id]
+            apps, failures = [name for name, _ in left], [why for _, why in left]
+            node.suspect = msgspec.structs.replace(node.suspect, apps=apps, failures=failures)
+
+
+def forget_failures(app: App) -> None:
+    """Its owner has changed it, so its earlier failures say nothing any more."""
+    app.failed_on = {}
+
+
+def note_ran_well(state: State, app: App, container: Container) -> None:
+    """Fold a container that ran well: its node has what this app needs, and all others that need no more."""
+    node = state.nodes.get(container.node)
+    if node is None:
+        return
+    app.failed_on.pop(node.id, None)
+    needs = dict.fromkeys(needs_of(app))
+    if node.suspect is not None:
+        if container.started_at >= node.suspect.since and node.suspect.probe == app.id:
+            node.proven_at = state.time
+        return
+    node.proven_at = state.time
+    for name, pair in list(node.failed.items()):
+        if name == app.id or (pair.at <= container.started_at and all(need in needs for need in pair.needs)):
+            del node.failed[name]
+
+
+def ran_well(container: Container) -> bool:
+    """Return whether a container that has ended shows that its node works."""
+    done = container.exit_code == 0 and not container.asked and container.reason == "exit"
+    return bool(container.started_at) and (done or container.exited_at - container.started_at >= SHORT_S * SECOND)
+
+
+# --- whose fault --------------------------------------------------------------------------------------------------------
+
+
+def verdict(state: State, app: App, generation: Generation, found: Fault, now: int) -> Verdict:
+    """Return whose fault a failure is at `now` (UTC ns)."""
+    node = state.nodes.get(found.node)
+    if node is None or not is_of_a_pair(app, generation, found):
+        return Verdict("")
+    if node.suspect is not None:
+        return Verdict("node", f"; {node.id} is suspect, so this is not the app's fault")
+    tried = {name: pair for name, pair in app.failed_on.items() if _counts_against(state, app, pair, now)}
+    before = sum(pair.tries for pair in tried.values())
+    names = list(dict.fromkeys([*tried, node.id]))
+    if _outlived(state, app, generation, found):
+        return Verdict("app", f"; another app runs well on {node.id}, so this is the app's own fault", before)
+    if len(names) > _most_nodes(state):
+        return Verdict("app", f"; it failed on {_listed(names)}, so this is the app's own fault", before)
+    if not _could_run_without(state, app, {**tried, node.id: None}):
+        if len(names) == 1:
+            return Verdict("")
+        return Verdict("app", f"; it failed on {_listed(names)}, and no other node could take it", before)
+    return Verdict("open", f"; it is tried on another node than {_listed(names)}, which costs no retry")
+
+
+def _most_nodes(state: State) -> int:
+    return state.settings.suspect_after or 3
+
+
+def _counts_against(state: State, app: App, pair: PairFailure, now: int) -> bool:
+    """Return whether an earlier failure still says something about the app."""
+    node = state.nodes.get(pair.node)
+    return node is not None and node.suspect is None and _is_recent(state, pair, now)
+
+
+def _is_recent(state: State, pair: PairFailure, now: int) -> bool:
+    return now < pair.at + int(state.settings.suspect_within_s * SECOND)
+
+
+def _outlived(state: State, app: App, generation: Generation, found: Fault) -> bool:
+    """Return whether another app that needs no less was started on the same node while this one failed, and has run for
+    longer than this one took to fail."""
+    failed = next((one for one in generation.all_containers() if one.node == found.node and one.exited_at), None)
+    if failed is None or not failed.started_at:
+        return False
+    needs, least = needs_of(app), failed.exited_at - failed.started_at
+    for other in state.live_apps():
+        if other.id == app.id or other.current is None:
+            continue
+        for one in other.current.containers.values():
+            later = one.node == found.node and one.state == "running" and one.started_at > failed.started_at
+            outlived = later and state.time - one.started_at > 2 * least
+            if outlived and not other.failed_on and set(needs) <= set(needs_of(other)):
+                return True
+    return False
+
+
+def _could_run_without(state: State, app: App, tried: Mapping[str, object]) -> bool:
+    """Return whether the nodes that take something new, without these, could hold n_min of the app, whatever runs there."""
+    room, require, gang = 0, require_of(app), max(app.next_spec.gang, 1)
+    needs = [(name, amount) for name, amount in app.next_demand.items() if amount > 0]
+    for name, node in state.nodes.items():
+        if name in tried or not node.usable or (require and not satisfies(require, labels_of(node))):
+            continue
+        here = min((node.capacity.get(kind, 0) // amount for kind, amount in needs), default=app.n_min)
+        room += here - here % gang
+        if room >= app.n_min:
+            return True
+    return False
+
+
+# --- where apps may go --------------------------------------------------------------------------------------------------
+
+
+class Placing(NamedTuple):
+    """What a decision has to know of pairs and suspect nodes.  Empty on a cluster without either."""
+
+    avoiding: Mapping[str, list[str]]
+    """By app, the nodes that it avoids."""
+    probes: Mapping[str, str]
+    """By node that is probed now, the app for that."""
+    suspect: bool
+    """Whether any node is suspect."""
+
+    def labels(self, node: Node, labels: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a node's labels, with those for pairs and probes."""
+        made = {f"{_AVOIDED}{name}": "" for name, nodes in self.avoiding.items() if node.id in nodes}
+        if node.suspect is not None:
+            made[SUSPECT] = ""
+        if node.id in self.probes:
+            made[f"{_PROBE}{self.probes[node.id]}"] = ""
+        return {**labels, **made} if made else labels
+
+    def require(self, app: App, require: str) -> str:
+        """Return an app's requirement, with what follows from pairs and probes."""
+        if not self.suspect and app.id not in self.avoiding:
+            return require
+        parts = [f"({require})"] if require.strip() else []
+        parts += [f"not has {_AVOIDED}{app.id}"] if app.id in self.avoiding else []
+        if app.id in self.probes.values():
+            parts.append(f"has {_PROBE}{app.id}")
+        elif self.suspect:
+            parts.append(f"not has {SUSPECT}")
+        return " and ".join(parts)
+
+    def in_words(self, state: State, app: App, require: str, text: str) -> str:
+        """Return a policy's reason in the words of the app's spec, with the nodes that are left out and why."""
+        whole = self.require(app, require)
+        if whole == require:
+            return text
+        said = text.replace(whole, require) if require.strip() else text.replace(f"satisfies {whole}", "may take it")
+        left_out = [
+            f"{name}, where it failed ({_brief(app.failed_on[name])})" for name in self.avoiding.get(app.id, [])
+        ]
+        left_out += [
+            f"{name}, which is suspect" for name, node in sorted(state.nodes.items()) if node.suspect is not None
+        ]
+        return f"{said}; left out: {_listed(left_out)}" if left_out else said
+
+
+def placing(state: State, now: int) -> Placing:
+    """Return what concerns a decision at `now` (UTC ns)."""
+    avoiding = {app.id: nodes for app in state.live_apps() if app.failed_on and (nodes := avoided(state, app, now))}
+    suspects = [node for _, node in sorted(state.nodes.items()) if node.suspect is not None]
+    probes: dict[str, str] = {}
+    for node in suspects:
+        if (chosen := _prober(state, node, now, probes)) is not None:
+            probes[node.id] = chosen
+    return Placing(avoiding, probes, bool(suspects))
+
+
+def avoided(state: State, app: App, now: int) -> list[str]:
+    """Return the nodes that an app avoids at `now` (UTC ns): where it failed, unless it runs there, or no others could take
+    it."""
+    here = app.current.by_node() if app.current is not None else {}
+    tried = [name for name, pair in app.failed_on.items() if name not in here and _is_recent(state, pair, now)]
+    return sorted(tried) if tried and _could_run_without(state, app, dict.fromkeys(tried)) else []
+
+
+def keeps(state: State, app: App, generation: Generation) -> bool:
+    """Return whether an app runs on a suspect node, so that it stays as it is."""
+    if app.restart_wanted:
+        return False
+    nodes = (state.nodes.get(container.node) for container in generation.containers.values())
+    return any(node is not None and node.suspect is not None and not node.draining for node in nodes)
+
+
+def _prober(state: State, node: Node, now: int, taken: Mapping[str, str]) -> str | None:
+    """Return the app that may be tried on a suspect node now; None if none is due, or none suits."""
+    suspect = node.suspect
+    if suspect is None or now < suspect.probe_at or node.condition != "up" or node.draining or node.foreign:
+        return None
+    if probing(state, node) is not None:
+        return None
+    free = _free_on(state, node)
+    for app in state.live_apps():
+        agrees = app.spec.retries.limit > 0 and app.current is None and not app.interrupted_at
+        waits = agrees and app.retry_at <= now and not app.cancel_requested and app.id not in taken.values()
+        if not waits or (node.id in app.failed_on and _is_recent(state, app.failed_on[node.id], now)):
+            continue
+        needs = needs_of(app)
+        enough = all(free.get(name, 0) >= amount * app.n_min for name, amount in app.next_demand.items())
+        if enough and all(need in needs for need in suspect.needs) and _suits(app, node):
+            return app.id
+    return None
+
+
+def _suits(app: App, node: Node) -> bool:
+    require = require_of(app)
+    return not require or satisfies(require, labels_of(node))
+
+
+def _free_on(state: State, node: Node) -> dict[str, int]:
+    free = dict(node.capacity)
+    for app in state.apps.values():
+        for generation in app.generations.values():
+            for container in () if generation.ended and generation.released else generation.all_containers():
+                if container.node == node.id and container.state != "exited":
+                    for name, amount in app.needs(generation).items():
+                        free[name] = free.get(name, 0) - amount
+    return free
+
+
+def probing(state: State, node: Node) -> App | None:
+    """Return the app that is being tried on a suspect node."""
+    app = state.apps.get(node.suspect.probe) if node.suspect is not None else None
+    if app is None or app.ended or app.current is None or node.id not in app.current.by_node():
+        return None
+    return app
+
+
+def note_placed(state: State, app: App, nodes: list[str]) -> None:
+    """Fold a decision: an app that is placed on a suspect node is its probe."""
+    for name in nodes:
+        node = state.nodes.get(name)
+        if node is not None and node.suspect is not None:
+            node.suspect = msgspec.structs.replace(node.suspect, probe=app.id)
+
+
+# --- suspect nodes ------------------------------------------------------------------------------------------------------
+
+
+def facts(state: State, now: int) -> list[Event]:
+    """Return which nodes become suspect, and which return, at `now` (UTC ns)."""
+    found: list[Event] = []
+    suspects = sum(node.suspect is not None for node in state.nodes.values())
+    for name in sorted(state.nodes):
+        node = state.nodes[name]
+        if node.suspect is not None:
+            if (trusted := _returns(state, node, node.suspect, now)) is not None:
+                found.append(trusted)
+        elif node.failed and node.usable and (became := _becomes(state, node, suspects, now)) is not None:
+            suspects += 1
+            found.append(became)
+    return found
+
+
+def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected | None:
+    settings = state.settings
+    least = 1 if now < node.trial_until else settings.suspect_after
+    if not settings.suspect_after or len(node.failed) < least:
+        return None
+    pairs = [pair for pair in node.failed.values() if _is_recent(state, pair, now)]
+    if len(pairs) < least or suspects >= _most_suspects(state) or not _runs_elsewhere(state, node, now):
+        return None
+    pairs.sort(key=lambda pair: (pair.at, pair.app))
+    if least == 1:
+        reason = "an app failed there soon after its return"
+    else:
+        minutes = settings.suspect_within_s / 60
+        reason = f"{len(pairs)} different apps failed there within {minutes:g} min, and apps run on other nodes"
+    pause_s = min(FIRST_PROBE_S << min(node.relapses, 16), LONGEST_PROBE_S)
+    return NodeSuspected(
+        node=node.id,
+        apps=[pair.app for pair in pairs],
+        failures=[_brief(pair) for pair in pairs],
+        least=least,
+        reason=reason,
+        probe_at=now + pause_s * SECOND,
+    )
+
+
+def _most_suspects(state: State) -> int:
+    known = sum(node.condition == "up" for node in state.nodes.values())
+    return max(1, known // PART) if known > 1 else 0
+
+
+def _runs_elsewhere(state: State, node: Node, now: int) -> bool:
+    for app_id in state.names.values():
+        if any(one.node != node.id for one in state.apps[app_id].running_containers()):
+            return True
+    since = now - int(state.settings.suspect_within_s * SECOND)
+    return any(one.proven_at > since for one in state.nodes.values() if one.usable and one.id != node.id)
+
+
+def _returns(state: State, node: Node, suspect: Suspect, now: int) -> NodeTrusted | None:
+    if not state.settings.suspect_after:
+        return NodeTrusted(node=node.id, how="operator", reason="nodes do not become suspect by rule any more")
+    if len(suspect.apps) < suspect.least:
+        return NodeTrusted(node=node.id, how="evidence", reason="the apps that failed there are broken themselves")
+    if node.proven_at > suspect.since:
+        return NodeTrusted(node=node.id, how="probe", reason=f"{suspect.probe} was started there and ran well")
+    app = probing(state, node)
+    if app is not None and (proven := _proven_at(node, app)) is not None and proven <= now:
+        return NodeTrusted(node=node.id, how="probe", reason=f"{app.id} was started there and runs well")
+    return None
+
+
+def _proven_at(node: Node, app: App) -> int | None:
+    """Return when (UTC ns) the probe that runs there will have run for long enough; None if it has not started."""
+    current = app.current
+    there = [one for one in current.containers.values() if one.node == node.id] if current is not None else []
+    if current is None or not there or any(one.state != "running" for one in there):
+        return None
+    started = max(one.started_at for one in there)
+    return started if current.worked else started + SHORT_S * SECOND
+
+
+def suspected(state: State, event: NodeSuspected) -> list[str]:
+    """Fold it.  Return the node's id if its plans are void."""
+    node = state.nodes.get(event.node)
+    if node is None or node.suspect is not None:
+        state.counters.ignored += 1
+        return []
+    known = [node.failed[app].needs for app in event.apps if app in node.failed]
+    needs = [need for need in known[0] if all(need in one for one in known)] if known else []
+    node.suspect = Suspect(
+        since=state.time,
+        seq=state.seq,
+        apps=list(event.apps),
+        failures=list(event.failures),
+        needs=needs,
+        least=event.least,
+        reason=event.reason,
+        probe_at=event.probe_at,
+    )
+    for name in event.apps:
+        app = state.apps.get(name)
+        if app is not None and all(_is_suspect(state, one) for one in app.failed_on):
+            app.failed_trials, app.debt, app.barred, app.disturbs = 0, 0, False, False
+    return [node.id]
+
+
+def _is_suspect(state: State, name: str) -> bool:
+    node = state.nodes.get(name)
+    return node is None or node.suspect is not None
+
+
+def trusted(state: State, node_id: str, how: str) -> bool:
+    """Fold the return of a node; return whether it changes anything."""
+    node = state.nodes.get(node_id)
+    if node is None or (node.suspect is None and not node.failed):
+        return False
+    for name in node.failed:
+        if (app := state.apps.get(name)) is not None and how == "operator":
+            app.failed_on.pop(node.id, None)
+    node.failed = {}
+    if how == "probe":
+        node.relapses += 1
+        node.trial_until = state.time + 2 * int(state.settings.suspect_within_s * SECOND)
+    elif how == "operator":
+        node.relapses, node.trial_until = 0, 0
+    node.suspect = None
+    return True
+
+
+def carried_over(state: State, node: Node, old: Node) -> None:
+    """A new start of the agent may have healed the node, so the next probe is due."""
+    node.failed, node.suspect, node.relapses = old.failed, old.suspect, old.relapses
+    node.trial_until, node.proven_at = old.trial_until, old.proven_at
+    if node.suspect is not None and node.process != old.process:
+        node.suspect = msgspec.structs.replace(node.suspect, probe_at=state.time)
+
+
+def due_at(state: State) -> Iterator[int]:
+    """Yield when (UTC ns) a probe that runs now has run for long enough."""
+    for node in state.nodes.values():
+        app = probing(state, node) if node.suspect is not None else None
+        if app is not None and (proven := _proven_at(node, app)) is not None:
+            yield proven
+
+
+def ends_of_waits(state: State) -> Iterator[int]:
+    """Yield when (UTC ns) a decision may place more: a probe is due, or a pair is avoided no longer."""
+    for node in state.nodes.values():
+        if node.suspect is not None and probing(state, node) is None:
+            yield node.suspect.probe_at
+    within = int(state.settings.suspect_within_s * SECOND)
+    for app_id in state.names.values():
+        app = state.apps[app_id]
+        if app.failed_on and app.current is None:
+            for pair in app.failed_on.values():
+                yield pair.at + within
+
+
+# --- in words -----------------------------------------------------------------------------------------------------------
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _brief(pair: PairFailure) -> str:
+    """Return the failure's reason without what the verdict added to it, and without its place, which is known."""
+    text = pair.reason.partition("; ")[0]
+    for mark in (f" on {pair.node} ", f" on {pair.node}: "):
+        text = text.partition(mark)[2] or text
+    return text[:120]
