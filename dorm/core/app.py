@@ -154,6 +154,8 @@ class PairFailure(msgspec.Struct, frozen=True, gc=False):
     """Log time."""
     tries: int
     """How often it failed there in a row."""
+    proven: bool
+    """Whether the app had run well there since its last failure there."""
     needs: list[str]
     """What the app needs of a node (`needs_of`)."""
 
@@ -282,6 +284,8 @@ class App(msgspec.Struct):
     """Of the files that it started from, if `from` of its spec names another app's checkpoint.  Unset for all others."""
     failed_on: dict[str, PairFailure] = {}
     """By node, where it failed lately at its start or shortly after it (`dorm.core.apps.faults`)."""
+    ran_well_on: list[str] = []
+    """The nodes where it ran well last, and has not failed since."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.apps.groups`). Unset
     otherwise."""
