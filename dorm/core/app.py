@@ -156,7 +156,11 @@ class PairFailure(msgspec.Struct, frozen=True, gc=False):
     """How often it failed there in a row."""
     proven: bool
     """Whether the app had run well there since its last failure there."""
-    needs: list[str]
+    confirmed: bool = False
+    """Whether the app has run well on another node since."""
+    disproved: bool = False
+    """Whether another app, which needs no less, has run well there since."""
+    needs: list[str] = []
     """What the app needs of a node (`needs_of`)."""
 
 

@@ -28,8 +28,11 @@ the nodes (but one, of two or more) are suspect by these rules, so a broken imag
 After a return by a probe, the node is on trial for twice the time: the first failure makes it suspect again.
 
 **Watched nodes.** While one more failure would make a node suspect, it takes one app at a time that has not run well there,
-so that not many start at once where they would fail.  An app that was started there after the failures, needs no less than
-those that failed, and ran well, disproves them.
+so that not many start at once where they would fail.
+
+**What counts.**  A failure counts if its app has run well elsewhere since (confirmed), or if no app that needs no less was
+started there later and ran well (disproved).  A node is suspect only if it has more than twice as many failures as others
+have on average: apps that fail now and then do so on all nodes.
 
 k is `suspect_after`, t is `suspect_within` of the cluster's settings.  Everything follows from the log alone.
 """
@@ -65,6 +68,8 @@ LONGEST_PROBE_S = 86_400
 MOST_PAIRS = 32
 """How many apps a node remembers, and how many nodes an app."""
 MOST_NAMED = 4
+OUTLIER = 2
+"""A node is suspect if it has more than so many times the failures that others have on average."""
 PART = 3
 """At most one of so many nodes is suspect by rule."""
 SUSPECT = "suspect"
@@ -171,6 +176,10 @@ def note_ran_well(state: State, app: App, container: Container) -> None:
     if node is None:
         return
     app.failed_on.pop(node.id, None)
+    for name in app.failed_on:
+        other = state.nodes.get(name)
+        if other is not None and app.id in other.failed:
+            other.failed[app.id] = msgspec.structs.replace(other.failed[app.id], confirmed=True)
     app.ran_well_on = [*(name for name in app.ran_well_on if name != node.id), node.id][-MOST_PAIRS:]
     needs = dict.fromkeys(needs_of(app))
     if node.suspect is not None:
@@ -178,9 +187,10 @@ def note_ran_well(state: State, app: App, container: Container) -> None:
             node.proven_at = state.time
         return
     node.proven_at = state.time
-    for name, pair in list(node.failed.items()):
-        if name == app.id or (pair.at <= container.started_at and all(need in needs for need in pair.needs)):
-            del node.failed[name]
+    node.failed.pop(app.id, None)
+    for name, pair in node.failed.items():
+        if pair.at <= container.started_at and all(need in needs for need in pair.needs):
+            node.failed[name] = msgspec.structs.replace(pair, disproved=True)
 
 
 def ran_well(container: Container) -> bool:
@@ -378,8 +388,10 @@ def _runs_well(app: App, node: Node, now: int) -> bool:
 
 
 def evidence(state: State, node: Node, now: int) -> list[PairFailure]:
-    """Return the recent failures on a node that no app disproves that runs there."""
-    pairs = [pair for pair in node.failed.values() if _is_recent(state, pair, now)]
+    """Return the recent failures on a node that its app's run elsewhere confirms, or that no app's run there disproves."""
+    pairs = [
+        pair for pair in node.failed.values() if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
+    ]
     if not pairs:
         return []
     for app in state.live_apps():
@@ -387,7 +399,9 @@ def evidence(state: State, node: Node, now: int) -> list[PairFailure]:
             continue
         since = min(one.started_at for one in app.current.containers.values() if one.node == node.id)
         needs = needs_of(app)
-        pairs = [pair for pair in pairs if pair.at > since or not all(need in needs for need in pair.needs)]
+        pairs = [
+            pair for pair in pairs if pair.confirmed or pair.at > since or not all(need in needs for need in pair.needs)
+        ]
     return pairs
 
 
@@ -489,6 +503,8 @@ def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected
     pairs = evidence(state, node, now)
     if len(pairs) < least or suspects >= _most_suspects(state) or not _runs_elsewhere(state, node, now):
         return None
+    if len(pairs) <= OUTLIER * _usual(state, node, now):
+        return None
     pairs.sort(key=lambda pair: (pair.at, pair.app))
     if least == 1:
         reason = "an app failed there soon after its return"
@@ -504,6 +520,12 @@ def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected
         reason=reason,
         probe_at=now + pause_s * SECOND,
     )
+
+
+def _usual(state: State, node: Node, now: int) -> float:
+    """Return how many such failures the other nodes have on average: apps that fail now and then do so everywhere."""
+    others = [one for one in state.nodes.values() if one.usable and one.id != node.id]
+    return sum(len(evidence(state, one, now)) for one in others if one.failed) / max(1, len(others))
 
 
 def _most_suspects(state: State) -> int:

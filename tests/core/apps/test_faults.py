@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation
 
 Way = Literal["start", "exit", "slow", "flapping"]
-"""How a node is bad: nothing starts there, all fails after 5 s, nothing starts within its deadline, or it is bad every other
-three minutes."""
+"""How a node is bad: nothing starts there, all fails after 5 s, nothing starts within its deadline, or all fails that is
+started in every other three minutes."""
 HOUR_S = 3600.0
 START_S = 120.0
 
@@ -97,16 +97,16 @@ class World:
             elif self.bench.now - container.started_at >= self.lasts_s[app.name] * SECOND:
                 self._exits(app, number, container, 0)
 
-    def _is_bad(self, node: str, way: Way) -> bool:
+    def _is_bad(self, node: str, way: Way, started_at: int = 0) -> bool:
         found = self.bad.get(node)
         if found == "flapping" and way == "exit":
-            return (self.bench.now // SECOND // 180) % 2 == 0
+            return (started_at // SECOND // 180) % 2 == 0
         return found == way
 
     def _fails_after_s(self, app: App, container: Container) -> float:
         if app.name in self.broken:
             return 2.0
-        return 5.0 if self._is_bad(container.node, "exit") else float("inf")
+        return 5.0 if self._is_bad(container.node, "exit", container.started_at) else float("inf")
 
     def _starts(self, app: App, number: int, container: Container) -> None:
         if self._is_bad(container.node, "slow"):
