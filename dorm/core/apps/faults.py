@@ -4,8 +4,9 @@ A failure at the start of a container, or shortly after it, says something about
 may be broken, or the node may lack what the program needs, and one failure does not tell which.  The fold therefore keeps
 the recent failures of each pair (`PairFailure`), bounded, with the app and with the node.  Three rules follow from them:
 
-    app      it failed on more than k different nodes, or on each node that could take it, or another app that needs no less
-             was started later on the same node and outlived it there.  Its open failures count against its retries now
+    app      it failed on more than k different nodes, or on each node that could take it.  A node on which another app that
+             needs no less was started later and ran well counts twice.  The app's open failures count against its retries
+             now
     node     it is suspect already.  The failure costs the app no retry
     open     everything else.  The app is tried on another node, which costs it no retry yet
 
@@ -44,7 +45,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from dorm.core.app import PairFailure
-from dorm.core.apps.offers import labels_of, require_of
+from dorm.core.apps.offers import labels_of, require_of, word
 from dorm.core.state import Suspect
 from dorm.policies.integer import satisfies
 from events.kinds import AppFailed, NodeSuspected, NodeTrusted
@@ -52,7 +53,7 @@ from events.limits import clipped
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from dorm.core.apps.failures import Fault
     from dorm.core.state import App, Container, Generation, Node, State
@@ -212,10 +213,10 @@ def verdict(state: State, app: App, generation: Generation, found: Fault, now: i
     tried = {name: pair for name, pair in app.failed_on.items() if _counts_against(state, app, pair, now)}
     before = sum(pair.tries for pair in tried.values())
     names = list(dict.fromkeys([*tried, node.id]))
-    if _outlived(state, app, generation, found):
-        return Verdict("app", f"; another app runs well on {node.id}, so this is the app's own fault", before)
-    if len(names) > _most_nodes(state):
-        return Verdict("app", f"; it failed on {_listed(names)}, so this is the app's own fault", before)
+    disproved = sum(_is_disproved(state, pair) for pair in tried.values())
+    if len(names) + disproved > _most_nodes(state):
+        others = ", where others ran well" if disproved else ""
+        return Verdict("app", f"; it failed on {_listed(names)}{others}, so this is the app's own fault", before)
     if not _could_run_without(state, app, {**tried, node.id: None}):
         if len(names) == 1:
             return Verdict("")
@@ -223,6 +224,13 @@ def verdict(state: State, app: App, generation: Generation, found: Fault, now: i
     if node.id in app.ran_well_on:
         return Verdict("open", f"; it ran well on {node.id} before, so it is tried again, which costs no retry yet")
     return Verdict("open", f"; it is tried on another node than {_listed(names)}, which costs no retry yet")
+
+
+def _is_disproved(state: State, pair: PairFailure) -> bool:
+    """Return whether the node works for others that need no less, as far as is known."""
+    node = state.nodes.get(pair.node)
+    known = node.failed.get(pair.app) if node is not None else None
+    return known is not None and known.disproved and not known.confirmed
 
 
 def _most_nodes(state: State) -> int:
@@ -237,24 +245,6 @@ def _counts_against(state: State, app: App, pair: PairFailure, now: int) -> bool
 
 def _is_recent(state: State, pair: PairFailure, now: int) -> bool:
     return now < pair.at + int(state.settings.suspect_within_s * SECOND)
-
-
-def _outlived(state: State, app: App, generation: Generation, found: Fault) -> bool:
-    """Return whether another app that needs no less was started on the same node while this one failed, and has run for
-    longer than this one took to fail."""
-    failed = next((one for one in generation.all_containers() if one.node == found.node and one.exited_at), None)
-    if failed is None or not failed.started_at:
-        return False
-    needs, least = needs_of(app), failed.exited_at - failed.started_at
-    for other in state.live_apps():
-        if other.id == app.id or other.current is None:
-            continue
-        for one in other.current.containers.values():
-            later = one.node == found.node and one.state == "running" and one.started_at > failed.started_at
-            outlived = later and state.time - one.started_at > 2 * least
-            if outlived and not other.failed_on and set(needs) <= set(needs_of(other)):
-                return True
-    return False
 
 
 def _could_run_without(state: State, app: App, tried: Mapping[str, object]) -> bool:
@@ -288,13 +278,13 @@ class Placing(NamedTuple):
 
     def labels(self, node: Node, labels: Mapping[str, str]) -> Mapping[str, str]:
         """Return a node's labels, with those for pairs and probes."""
-        made = {f"{_AVOIDED}{name}": "" for name, nodes in self.avoiding.items() if node.id in nodes}
+        made = {f"{_AVOIDED}{word(name)}": "" for name, nodes in self.avoiding.items() if node.id in nodes}
         if node.suspect is not None:
             made[SUSPECT] = ""
         if node.id in self.probes:
-            made[f"{_PROBE}{self.probes[node.id]}"] = ""
+            made[f"{_PROBE}{word(self.probes[node.id])}"] = ""
         if node.id in self.watched:
-            made |= {WATCHED: "", **{f"{WATCHED}/{name}": "" for name in self.watched[node.id]}}
+            made |= {WATCHED: "", **{f"{WATCHED}/{word(name)}": "" for name in self.watched[node.id]}}
         return {**labels, **made} if made else labels
 
     def require(self, app: App, require: str) -> str:
@@ -302,12 +292,12 @@ class Placing(NamedTuple):
         if not self.suspect and not self.watched and app.id not in self.avoiding:
             return require
         parts = [f"({require})"] if require.strip() else []
-        parts += [f"not has {_AVOIDED}{app.id}"] if app.id in self.avoiding else []
+        parts += [f"not has {_AVOIDED}{word(app.id)}"] if app.id in self.avoiding else []
         if app.id in self.probes.values():
-            parts.append(f"has {_PROBE}{app.id}")
+            parts.append(f"has {_PROBE}{word(app.id)}")
         elif self.suspect:
             parts.append(f"not has {SUSPECT}")
-        parts += [f"(not has {WATCHED} or has {WATCHED}/{app.id})"] if self.watched else []
+        parts += [f"(not has {WATCHED} or has {WATCHED}/{word(app.id)})"] if self.watched else []
         return " and ".join(parts)
 
     def in_words(self, state: State, app: App, require: str, text: str) -> str:
@@ -346,27 +336,25 @@ def _watched(
     """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
     found: dict[str, list[str]] = {}
     taken = list(probes.values())
-    for node in _nearly_suspect(state, now):
-        there = [app for app in state.live_apps() if app.current is not None and node.id in app.current.by_node()]
-        found[node.id] = [app.id for app in there]
-        if all(_runs_well(app, node, now) for app in there):
-            following = _next_of(state, node, now, avoiding, taken)
-            found[node.id] += following
+    there = _by_node(state, nearly := _nearly_suspect(state, now))
+    for name in nearly:
+        found[name] = [app.id for app, _ in there[name]]
+        if all(_run_well(app, containers, now) for app, containers in there[name]):
+            following = _next_of(state, state.nodes[name], now, avoiding, taken)
+            found[name] += following
             taken += following
     return found
 
 
-def _nearly_suspect(state: State, now: int) -> list[Node]:
+def _nearly_suspect(state: State, now: int) -> list[str]:
     k = state.settings.suspect_after
-    if not k:
-        return []
-    return [
+    may_be = [
         node
         for _, node in sorted(state.nodes.items())
-        if node.usable
-        and (now < node.trial_until or len(node.failed) >= k - 1)
-        and (now < node.trial_until or len(evidence(state, node, now)) >= k - 1)
+        if k and node.usable and (now < node.trial_until or len(node.failed) >= k - 1)
     ]
+    known = evidence(state, now) if any(now >= node.trial_until for node in may_be) else {}
+    return [node.id for node in may_be if now < node.trial_until or len(known.get(node.id, ())) >= k - 1]
 
 
 def _next_of(state: State, node: Node, now: int, avoiding: Mapping[str, list[str]], taken: list[str]) -> list[str]:
@@ -378,31 +366,53 @@ def _next_of(state: State, node: Node, now: int, avoiding: Mapping[str, list[str
     return []
 
 
-def _runs_well(app: App, node: Node, now: int) -> bool:
-    """Return whether all containers of an app on a node have run there for long enough, or have worked."""
-    current = app.current
-    there = [one for one in current.containers.values() if one.node == node.id] if current is not None else []
-    if current is None or not there or any(one.state != "running" for one in there):
-        return False
-    return current.worked or now - max(one.started_at for one in there) >= SHORT_S * SECOND
+def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
+    """Return by node the recent failures that count at `now` (UTC ns): those that their app's run elsewhere confirms, or that
+    no app's run there disproves.  Nodes without any are left out."""
+    found = {
+        node.id: pairs
+        for _, node in sorted(state.nodes.items())
+        if node.failed
+        and (
+            pairs := [
+                pair
+                for pair in node.failed.values()
+                if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
+            ]
+        )
+    }
+    for name, apps in _by_node(state, found).items():
+        for app, containers in apps:
+            if found[name] and _run_well(app, containers, now):
+                since, needs = min(one.started_at for one in containers), needs_of(app)
+                found[name] = [
+                    pair
+                    for pair in found[name]
+                    if pair.confirmed or pair.at > since or not all(need in needs for need in pair.needs)
+                ]
+    return {name: pairs for name, pairs in found.items() if pairs}
 
 
-def evidence(state: State, node: Node, now: int) -> list[PairFailure]:
-    """Return the recent failures on a node that its app's run elsewhere confirms, or that no app's run there disproves."""
-    pairs = [
-        pair for pair in node.failed.values() if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
-    ]
-    if not pairs:
-        return []
+def _by_node(state: State, nodes: Collection[str]) -> dict[str, list[tuple[App, list[Container]]]]:
+    """Return by node, of these, the apps that have a place there, with their containers there."""
+    found: dict[str, list[tuple[App, list[Container]]]] = {name: [] for name in nodes}
+    if not nodes:
+        return found
     for app in state.live_apps():
-        if app.current is None or node.id not in app.current.by_node() or not _runs_well(app, node, now):
-            continue
-        since = min(one.started_at for one in app.current.containers.values() if one.node == node.id)
-        needs = needs_of(app)
-        pairs = [
-            pair for pair in pairs if pair.confirmed or pair.at > since or not all(need in needs for need in pair.needs)
-        ]
-    return pairs
+        there: dict[str, list[Container]] = {}
+        for container in app.current.planned.values() if app.current is not None else ():
+            if container.node in found:
+                there.setdefault(container.node, []).append(container)
+        for name, containers in there.items():
+            found[name].append((app, containers))
+    return found
+
+
+def _run_well(app: App, containers: list[Container], now: int) -> bool:
+    """Return whether all these containers have run for long enough, or have worked."""
+    if app.current is None or any(one.state != "running" for one in containers):
+        return False
+    return app.current.worked or now - max(one.started_at for one in containers) >= SHORT_S * SECOND
 
 
 def avoided(state: State, app: App, now: int) -> list[str]:
@@ -482,34 +492,39 @@ def note_placed(state: State, app: App, nodes: list[str]) -> None:
 
 def facts(state: State, now: int) -> list[Event]:
     """Return which nodes become suspect, and which return, at `now` (UTC ns)."""
-    found: list[Event] = []
-    suspects = sum(node.suspect is not None for node in state.nodes.values())
-    for name in sorted(state.nodes):
-        node = state.nodes[name]
-        if node.suspect is not None:
-            if (trusted := _returns(state, node, node.suspect, now)) is not None:
-                found.append(trusted)
-        elif node.failed and node.usable and (became := _becomes(state, node, suspects, now)) is not None:
-            suspects += 1
+    suspects = [node for _, node in sorted(state.nodes.items()) if node.suspect is not None]
+    found: list[Event] = [fact for node in suspects if (fact := _returns(state, node, now)) is not None]
+    candidates = [
+        node
+        for _, node in sorted(state.nodes.items())
+        if node.usable and node.failed and len(node.failed) >= _least(state, node, now)
+    ]
+    if not state.settings.suspect_after or not candidates or len(suspects) >= _most_suspects(state):
+        return found
+    known = evidence(state, now)
+    for node in candidates:
+        if (became := _becomes(state, node, known, now)) is not None and len(suspects) < _most_suspects(state):
+            suspects.append(node)
             found.append(became)
     return found
 
 
-def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected | None:
-    settings = state.settings
-    least = 1 if now < node.trial_until else settings.suspect_after
-    if not settings.suspect_after or len(node.failed) < least:
+def _least(state: State, node: Node, now: int) -> int:
+    """Return after the failures of how many apps a node is suspect."""
+    return 1 if now < node.trial_until else state.settings.suspect_after
+
+
+def _becomes(state: State, node: Node, known: Mapping[str, list[PairFailure]], now: int) -> NodeSuspected | None:
+    least, pairs = _least(state, node, now), known.get(node.id, [])
+    others = [one.id for one in state.nodes.values() if one.usable and one.id != node.id]
+    usual = sum(len(known.get(name, ())) for name in others) / max(1, len(others))
+    if len(pairs) < least or len(pairs) <= OUTLIER * usual or not _runs_elsewhere(state, node, now):
         return None
-    pairs = evidence(state, node, now)
-    if len(pairs) < least or suspects >= _most_suspects(state) or not _runs_elsewhere(state, node, now):
-        return None
-    if len(pairs) <= OUTLIER * _usual(state, node, now):
-        return None
-    pairs.sort(key=lambda pair: (pair.at, pair.app))
+    pairs = sorted(pairs, key=lambda pair: (pair.at, pair.app))
     if least == 1:
         reason = "an app failed there soon after its return"
     else:
-        minutes = settings.suspect_within_s / 60
+        minutes = state.settings.suspect_within_s / 60
         reason = f"{len(pairs)} different apps failed there within {minutes:g} min, and apps run on other nodes"
     pause_s = min(FIRST_PROBE_S << min(node.relapses, 16), LONGEST_PROBE_S)
     return NodeSuspected(
@@ -520,12 +535,6 @@ def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected
         reason=reason,
         probe_at=now + pause_s * SECOND,
     )
-
-
-def _usual(state: State, node: Node, now: int) -> float:
-    """Return how many such failures the other nodes have on average: apps that fail now and then do so everywhere."""
-    others = [one for one in state.nodes.values() if one.usable and one.id != node.id]
-    return sum(len(evidence(state, one, now)) for one in others if one.failed) / max(1, len(others))
 
 
 def _most_suspects(state: State) -> int:
@@ -541,7 +550,10 @@ def _runs_elsewhere(state: State, node: Node, now: int) -> bool:
     return any(one.proven_at > since for one in state.nodes.values() if one.usable and one.id != node.id)
 
 
-def _returns(state: State, node: Node, suspect: Suspect, now: int) -> NodeTrusted | None:
+def _returns(state: State, node: Node, now: int) -> NodeTrusted | None:
+    suspect = node.suspect
+    if suspect is None:
+        return None
     if not state.settings.suspect_after:
         return NodeTrusted(node=node.id, how="operator", reason="nodes do not become suspect by rule any more")
     if len(suspect.apps) < suspect.least:
@@ -630,24 +642,26 @@ def due_at(state: State) -> Iterator[int]:
 
 
 def ends_of_waits(state: State) -> Iterator[int]:
-    """Yield when (UTC ns) a decision may place more: a probe is due, or a pair is avoided no longer."""
+    """Yield when (UTC ns) a decision may place more: a probe is due, a pair is avoided no longer, or an app has run well on a
+    node that is watched."""
+    failed: dict[str, None] = {}
     for node in state.nodes.values():
-        if node.suspect is not None and probing(state, node) is None:
-            yield node.suspect.probe_at
+        if node.suspect is not None:
+            if probing(state, node) is None:
+                yield node.suspect.probe_at
         elif node.failed or node.trial_until:
-            for app_id in state.names.values():
-                current = state.apps[app_id].current
-                if current is None or current.worked:
-                    continue
-                for one in current.containers.values():
-                    if one.node == node.id and one.state == "running":
-                        yield one.started_at + SHORT_S * SECOND
+            failed[node.id] = None
     within = int(state.settings.suspect_within_s * SECOND)
     for app_id in state.names.values():
         app = state.apps[app_id]
-        if app.failed_on and app.current is None:
+        current = app.current
+        if app.failed_on and current is None:
             for pair in app.failed_on.values():
                 yield pair.at + within
+        if failed and current is not None and not current.worked:
+            for one in current.containers.values():
+                if one.node in failed and one.state == "running":
+                    yield one.started_at + SHORT_S * SECOND
 
 
 # --- in words -----------------------------------------------------------------------------------------------------------

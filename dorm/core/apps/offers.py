@@ -73,7 +73,7 @@ def labels_of(node: Node) -> Mapping[str, str]:
     for name, offer in offered.items():
         bases = [f"volume/{name}", *([f"volume/{name}/writable"] if offer.writable else [])]
         for base in () if offer.missing else bases:
-            made |= {f"{base}/for/{_word(tenant)}": "" for tenant in offer.tenants} or {base: ""}
+            made |= {f"{base}/for/{word(tenant)}": "" for tenant in offer.tenants} or {base: ""}
     return {**labels, **made}
 
 
@@ -95,7 +95,7 @@ def _required(spec: AppSpec, owner: str) -> str:
 
 def _need(volume: Volume, owner: str) -> str:
     base = f"volume/{volume.name}" + ("" if volume.read_only else "/writable")
-    return f"(has {base} or has {base}/for/{_word(owner)})"
+    return f"(has {base} or has {base}/for/{word(owner)})"
 
 
 def _environments(offers: NodeOffers) -> list[str]:
@@ -113,9 +113,9 @@ def _python(spec: AppSpec) -> str:
     return f"environment/{spec.python}"
 
 
-def _word(tenant: str) -> str:
-    """Return a tenant as a part of a label's name, one-to-one."""
-    return _NO_LABEL.sub(lambda found: f".{ord(found[0]):x}.", tenant)
+def word(name: str) -> str:
+    """Return a tenant or an app's id as a part of a label's name, one-to-one."""
+    return _NO_LABEL.sub(lambda found: f".{ord(found[0]):x}.", name)
 
 
 def waits_for_volume(state: State, app: App, generation: Generation) -> bool:
