@@ -12,7 +12,7 @@ import structlog
 
 from events import subjects
 from events.appending import append_event
-from events.kinds import AppProgressed, Event, ProgressLinesSkipped, SessionEnded
+from events.kinds import AppProgressed, ContainerDelayed, Event, ProgressLinesSkipped, SessionEnded
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BOUND = 4096
 _PAUSE_S = 2.0
 _REFUSED_S = 5.0
-_OPTIONAL = (ProgressLinesSkipped, SessionEnded)
+_OPTIONAL = (ContainerDelayed, ProgressLinesSkipped, SessionEnded)
 """Facts for people: a server whose permissions are of an earlier release refuses them, and nothing else may wait for that."""
 _log = structlog.get_logger(__name__)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from dorm.core.apps.bounds import has_worked, settles_until
 from dorm.core.apps.gating.limits import note_ended
 from dorm.core.apps.speeds import point_of, with_point
@@ -146,7 +148,7 @@ def end_container(
     if leaves:
         del generation.leaving[container.slot]
     container.state, container.exited_at = "exited", state.time
-    container.reason, container.message = reason, clipped(message)
+    container.reason, container.message, container.delay = reason, clipped(message), UNSET
     if not container.asked and not leaves:
         app.changed_seq = state.seq
     if generation.ended:
