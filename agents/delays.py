@@ -190,7 +190,7 @@ def trouble_of(action: r.Action, error: Exception) -> Trouble | None:
         doing, said = error.doing, error.said
     elif isinstance(action, r.Launch | r.Prepare):
         doing = next((one for beginning, one in _DOING if code.startswith(beginning)), doing)
-        if isinstance(error, OSError):
-            doing = "create" if error.errno in _SHORTAGES else doing
-            said = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    if isinstance(error, OSError):
+        said = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        doing = "create" if error.errno in _SHORTAGES and doing == "start" else doing
     return Trouble(doing, " ".join(said.split()), code)

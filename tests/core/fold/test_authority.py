@@ -77,6 +77,7 @@ def acts(app: str) -> dict[str, tuple[k.Event, str]]:
         "reported": (k.NodeReported(node="n1"), "n1"),
         "left": (k.NodeLeft(node="n1"), "n1"),
         "prepared": (k.ContainersPrepared(**of_app, node="n1"), "n1"),
+        "delayed": (k.ContainerDelayed(**of_app, slot=0, node="n1"), "n1"),
         "started": (k.ContainerStarted(**of_app, slot=0, node="n1"), "n1"),
         "exited": (k.ContainerExited(**of_app, slot=0, node="n1", exit_code=0), "n1"),
         "checkpointed": (k.AppCheckpointed(**of_app, step=9), "n1"),
