@@ -18,19 +18,20 @@ class Repeats:
     """The lines of one part of an agent."""
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[float, float]] = {}
-        """By line: from when it may be logged again, and the pause that this took."""
+        self._of: dict[str, tuple[float, float, str]] = {}
+        """By line: from when it may be logged again, the pause that this took, and what it was about."""
 
-    def due(self, line: str, now: float) -> bool:
-        """Return whether to log a line now.  One that was not asked about for twice as long as its pause begins again."""
-        again, pause = self._of.get(line, (now, 0.0))
-        if now < again:
+    def due(self, line: str, now: float, about: str = "") -> bool:
+        """Return whether to log a line now: at once if it is `about` something else than before.  One that was not asked about
+        for twice as long as its pause begins again."""
+        again, pause, before = self._of.get(line, (now, 0.0, about))
+        if now < again and about == before:
             return False
-        if pause and now > again + pause:
+        if pause and (now > again + pause or about != before):
             pause = 0.0
         pause = min(_LONGEST_S, max(_FIRST_S, 2 * pause))
         self._of.pop(line, None)
-        self._of[line] = now + pause, pause
+        self._of[line] = now + pause, pause, about
         if len(self._of) > _MOST:
             del self._of[next(iter(self._of))]
         return True

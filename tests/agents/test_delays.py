@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from agents import reconcile as r
-from agents.delays import FIRST_S, GIVEN_UP_S, LONGEST_S, MOST, Delays, Trouble, bound_of, trouble_of
+from agents.delays import FIRST_S, GIVEN_UP_S, LONGEST_S, MOST, Delays, Step, Trouble, bound_of, trouble_of
 from agents.repeats import Repeats
 from agents.runtime.interface import Key, Unavailable
 from events.spec import Deadlines
@@ -66,7 +66,7 @@ def test_pauses_grow() -> None:
 
 def test_a_start_is_given_up_at_its_bound() -> None:
     delays = Delays()
-    now, steps = 0.0, []
+    now, steps = 0.0, list[Step]()
     while not steps or not steps[-1].given_up:
         steps.append(delays.failed(KEY, FULL, now, 20.0))
         now += steps[-1].pause_s
