@@ -28,11 +28,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "disk"
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "tmpfs", str(path)], check=True)
-    subprocess.run(
-        ["mount", "--bind", str(path), str(path)], check=True
-    )  # It may become read-only while files are open.
     yield path
-    for _ in range(2):
+    while path.is_mount():
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
@@ -54,6 +51,8 @@ def fill_inodes(disk: Path) -> None:
 
 
 def make_read_only(disk: Path) -> None:
+    """Files of it that are open for writing keep a mount writable, so another one lies over it."""
+    subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
 
 
