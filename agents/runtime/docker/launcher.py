@@ -138,6 +138,10 @@ class Launcher:
             except Rejected as answer:
                 if answer.status == 404:
                     raise NoImage(answer.message) from answer
+                if answer.status == 400 and config.trouble(answer.message):
+                    raise Unavailable(
+                        f"create {name}: {answer.message}", doing="create", said=answer.message
+                    ) from answer
                 if answer.status == 400:
                     raise Refused("spec", answer.message) from answer
                 made = False
