@@ -19,7 +19,7 @@ from agents import reconcile as r
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import checkpoint_command, container_spec
-from agents.delays import Delays, Trouble, bound_of, trouble_of
+from agents.delays import GIVEN_UP_S, Delays, Trouble, bound_of, trouble_of
 from agents.environment import plan
 from agents.environment.watching import Building
 from agents.fetching import Fetching
@@ -117,6 +117,8 @@ class Actions:
         self._resting: dict[Key, type[r.Action]] = {}
         """Containers whose last action failed, and is not tried again for a while."""
         self.delays = Delays()
+        self.given_up_s = GIVEN_UP_S
+        """For how long a start may fail at most; simulated time is short."""
         self._repeats = Repeats()
 
     def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:
@@ -194,7 +196,9 @@ class Actions:
                 _log.warning("no container is started", node=self._config.name, reason=str(error))
             return _AGAIN_S
         app = self._desired.apps.get(key.app)
-        bound_s = bound_of(app.spec.deadlines) if isinstance(action, r.Launch) and app is not None else None
+        bound_s = (
+            bound_of(app.spec.deadlines, self.given_up_s) if isinstance(action, r.Launch) and app is not None else None
+        )
         step = self.delays.failed(key, trouble, now, bound_s, took_s=now - began)
         if step.given_up and not await self._given_up(key, trouble, step.lasts_s):
             return _AGAIN_S

@@ -171,9 +171,9 @@ class Delays:
         ]
 
 
-def bound_of(deadlines: Deadlines) -> float:
+def bound_of(deadlines: Deadlines, most_s: float = GIVEN_UP_S) -> float:
     """Return for how long (s) a node may fail to start a container of an app."""
-    return GIVEN_UP_S if deadlines.start_s is None else min(deadlines.start_s, GIVEN_UP_S)
+    return most_s if deadlines.start_s is None else min(deadlines.start_s, most_s)
 
 
 def trouble_of(action: r.Action, error: Exception) -> Trouble | None:
