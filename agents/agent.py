@@ -46,6 +46,7 @@ from events.errors import code_of
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
 from events.log.records import LogError, LogRefused, LogUnavailable
 from events.log.waiting import until_answered
+from events.requests import Delayed
 from events.spec.abilities import ABILITIES
 
 if TYPE_CHECKING:
@@ -179,6 +180,10 @@ class Agent:
             containers={state: states.count(state) for state in ("created", "running", "exited")},
             pending=self._outbox.waiting,
             silence_s=asyncio.get_running_loop().time() - self._answered_at if self._answered_at else 0.0,
+            delays=[
+                Delayed(*key, doing=trouble.doing, reason=trouble.reason, for_s=for_s, failing=trouble.failing)
+                for key, trouble, for_s in self._actions.delays.now(asyncio.get_running_loop().time())
+            ],
             lease_left_s=self._good_until - self._since_boot() if self._good_until else 0.0,
         )
 

@@ -94,6 +94,18 @@ class MasterStatus(msgspec.Struct, frozen=True):
         return max(0, self.end - self.seq) if self.end is not None else None
 
 
+class Delayed(msgspec.Struct, frozen=True):
+    """What an agent does again and again for a container."""
+
+    app: str
+    generation: int
+    slot: int
+    doing: str
+    reason: str
+    for_s: float
+    failing: bool = True
+
+
 class AgentStatus(msgspec.Struct, frozen=True):
     """How an agent is."""
 
@@ -119,6 +131,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Of how many; 0 if it does not know."""
     processes_of: str = ""
     """Whose limit that is."""
+    delays: list[Delayed] = []
+    """At most 16."""
 
 
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

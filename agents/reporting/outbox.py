@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agents.repeats import Repeats
 from events import subjects
 from events.appending import append_event
+from events.errors import code_of
 from events.kinds import AppProgressed, ContainerDelayed, Event, ProgressLinesSkipped, SessionEnded
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from events.log.interface import EventLog
 
 BOUND = 4096
@@ -35,6 +39,7 @@ class Outbox:
         self._who = who
         self._queue: asyncio.Queue[Event] = asyncio.Queue(BOUND)
         self._storing = 0
+        self._repeats = Repeats()
 
     async def put(self, event: Event, *, last: bool = True) -> None:
         """Queue a fact; wait while the queue is full.  With `last` no later fact of its kind will supersede it."""
@@ -67,7 +72,7 @@ class Outbox:
             try:
                 await append_event(self._log, subject, event)
             except LogUnavailable as error:
-                _log.warning("a fact waits for the log", kind=type(event).__name__, reason=str(error))
+                self._say(_log.warning, "a fact waits for the log", event, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S)
             except LogRefused as error:
@@ -76,7 +81,14 @@ class Outbox:
                     return
                 # A server whose disk is full refuses too; if the fact were dropped, the master would wait for it
                 # indefinitely.
-                _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
+                self._say(_log.error, "the log refuses a fact", event, error)
                 await asyncio.sleep(_REFUSED_S)
             else:
+                if self._repeats.over("a fact waits for the log") | self._repeats.over("the log refuses a fact"):
+                    _log.warning("the log takes facts again", waiting=self.waiting)
                 return
+
+    def _say(self, say: Callable[..., object], line: str, event: Event, error: Exception) -> None:
+        """Log a line that repeats while a fault lasts, at growing intervals."""
+        if self._repeats.due(line, asyncio.get_running_loop().time(), code_of(error)):
+            say(line, kind=type(event).__name__, id=event.id, reason=str(error))

@@ -19,9 +19,11 @@ from agents.contract import PORT_TAKEN
 from agents.outputs import believed
 from agents.progress.file import ProgressFact, ProgressFile
 from agents.progress.watermarks import Watermarks
+from agents.repeats import Repeats
 from agents.reporting.last_words import last_words
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen, Unavailable, key_name
 from agents.runtime.long_work import LongWork
+from events.errors import code_of
 from events.kinds import (
     CUT_OFF,
     AppCheckpointed,
@@ -133,6 +135,7 @@ class Reporter:
         self._lived: set[Key] = set()
         """Containers that this process has seen running."""
         self._delays = 0
+        self._repeats = Repeats()
         self.origins: dict[str, str] = {}
         """By app, the digest of the checkpoint that it was given."""
         self.doubts: dict[Key, Doubt] = {}
@@ -397,7 +400,8 @@ class Reporter:
         try:
             await self.progress(key, final=False)
         except OSError as error:
-            _log.warning("progress can't be read", node=self._config.name, reason=str(error))
+            if self._repeats.due(f"{key}", asyncio.get_running_loop().time(), code_of(error)):
+                _log.warning("progress can't be read", node=self._config.name, key=key, reason=str(error))
         finally:
             del looking[key]
 

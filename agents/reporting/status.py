@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _DISKS_S = 2.0
 """Seconds within which file systems have to answer: a file server that hangs must not silence the agent."""
+_MOST_DELAYS = 16
 _log = Logger(__name__)
 
 
@@ -64,6 +65,7 @@ class StatusAnswerer:
             pending=now.pending,
             runtime=self._runtime,
             disks=disks,
+            delays=now.delays[:_MOST_DELAYS],
             processes_free=max(0, left.free) if left is not None else 0,
             processes=left.most if left is not None else 0,
             processes_of=left.of if left is not None else "",

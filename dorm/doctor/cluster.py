@@ -29,6 +29,7 @@ Status = TypeVar("Status")
 MOST_BEHIND = 10_000
 """Records that a master may have to fold before it could lead."""
 _SILENT_S = 30.0
+_ENDED = {"remove": "has failed to remove a container", "report": "has failed to report the end of a container"}
 _MARGIN = 0.5
 """The fraction of a node's lease that should remain between two heartbeats."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
@@ -152,6 +153,10 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
         )
     for one in status.disks:
         yield from f.disks(name, one)
+    for late in status.delays:
+        if late.failing and late.doing in _ENDED:  # The log's state has the others.
+            text = f"it {_ENDED[late.doing]} of {late.app} for {late.for_s:.0f} s: {late.reason}"
+            yield f.wrong("starts", name, text, "look at its engine, and at the log of its agent")
     if status.processes:
         yield f.processes(name, status.processes_free, status.processes, status.processes_of)
 

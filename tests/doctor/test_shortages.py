@@ -10,7 +10,7 @@ from agents.runtime import process_limits
 from dorm.doctor import findings as f
 from dorm.doctor.cluster import Asked, judge_nodes
 from events.nats.inspection.servers import ClockState
-from events.requests import AgentStatus, Disk
+from events.requests import AgentStatus, Delayed, Disk
 from tests.core.records import Bench
 
 if TYPE_CHECKING:
@@ -64,6 +64,14 @@ def test_an_agent_says_so_from_afar() -> None:
     )
     looked = judge_nodes(Bench(a=1).state, {"a": Asked(status, ClockState(0.0, 0.0))})
     assert sorted(one.check for one in looked if one.level == "wrong") == ["disk", "folder", "inodes", "processes"]
+
+
+def test_an_agent_says_what_it_can_not_remove() -> None:
+    delays = [Delayed("app", 1, 0, "remove", "no answer", 90.0), Delayed("app", 2, 0, "create", "a full disk", 9.0)]
+    status = AgentStatus("a", "dorm", 0, True, 90, 280.0, 300.0, 1.0, 0, "docker", delays=delays)
+    looked = judge_nodes(Bench(a=1).state, {"a": Asked(status, ClockState(0.0, 0.0))})
+    (one,) = (one for one in looked if one.level == "wrong")
+    assert one.text == "it has failed to remove a container of app for 90 s: no answer"
 
 
 def group(path: Path, most: str, current: int) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast, TYPE_CHECKING
-
+from typing import TYPE_CHECKING, Any, cast
 
 from dorm.cli.apps.attached import Attached
 from events import kinds as k
