@@ -207,10 +207,10 @@ class Actions:
             told = {**said, "code": trouble.code, "tries": step.tries, "seconds": round(step.lasts_s)}
             if not isinstance(error, OSError | DormError):
                 _log.exception("an action failed; please report this", action=repr(action), **said)
+            elif step.given_up:
+                _log.error("an action failed, and is given up", **told)
             elif trouble.failing:
-                _log.error(
-                    "an action failed, and is given up" if step.given_up else "an action failed, trying again", **told
-                )
+                _log.error("an action failed, trying again", **told)
             else:
                 _log.warning("a container waits", **told)
         if step.publish:

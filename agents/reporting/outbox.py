@@ -18,8 +18,6 @@ from events.kinds import AppProgressed, ContainerDelayed, Event, ProgressLinesSk
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from events.log.interface import EventLog
 
 BOUND = 4096
@@ -72,7 +70,8 @@ class Outbox:
             try:
                 await append_event(self._log, subject, event)
             except LogUnavailable as error:
-                self._say(_log.warning, "a fact waits for the log", event, error)
+                if self._due("waits", error):
+                    _log.warning("a fact waits for the log", kind=type(event).__name__, reason=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S)
             except LogRefused as error:
@@ -81,14 +80,14 @@ class Outbox:
                     return
                 # A server whose disk is full refuses too; if the fact were dropped, the master would wait for it
                 # indefinitely.
-                self._say(_log.error, "the log refuses a fact", event, error)
+                if self._due("refused", error):
+                    _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
                 await asyncio.sleep(_REFUSED_S)
             else:
-                if self._repeats.over("a fact waits for the log") | self._repeats.over("the log refuses a fact"):
+                if self._repeats.over("waits") | self._repeats.over("refused"):
                     _log.warning("the log takes facts again", waiting=self.waiting)
                 return
 
-    def _say(self, say: Callable[..., object], line: str, event: Event, error: Exception) -> None:
-        """Log a line that repeats while a fault lasts, at growing intervals."""
-        if self._repeats.due(line, asyncio.get_running_loop().time(), code_of(error)):
-            say(line, kind=type(event).__name__, id=event.id, reason=str(error))
+    def _due(self, line: str, error: Exception) -> bool:
+        """Return whether to log a line that repeats while a fault lasts."""
+        return self._repeats.due(line, asyncio.get_running_loop().time(), code_of(error))
