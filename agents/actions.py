@@ -200,22 +200,21 @@ class Actions:
             bound_of(app.spec.deadlines, self.given_up_s) if isinstance(action, r.Launch) and app is not None else None
         )
         step = self.delays.failed(key, trouble, now, bound_s, took_s=now - began)
-        if step.given_up and not await self._given_up(key, trouble, step.lasts_s):
-            return _AGAIN_S
-        if step.log:
+        given_up = step.given_up and await self._given_up(key, trouble, step.lasts_s)
+        if step.log or given_up:
             said = {"node": self._config.name, "key": key, "doing": trouble.doing, "reason": trouble.reason}
             told = {**said, "code": trouble.code, "tries": step.tries, "seconds": round(step.lasts_s)}
             if not isinstance(error, OSError | DormError):
                 _log.exception("an action failed; please report this", action=repr(action), **said)
-            elif step.given_up:
+            elif given_up:
                 _log.error("an action failed, and is given up", **told)
             elif trouble.failing:
                 _log.error("an action failed, trying again", **told)
             else:
                 _log.warning("a container waits", **told)
-        if step.publish:
+        if step.publish and not given_up:
             await self._reporter.delayed(key, trouble, step.lasts_s)
-        return step.pause_s
+        return 0.0 if given_up else step.pause_s
 
     async def _worked(self, action: r.Action) -> None:
         key = action.key

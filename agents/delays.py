@@ -91,6 +91,7 @@ class Step(msgspec.Struct, frozen=True):
     tries: int = 1
     lasts_s: float = 0.0
     given_up: bool = False
+    """Whether its bound is over."""
 
 
 class _Delay(msgspec.Struct):
@@ -122,12 +123,12 @@ class Delays:
             known.since = known.failing_since = began
         known.trouble, known.tries = trouble, known.tries + 1
         lasts_s = now - known.since
-        if trouble.failing and bound_s is not None and now - known.failing_since >= bound_s:
-            return Step(0.0, log=True, tries=known.tries, lasts_s=lasts_s, given_up=True)
         pause_s = min(LONGEST_S, max(PAUSE_S, lasts_s / 10))
-        if trouble.failing and bound_s is not None:  # It is given up in time for the app's own deadline.
-            pause_s = max(0.1, min(pause_s, known.failing_since + bound_s - now))
-        return Step(pause_s, self._publishes(known, now), self._logs(known, now), known.tries, lasts_s)
+        left_s = bound_s - (now - known.failing_since) if trouble.failing and bound_s is not None else pause_s
+        if 0 < left_s < pause_s:  # It is given up in time for the app's own deadline.
+            pause_s = max(0.1, left_s)
+        publish, log = self._publishes(known, now), self._logs(known, now)
+        return Step(pause_s, publish, log, known.tries, lasts_s, given_up=left_s <= 0)
 
     def _publishes(self, known: _Delay, now: float) -> bool:
         if known.published == known.trouble or known.events >= MOST or now < known.publish_from:

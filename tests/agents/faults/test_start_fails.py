@@ -143,3 +143,28 @@ async def test_an_ended_container_that_can_not_be_removed_is_on_the_log(node: No
         over = await node.until(k.ContainerDelayed, 2)
         assert isinstance(over, k.ContainerDelayed)
         assert over.over
+
+
+async def test_a_container_that_may_run_is_not_given_up(
+    node: Node, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine does not say whether it does: unknown is not failed."""
+    engine.broken = refused()
+    stop, silent = engine.stop, True
+
+    async def stopped(key: Key, grace_s: float) -> bool:
+        if silent:
+            raise Unavailable("stop: no answer in time")
+        return await stop(key, grace_s)
+
+    monkeypatch.setattr(engine, "stop", stopped)
+    async with node.agent():
+        await node.release(deadlines={"start": "1s"})
+        await node.until(k.ContainerDelayed)
+        tries = engine.tries
+        await holds(lambda: engine.tries >= tries + 2)
+        assert not [fact for fact in said(node) if isinstance(fact, k.ContainerExited)]
+        silent = False
+        ended = await node.until(k.ContainerExited)
+        assert isinstance(ended, k.ContainerExited)
+        assert ended.reason == "start"
