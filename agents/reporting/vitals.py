@@ -21,7 +21,7 @@ class Vitals(msgspec.Struct, frozen=True):
     """Facts that the log does not have yet."""
     silence_s: float
     """Seconds since the runtime last listed its containers."""
-    delays: list[Delayed] = []
-    """What it does again and again for containers."""
     lease_left_s: float = 0.0
     """How long, in seconds, its containers may run without a further stored heartbeat; 0 or less: they are killed."""
+    delays: list[Delayed] = []
+    """What it does again and again for containers."""
