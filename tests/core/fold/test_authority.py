@@ -273,3 +273,11 @@ def test_an_open_cluster_enforces_nothing() -> None:
     assert said.bench.app().user == "ann"
     said.by("bob", k.AppCancelRequested(app="app"))
     assert said.bench.app().cancel_requested
+
+
+def test_a_round_that_states_more_refusals_than_there_were_stops_no_decision() -> None:
+    said, _ = cluster()
+    said.known.told, said.known.untold = 2**40, 0
+    said.by("rea", k.PolicyChanged(policy="drf"))
+    assert said.known.untold == 1
+    assert not [fact for fact in said.bench.decide() if isinstance(fact, k.RecordsRefused)]
