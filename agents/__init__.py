@@ -3,6 +3,8 @@
     desired      pure: what should run here, from the node's part or the master's rounds, and from the node's own facts
     subscriptions  the subjects of the log that an agent reads
     reconcile    pure: compares desired with seen containers, and returns actions
+    delays       pure: what is tried again, what of that is on the log, and when a start is given up
+    repeats      pure: lines of its own log that repeat during a fault
     contract     pure: what a container finds in its environment and its folder, and which command starts it
     announcements  pure: what running containers read about their app's membership and batch size
     agent        the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for, carried out

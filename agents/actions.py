@@ -1,6 +1,8 @@
 """The actions of reconciliation, carried out on the runtime: launch, halt, report, discard.
 
-Each container has at most one action under way; a failed action is tried again when reconciliation next asks for it.
+Each container has at most one action under way; a failed action is tried again when reconciliation next asks for it, after
+a pause in which other actions on the container may start.  `agents.delays` says what of that goes on the log, and when a
+start is given up.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ from agents import reconcile as r
 from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
 from agents.contract import checkpoint_command, container_spec
+from agents.delays import GIVEN_UP_S, Delays, Trouble, bound_of, trouble_of
 from agents.environment import plan
 from agents.environment.watching import Building
 from agents.fetching import Fetching
 from agents.outputs import folders, origins
 from agents.ports import ports_of
+from agents.repeats import Repeats
 from agents.runtime import secrets
-from agents.runtime.interface import Conflict, Key, Refused, RuntimeFault, Seen, Unavailable, spec_hash
+from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable, spec_hash
 from agents.runtime.long_work import LongWork
+from events.errors import DormError
 from events.log.records import LogError
 from events.quantities import GPU
 from events.spec.variables import TooLong
@@ -40,11 +45,22 @@ if TYPE_CHECKING:
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
     from agents.volumes.offers import Offers
+    from events.kinds import Doing, ExitReason
     from events.log.files import Files
     from events.spec import AppSpec
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
+_FAILED_TO: dict[Doing, str] = {
+    "prepare": "make its place ready",
+    "fetch": "fetch its project folder",
+    "pull": "pull its image",
+    "create": "create it",
+    "start": "start it",
+    "read": "read its checkpoints",
+}
+_ENDS_BY_ITSELF = (r.Halt, r.ReportStarted, r.ReportExited)
+"""Actions after which a start or an end on the log ends a delay."""
 
 
 class Actions:
@@ -98,11 +114,19 @@ class Actions:
         self._seen = seen
         self._wake = wake
         self._fetching = Fetching(files, runtime.blobs)
+        self._resting: dict[Key, type[r.Action]] = {}
+        """Containers whose last action failed, and is not tried again for a while."""
+        self.delays = Delays()
+        self.given_up_s = GIVEN_UP_S
+        """For how long a start may fail at most; simulated time is short."""
+        self._repeats = Repeats()
 
     def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:
         """Begin an action on a container that has none under way.  One that still builds its environment is not reported as
         started."""
         if isinstance(action, r.ReportStarted) and self._builds(action.key, tasks):
+            return
+        if self._resting.get(action.key) is type(action):
             return
         self.busy.add(action.key)
         tasks.create_task(self._do(action))
@@ -114,6 +138,7 @@ class Actions:
 
     def kill_what_stops(self, tasks: asyncio.TaskGroup) -> None:
         """Kill containers of killed apps that have their grace time already: no action starts on them while that lasts."""
+        self._forget_gone()
         for key in sorted(self._halting - self._killing):
             if self._killed(key):
                 self._killing.add(key)
@@ -122,9 +147,10 @@ class Actions:
     async def _kill_now(self, key: Key) -> None:
         try:
             await self._kill(key)
-        except (RuntimeFault, OSError) as error:
-            _log.error("a container can't be killed, trying again", node=self._config.name, key=key, reason=str(error))
-            await asyncio.sleep(_AGAIN_S)
+        except LogError:
+            raise
+        except Exception as error:
+            await asyncio.sleep(await self._failed(r.Halt(key), error, asyncio.get_running_loop().time()))
             self._killing.discard(key)
             self._wake.set()
 
@@ -139,25 +165,109 @@ class Actions:
             await self._reporter.killed(key)
 
     async def _do(self, action: r.Action) -> None:
-        pause = 0.0
+        pause_s, began = 0.0, asyncio.get_running_loop().time()
         try:
             await self._act(action)
-        except Unavailable as error:
-            _log.warning("the engine is not ready, trying again", node=self._config.name, reason=str(error))
-            pause = _AGAIN_S
-        except (RuntimeFault, OSError) as error:
-            _log.error("an action failed", node=self._config.name, action=type(action).__name__, reason=str(error))
-            pause = _AGAIN_S
         except LogError:
             raise
-        except Exception:  # A failure of one app's container ends no other app's.
-            _log.exception("an action failed; please report this", node=self._config.name, action=repr(action))
-            pause = _AGAIN_S
+        except Exception as error:  # A failure of one app's container ends no other app's.
+            pause_s = await self._failed(action, error, began)
+        else:
+            await self._worked(action)
         finally:
-            if pause:
-                await asyncio.sleep(pause)
+            if pause_s:
+                self._resting[action.key] = type(action)
             self.busy.discard(action.key)
             self._wake.set()
+        if pause_s:
+            await asyncio.sleep(pause_s)
+            if self._resting.get(action.key) is type(action):
+                del self._resting[action.key]
+            self._wake.set()
+
+    # --- what is tried again ----------------------------------------------------------------------------------------------
+
+    async def _failed(self, action: r.Action, error: Exception, began: float) -> float:
+        """Note a failed action, and return for how long (s) it is not tried again."""
+        key, now = action.key, asyncio.get_running_loop().time()
+        trouble = trouble_of(action, error)
+        if trouble is None:
+            if self._repeats.due(str(error), now):
+                _log.warning("no container is started", node=self._config.name, reason=str(error))
+            return _AGAIN_S
+        app = self._desired.apps.get(key.app)
+        bound_s = (
+            bound_of(app.spec.deadlines, self.given_up_s) if isinstance(action, r.Launch) and app is not None else None
+        )
+        step = self.delays.failed(key, trouble, now, bound_s, took_s=now - began)
+        given_up = step.given_up and await self._given_up(key, trouble, step.lasts_s)
+        if step.log or given_up:
+            said = {"node": self._config.name, "key": key, "doing": trouble.doing, "reason": trouble.reason}
+            told = {**said, "code": trouble.code, "tries": step.tries, "seconds": round(step.lasts_s)}
+            if not isinstance(error, OSError | DormError):
+                _log.exception("an action failed; please report this", action=repr(action), **said)
+            elif given_up:
+                _log.error("an action failed, and is given up", **told)
+            elif trouble.failing:
+                _log.error("an action failed, trying again", **told)
+            else:
+                _log.warning("a container waits", **told)
+        if step.publish and not given_up:
+            await self._reporter.delayed(key, trouble, step.lasts_s)
+        return 0.0 if given_up else step.pause_s
+
+    async def _worked(self, action: r.Action) -> None:
+        key = action.key
+        published, tries = self.delays.over(key)
+        if tries > 1:
+            _log.info("an action worked at last", node=self._config.name, key=key, tries=tries + 1)
+        told = key in self._desired.exited or key in self._desired.announced or isinstance(action, _ENDS_BY_ITSELF)
+        if published is not None and not told:
+            await self._reporter.delayed(key, published, 0.0, over=True)
+
+    async def _given_up(self, key: Key, trouble: Trouble, lasted_s: float) -> bool:
+        """Report a container that this node can't start as failed, so that its app may go elsewhere.  Return False if it may
+        run after all: the engine does not say for certain."""
+        try:
+            await self._runtime.stop(key, 0.0)
+            with contextlib.suppress(OSError):  # It does not run; its folder stays on a disk that takes no change.
+                await self._runtime.remove(key)
+        except (Unavailable, Conflict) as error:
+            if self._repeats.due(f"{key}", asyncio.get_running_loop().time()):
+                _log.warning("whether a container runs is unknown", node=self._config.name, key=key, reason=str(error))
+            return False
+        self.delays.over(key)
+        await self._refuse_start(key, trouble, lasted_s)
+        return True
+
+    async def _refuse_start(self, key: Key, trouble: Trouble, lasted_s: float) -> None:
+        """The node is at fault, or if it can't read the shared folder, perhaps that."""
+        reason: ExitReason = "checkpoints" if trouble.code.startswith("checkpoints.") else "start"
+        text = f"its node could not {_FAILED_TO.get(trouble.doing, 'start it')} for {lasted_s:.0f} s: {trouble.reason}"
+        await self._reporter.refused(key, reason, text)
+
+    async def _report_exit(self, key: Key, seen: Seen | None) -> None:
+        never = seen is None and key not in self._desired.started and key not in self._desired.announced
+        late = self.delays.failing(key, asyncio.get_running_loop().time())
+        if not never:
+            await self._reporter.exited(key, seen)
+        elif late is not None:
+            await self._refuse_start(key, *late)
+        else:
+            await self._reporter.refused(key, "lost", "it was no longer wanted before it had started")
+
+    def _forget_gone(self) -> None:
+        """Drop what is known of delays of containers that are no longer wanted, and of which nothing is left."""
+        if not self.delays.keys:
+            return
+        here = {
+            *self._desired.wanted(),
+            *self._desired.to_prepare(),
+            *self._desired.due,
+            *(one.key for one in self._seen()),
+        }
+        for key in self.delays.keys - here - self.busy:
+            self.delays.over(key)
 
     async def _act(self, action: r.Action) -> None:
         match action:
@@ -182,7 +292,7 @@ class Actions:
                 await self._reporter.started(seen, self._building.seconds(seen.key))
             case r.ReportExited(key, seen):
                 await self._empty_secrets(key)
-                await self._reporter.exited(key, seen)
+                await self._report_exit(key, seen)
             case r.Discard(key):
                 await self._runtime.remove(key)
                 await self._reporter.forget(key)
@@ -270,10 +380,14 @@ class Actions:
             await self._reporter.wait_for_judgement(key)
 
     async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
-        """Raises NotShared, OSError, and Unavailable if the shared folder does not answer."""
-        return await self._looks(
-            lambda: folders.folders_of(self._looks.folder, name, app.owner, resume=resume, cluster=app.checkpoints)
-        )
+        """Raises NotShared, and Unavailable if the shared folder does not answer or takes no change."""
+        try:
+            return await self._looks(
+                lambda: folders.folders_of(self._looks.folder, name, app.owner, resume=resume, cluster=app.checkpoints)
+            )
+        except OSError as error:
+            said = f"its folder of checkpoints can't be used: {error.strerror or error}"
+            raise Unavailable(said, code="checkpoints.unavailable", doing="read") from error
 
     def _spec(self, key: Key, app: DesiredApp, here: folders.AppFolders, devices: tuple[str, ...]) -> ContainerSpec:
         return container_spec(

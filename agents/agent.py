@@ -30,6 +30,7 @@ from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
 from agents.ports import listens
+from agents.repeats import Repeats
 from agents.reporting.feed import ProgressFeed
 from agents.reporting.heartbeat import Heartbeat
 from agents.reporting.outbox import Outbox
@@ -41,9 +42,11 @@ from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
 from agents.volumes.offers import Offers
 from events import subjects
 from events.appending import append_event
+from events.errors import code_of
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
 from events.log.records import LogError, LogRefused, LogUnavailable
 from events.log.waiting import until_answered
+from events.requests import Delayed
 from events.spec.abilities import ABILITIES
 
 if TYPE_CHECKING:
@@ -122,6 +125,7 @@ class Agent:
             port_taken=port_taken, may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
         )  # fmt: skip
         self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
+        self._repeats = Repeats()
         self._idle = False
         self._leaving = False
         self._cut_off = False
@@ -176,8 +180,22 @@ class Agent:
             containers={state: states.count(state) for state in ("created", "running", "exited")},
             pending=self._outbox.waiting,
             silence_s=asyncio.get_running_loop().time() - self._answered_at if self._answered_at else 0.0,
+            delays=[
+                Delayed(*key, doing=trouble.doing, reason=trouble.reason, for_s=for_s, failing=trouble.failing)
+                for key, trouble, for_s in self._actions.delays.now(asyncio.get_running_loop().time())
+            ],
             lease_left_s=self._good_until - self._since_boot() if self._good_until else 0.0,
         )
+
+    def _warn(self, line: str, error: Exception) -> None:
+        """Log a line that repeats while a fault lasts, at growing intervals."""
+        if self._repeats.due(line, asyncio.get_running_loop().time(), code_of(error)):
+            _log.warning(line, node=self.config.name, reason=str(error))
+
+    def _is_well(self, line: str, now: str) -> None:
+        """Log that the fault is over of which that line was logged."""
+        if self._repeats.over(line):
+            _log.warning(now, node=self.config.name)
 
     async def _fold(self, batch: list[Record]) -> None:
         pace, unsigned = self._pace(), self.desired.unsigned
@@ -252,9 +270,10 @@ class Agent:
             except Displaced:
                 raise
             except (RuntimeFault, OSError) as error:
-                _log.warning("the node can't be used yet", node=self.config.name, reason=str(error))
+                self._warn("the node can't be used yet", error)
                 await asyncio.sleep(_AGAIN_S)
         self._cut_off = False
+        self._is_well("the node can't be used yet", "the node can be used")
         self.joined.set()
         _log.info("joined", node=self.config.name, runtime=self._runtime.name, capacity=self.config.capacity)
 
@@ -276,7 +295,9 @@ class Agent:
 
     async def _clear(self) -> None:
         """Make sure that nothing runs here: this node's desired state is from before its lease expired.  Raises Unavailable
-        if that is not certain."""
+        if that is not certain, and if no lease could be written: a node that announced itself then would get apps again, and
+        lose them at once."""
+        await self._runtime.extend_lease(0.0)
         await self.kill_all()
         left = [seen.key for seen in await self._runtime.list() if seen.state == "running"]
         if left:
@@ -323,7 +344,7 @@ class Agent:
                     _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
                 await self._announce()
             except Unavailable as error:
-                _log.warning("the folder can't be looked at", node=self.config.name, reason=str(error))
+                self._warn("the folder can't be looked at", error)
             await asyncio.sleep(_AGAIN_S)
 
     async def _announce_lease(self) -> None:
@@ -350,7 +371,9 @@ class Agent:
                 finally:
                     await self._look_at_lease()
             except (LogError, Unavailable, OSError) as error:
-                _log.warning("no heartbeat was stored", node=self.config.name, reason=str(error))
+                self._warn("no heartbeat was stored", error)
+            else:
+                self._is_well("no heartbeat was stored", "heartbeats are stored again")
             self._hurry.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(_LEAST_PAUSE_S, self._pace() - (loop.time() - begun))):
@@ -390,7 +413,7 @@ class Agent:
             except (LogUnavailable, LogRefused) as error:
                 if isinstance(error, LogRefused) and not self.joined.is_set():
                     raise
-                _log.warning("waiting for the log", node=self.config.name, reason=str(error))
+                self._warn("waiting for the log", error)
                 await asyncio.sleep(0.5)
 
     # --- ends -----------------------------------------------------------------------------------------------------------
@@ -468,9 +491,10 @@ class Agent:
             try:
                 self._seen = await self._runtime.list()
             except (Unavailable, OSError) as error:
-                _log.warning("the engine does not answer", node=self.config.name, reason=str(error))
+                self._warn("the engine does not answer", error)
                 await asyncio.sleep(_AGAIN_S)
                 continue
+            self._is_well("the engine does not answer", "the engine answers")
             self._answered_at = asyncio.get_running_loop().time()
             self._reporter.look(self._seen)
             # While it listed, the node may have been cut off, or another machine may have been found to hold its name.

@@ -40,6 +40,8 @@ class Fetching:
         self._files = files
         self._cache = cache
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._stored = 0
+        """Parts that have come, of all folders: a folder whose turn has not come yet waits for them."""
         self._checked: dict[str, None] = {}
         """Folders that are within the limits: once laid out, they need no server."""
 
@@ -51,6 +53,7 @@ class Fetching:
             return
         name, blobs = workdir.hash, self._cache.of(app.owner)
         turn = self._turns.setdefault(f"{app.owner}/{name}", asyncio.Lock())
+        before = self._stored
         try:
             async with asyncio.timeout(_WAIT_S), turn:
                 manifest = await self._manifest(app.owner, name, blobs)
@@ -58,6 +61,10 @@ class Fetching:
                 await self._blobs(app.owner, manifest, blobs)
                 await asyncio.to_thread(self._cache.trim)
         except TimeoutError:
+            if self._stored == before:
+                raise Unavailable(
+                    f"nothing of its project folder {name[:12]} has come within {_WAIT_S:.0f} s", code="workdir.stalled"
+                ) from None
             raise Unavailable(
                 f"its project folder {name[:12]} is still being fetched; what is here stays here",
                 code="workdir.fetching",
@@ -130,6 +137,7 @@ class Fetching:
                 if await asyncio.to_thread(open_blob, name, stored, most) is None:
                     break
                 await asyncio.to_thread(blobs.put, name, stored)
+                self._stored += 1
                 return
             if look < _LOOKS - 1:
                 await asyncio.sleep(_PAUSE_S)

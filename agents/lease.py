@@ -93,13 +93,18 @@ def deadline(path: str) -> int:
 
 def looked_after(path: str) -> bool:
     """Return whether the agent that wrote it is alive and has not let go."""
+    return holder(path) != 0
+
+
+def holder(path: str) -> int:
+    """Return the pid of the agent that wrote it, 0 if that has ended or has let go."""
     fields = _read(path)
     if not fields or fields[2] == "0" or fields[1] != boot_id():
-        return False
+        return 0
     try:
-        return start_time(int(fields[2])) == fields[3]
+        return int(fields[2]) if start_time(int(fields[2])) == fields[3] else 0
     except OSError:
-        return False
+        return 0
 
 
 def _read(path: str) -> "list[str] | None":

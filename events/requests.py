@@ -64,6 +64,10 @@ class Disk(msgspec.Struct, frozen=True):
     free: int
     """Bytes."""
     total: int
+    inodes_free: int = 0
+    inodes: int = 0
+    """0 if the file system has no bound of its own."""
+    read_only: bool = False
 
 
 class MasterStatus(msgspec.Struct, frozen=True):
@@ -90,6 +94,18 @@ class MasterStatus(msgspec.Struct, frozen=True):
         return max(0, self.end - self.seq) if self.end is not None else None
 
 
+class Delayed(msgspec.Struct, frozen=True):
+    """What an agent does again and again for a container."""
+
+    app: str
+    generation: int
+    slot: int
+    doing: str
+    reason: str
+    for_s: float
+    failing: bool = True
+
+
 class AgentStatus(msgspec.Struct, frozen=True):
     """How an agent is."""
 
@@ -109,6 +125,14 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Facts that the log does not have yet."""
     runtime: str
     disks: list[Disk] = []
+    processes_free: int = 0
+    """How many processes the agent may still start."""
+    processes: int = 0
+    """Of how many; 0 if it does not know."""
+    processes_of: str = ""
+    """Whose limit that is."""
+    delays: list[Delayed] = []
+    """At most 16."""
 
 
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

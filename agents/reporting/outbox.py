@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agents.repeats import Repeats
 from events import subjects
 from events.appending import append_event
-from events.kinds import AppProgressed, Event, ProgressLinesSkipped, SessionEnded
+from events.errors import code_of
+from events.kinds import AppProgressed, ContainerDelayed, Event, ProgressLinesSkipped, SessionEnded
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 BOUND = 4096
 _PAUSE_S = 2.0
 _REFUSED_S = 5.0
-_OPTIONAL = (ProgressLinesSkipped, SessionEnded)
+_OPTIONAL = (ContainerDelayed, ProgressLinesSkipped, SessionEnded)
 """Facts for people: a server whose permissions are of an earlier release refuses them, and nothing else may wait for that."""
 _log = structlog.get_logger(__name__)
 
@@ -35,6 +37,7 @@ class Outbox:
         self._who = who
         self._queue: asyncio.Queue[Event] = asyncio.Queue(BOUND)
         self._storing = 0
+        self._repeats = Repeats()
 
     async def put(self, event: Event, *, last: bool = True) -> None:
         """Queue a fact; wait while the queue is full.  With `last` no later fact of its kind will supersede it."""
@@ -67,7 +70,8 @@ class Outbox:
             try:
                 await append_event(self._log, subject, event)
             except LogUnavailable as error:
-                _log.warning("a fact waits for the log", kind=type(event).__name__, reason=str(error))
+                if self._due("waits", error):
+                    _log.warning("a fact waits for the log", kind=type(event).__name__, reason=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S)
             except LogRefused as error:
@@ -76,7 +80,14 @@ class Outbox:
                     return
                 # A server whose disk is full refuses too; if the fact were dropped, the master would wait for it
                 # indefinitely.
-                _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
+                if self._due("refused", error):
+                    _log.error("the log refuses a fact", kind=type(event).__name__, id=event.id, reason=str(error))
                 await asyncio.sleep(_REFUSED_S)
             else:
+                if self._repeats.over("waits") | self._repeats.over("refused"):
+                    _log.warning("the log takes facts again", waiting=self.waiting)
                 return
+
+    def _due(self, line: str, error: Exception) -> bool:
+        """Return whether to log a line that repeats while a fault lasts."""
+        return self._repeats.due(line, asyncio.get_running_loop().time(), code_of(error))

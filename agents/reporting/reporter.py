@@ -19,13 +19,16 @@ from agents.contract import PORT_TAKEN
 from agents.outputs import believed
 from agents.progress.file import ProgressFact, ProgressFile
 from agents.progress.watermarks import Watermarks
+from agents.repeats import Repeats
 from agents.reporting.last_words import last_words
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen, Unavailable, key_name
 from agents.runtime.long_work import LongWork
+from events.errors import code_of
 from events.kinds import (
     CUT_OFF,
     AppCheckpointed,
     AppProgressed,
+    ContainerDelayed,
     ContainerExited,
     ContainersPrepared,
     ContainerStarted,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from agents.config import NodeConfig
+    from agents.delays import Trouble
     from agents.desired import Desired
     from agents.identity import Identity
     from agents.ledger import Ledger
@@ -130,6 +134,8 @@ class Reporter:
         self._asked: set[Key] = set()
         self._lived: set[Key] = set()
         """Containers that this process has seen running."""
+        self._delays = 0
+        self._repeats = Repeats()
         self.origins: dict[str, str] = {}
         """By app, the digest of the checkpoint that it was given."""
         self.doubts: dict[Key, Doubt] = {}
@@ -217,6 +223,30 @@ class Reporter:
             )
         )
 
+    async def delayed(self, key: Key, trouble: Trouble, lasts_s: float, *, over: bool = False) -> None:
+        """Report what is done for a container again and again, for how long already, or that this is over.  The same may be
+        reported twice by two processes, so the id follows from none of it."""
+        app, generation, slot = key
+        self._delays += 1
+        await self._outbox.put(
+            ContainerDelayed(
+                id=f"{self._config.name}.{key_name(key)}.delayed.{self._identity.process}.{self._delays}",
+                at=self._clock(),
+                by=self._config.name,
+                app=app,
+                generation=generation,
+                slot=slot,
+                node=self._config.name,
+                doing=trouble.doing,
+                reason=clipped(trouble.reason),
+                code=trouble.code,
+                for_s=round(lasts_s, 1),
+                failing=trouble.failing,
+                over=over,
+                identity=self._identity.value,
+            )
+        )
+
     async def exited(self, key: Key, seen: Seen | None) -> None:
         """Report its end; `seen` is None if the engine no longer knows it."""
         await self.progress(key, final=True)
@@ -250,7 +280,10 @@ class Reporter:
         if seen is not None and (asked or seen.exit_code != 0):
             doubt = await self._doubt_after(key)
         self._desired.exited.add(key)
-        await asyncio.to_thread(self._ledger.free_devices, key)
+        try:
+            await asyncio.to_thread(self._ledger.free_devices, key)
+        except OSError as error:  # A disk that takes no change must not keep its end from the log.
+            _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
         app, generation, slot = key
         _log.info("exited", app=app, generation=generation, slot=slot, reason=reason, asked=asked, message=message)
         await self._outbox.put(
@@ -367,7 +400,8 @@ class Reporter:
         try:
             await self.progress(key, final=False)
         except OSError as error:
-            _log.warning("progress can't be read", node=self._config.name, reason=str(error))
+            if self._repeats.due(f"{key}", asyncio.get_running_loop().time(), code_of(error)):
+                _log.warning("progress can't be read", node=self._config.name, key=key, reason=str(error))
         finally:
             del looking[key]
 

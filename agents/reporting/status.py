@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from agents.runtime import process_limits
 from events.log.records import LogError
 from events.logger import Logger
 from events.requests import AgentStatus, Disk
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _DISKS_S = 2.0
 """Seconds within which file systems have to answer: a file server that hangs must not silence the agent."""
+_MOST_DELAYS = 16
 _log = Logger(__name__)
 
 
@@ -49,6 +51,7 @@ class StatusAnswerer:
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         del question
         disks = await disks_of(self._folders)
+        left = await asyncio.to_thread(process_limits.left, os.getpid())
         now = self._vitals()
         status = AgentStatus(
             node=now.node,
@@ -62,6 +65,10 @@ class StatusAnswerer:
             pending=now.pending,
             runtime=self._runtime,
             disks=disks,
+            delays=now.delays[:_MOST_DELAYS],
+            processes_free=max(0, left.free) if left is not None else 0,
+            processes=left.most if left is not None else 0,
+            processes_of=left.of if left is not None else "",
         )
         yield msgspec.json.encode(status)
 
@@ -83,7 +90,19 @@ async def disks_of(folders: Sequence[Path]) -> list[Disk]:
 async def _disk(folder: Path) -> Disk | None:
     try:
         async with asyncio.timeout(_DISKS_S):
-            used = await asyncio.to_thread(shutil.disk_usage, folder)
+            return await asyncio.to_thread(disk_of, folder)
     except (OSError, TimeoutError):
         return None
-    return Disk(str(folder), used.free, used.total)
+
+
+def disk_of(folder: Path) -> Disk:
+    """Look at the file system of a folder.  Raises OSError."""
+    found = os.statvfs(folder)
+    return Disk(
+        str(folder),
+        free=found.f_bavail * found.f_frsize,
+        total=found.f_blocks * found.f_frsize,
+        inodes_free=found.f_favail,
+        inodes=found.f_files,
+        read_only=bool(found.f_flag & os.ST_RDONLY),
+    )

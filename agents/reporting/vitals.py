@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from events.requests import Delayed
+
 
 class Vitals(msgspec.Struct, frozen=True):
     """One look at an agent."""
@@ -21,3 +23,5 @@ class Vitals(msgspec.Struct, frozen=True):
     """Seconds since the runtime last listed its containers."""
     lease_left_s: float = 0.0
     """How long, in seconds, its containers may run without a further stored heartbeat; 0 or less: they are killed."""
+    delays: list[Delayed] = []
+    """What it does again and again for containers."""

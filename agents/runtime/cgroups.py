@@ -45,14 +45,19 @@ def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
 
 def locate(membership: str, mounts: tuple[Mount, ...]) -> Place | None:
     """Return where a process is accounted for, from the text of its /proc/PID/cgroup; None if that is unknown."""
+    cpu = folder_of("cpuacct", membership, mounts)
+    memory = folder_of("memory", membership, mounts)
+    return Place(cpu, memory) if cpu is not None and memory is not None else None
+
+
+def folder_of(controller: str, membership: str, mounts: tuple[Mount, ...]) -> Path | None:
+    """Return the folder of a process's control group for one controller; None if that is unknown."""
     paths: dict[str, str] = {}
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            paths[controller] = path
-    cpu = _folder("cpuacct", paths, mounts)
-    memory = _folder("memory", paths, mounts)
-    return Place(cpu, memory) if cpu is not None and memory is not None else None
+        for one in controllers.split(","):
+            paths[one] = path
+    return _folder(controller, paths, mounts)
 
 
 def _folder(controller: str, paths: dict[str, str], mounts: tuple[Mount, ...]) -> Path | None:

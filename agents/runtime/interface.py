@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agents.runtime.execution import Command, Execution
     from agents.runtime.listeners import Listener
     from agents.runtime.workdir.cache import BlobCache
+    from events.kinds import Doing
     from events.requests import LogPiece
 
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -55,6 +56,13 @@ class Unavailable(RuntimeFault):
     """The engine did not answer, so the state of its containers is unknown."""
 
     code = "runtime.unavailable"
+
+    def __init__(self, message: str = "", *, code: str = "", doing: Doing | None = None, said: str = "") -> None:
+        """`doing`: what could not be done for a container, if that is known; `said`: what the engine or the system said,
+        without the container's name."""
+        super().__init__(message, code=code)
+        self.doing = doing
+        self.said = said or message
 
 
 class Refused(RuntimeFault):

@@ -257,8 +257,9 @@ class RunDirs:
         try:
             await asyncio.to_thread(self.put, key, name, content)
         except OSError as failure:
+            said = f"{name} cannot be written: {failure.strerror}"
             raise Unavailable(
-                f"{key}: {name} cannot be written: {failure.strerror}", code="container.folder.not_writable"
+                f"{key}: {said}", code="container.folder.not_writable", doing="create", said=said
             ) from failure
 
     async def put_files(self, key: Key, files: Mapping[str, bytes]) -> None:

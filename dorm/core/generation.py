@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from events.kinds import Doing
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,6 +34,16 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
     step: int
 
 
+class Delay(msgspec.Struct, frozen=True, gc=False):
+    """What the node of a container does for it again and again (`ContainerDelayed`)."""
+
+    doing: Doing
+    reason: str
+    since: int
+    """Log time (UTC ns)."""
+    failing: bool
+
+
 ContainerState = Literal["desired", "running", "exited"]
 
 
@@ -54,6 +66,9 @@ class Container(msgspec.Struct, gc=False):
     peer_lost: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether it ended because it had lost another container, by its own output; unset if not, as in states before that
     was known."""
+
+    delay: Delay | msgspec.UnsetType = msgspec.UNSET
+    """What delays its start or its stop.  Unset if nothing does, as for `peer_lost`."""
 
     @property
     def follows_another(self) -> bool:

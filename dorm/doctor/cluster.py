@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from dorm.core.apps.offers import trouble_with_volumes
 from dorm.core.fold.shared_folder import trouble
+from dorm.core.query.delays import delay_words, delayed
 from dorm.core.query.views import paused_text
 from dorm.core.state import FailedPolicy
 from dorm.doctor import findings as f
 from dorm.doctor.servers import judge_clock
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dorm.client.masters import Leader
-    from dorm.core.state import Node, State
+    from dorm.core.generation import Delay
+    from dorm.core.state import App, Node, State
     from dorm.doctor.findings import Finding
     from events.kinds import RotationFailed
     from events.nats.inspection.servers import ClockState
@@ -26,6 +29,7 @@ Status = TypeVar("Status")
 MOST_BEHIND = 10_000
 """Records that a master may have to fold before it could lead."""
 _SILENT_S = 30.0
+_ENDED = {"remove": "has failed to remove a container", "report": "has failed to report the end of a container"}
 _MARGIN = 0.5
 """The fraction of a node's lease that should remain between two heartbeats."""
 _RELEASE = re.compile(r"dorm ([0-9]+)\.([0-9]+)")
@@ -76,7 +80,7 @@ def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
     else:
         yield f.ok("lag", name, f"has folded all but {lag} records")
     for one in status.disks:
-        yield f.disk("disk", name, one.path, one.free, one.total)
+        yield from f.disks(name, one)
 
 
 def judge_nodes(state: State, agents: Mapping[str, Asked[AgentStatus]] | None) -> Iterator[Finding]:
@@ -148,7 +152,46 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
             "lag", name, f"{status.pending} facts wait to be stored", "look at the NATS servers: the log takes nothing"
         )
     for one in status.disks:
-        yield f.disk("disk", name, one.path, one.free, one.total)
+        yield from f.disks(name, one)
+    for late in status.delays:
+        if late.failing and late.doing in _ENDED:  # The log's state has the others.
+            text = f"it {_ENDED[late.doing]} of {late.app} for {late.for_s:.0f} s: {late.reason}"
+            yield f.wrong("starts", name, text, "look at its engine, and at the log of its agent")
+    if status.processes:
+        yield f.processes(name, status.processes_free, status.processes, status.processes_of)
+
+
+def judge_delays(state: State) -> Iterator[Finding]:
+    """Judge what nodes do for containers again and again, as the log says: by node and reason, however many containers
+    wait for the same."""
+    found: dict[tuple[str, str, str], list[tuple[App, Delay]]] = {}
+    for app, container, delay in delayed(state):
+        if delay.failing:
+            found.setdefault((container.node, delay.doing, delay.reason), []).append((app, delay))
+    for (node, _, reason), every in sorted(found.items()):
+        app, first = min(every, key=lambda one: one[1].since)
+        more = f" and {len(every) - 1} more" if len(every) > 1 else ""
+        lasted = max(0, state.time - first.since) // SECOND
+        text = f"{app.name}{more}: {delay_words(node, first)} (for {lasted} s at least)"
+        yield f.wrong("starts", node, text, _cure(node, reason))
+
+
+_CURES = (
+    (re.compile(r"no space left|disk quota", re.IGNORECASE), "make room there, or free inodes (`df -h`, `df -i`)"),
+    (re.compile(r"read-only file system", re.IGNORECASE), "see why it is read-only (`dmesg`), and mount it writable"),
+    (
+        re.compile(r"resource temporarily unavailable|cannot allocate memory|too many open files", re.IGNORECASE),
+        "raise the agent's limits of processes and files (`systemctl show -p TasksMax dorm-agent`, `ulimit -u`)",
+    ),
+)
+"""By what the system says: what to do about it."""
+
+
+def _cure(node: str, reason: str) -> str:
+    known = next((todo for pattern, todo in _CURES if pattern.search(reason)), "")
+    return (
+        f"{known or 'look at its engine, and at the log of its agent'}; `dorm drain {node}` keeps apps away meanwhile"
+    )
 
 
 def judge_settings(state: State) -> Iterator[Finding]:

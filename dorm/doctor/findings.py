@@ -9,7 +9,9 @@ import msgspec
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from events.requests import Disk
 
 Level = Literal["wrong", "unknown", "note", "ok"]
 LEVELS: tuple[Level, ...] = ("wrong", "unknown", "note", "ok")
@@ -22,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True):
     level: Level
     check: str
     """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
-    `rotation`, `mount`, `ports`, `engine`, `folder`."""
+    `rotation`, `mount`, `ports`, `engine`, `folder`, `inodes`, `processes`, `starts`."""
     about: str
     """The server, stream, master, node or folder."""
     text: str
@@ -60,6 +62,29 @@ def disk(check: str, about: str, path: str, free: int, total: int) -> Finding:
     return ok(check, about, text)
 
 
+def disks(about: str, one: Disk) -> Iterator[Finding]:
+    """Judge a file system in all respects in which it may refuse a file."""
+    yield disk("disk", about, one.path, one.free, one.total)
+    if one.read_only:
+        todo = "see why it is read-only (`dmesg`), and mount it writable"
+        yield wrong("folder", about, f"the file system of {one.path} is read-only", todo)
+    if one.inodes and one.inodes_free < min(LEAST_INODES, one.inodes * SCARCE):
+        text = f"{one.inodes_free:,} of {one.inodes:,} inodes are free at {one.path}, so few more files can be made"
+        yield wrong("inodes", about, text, "remove small files there (`df -i`), or move the folder to another disk")
+
+
+def processes(about: str, free: int, most: int, of: str) -> Finding:
+    """Judge how many processes an agent may still start."""
+    text = f"{free:,} of {most:,} processes are left to its agent by {of}"
+    if free < min(LEAST_PROCESSES, most * SCARCE):
+        todo = "raise that limit (TasksMax of its unit, `ulimit -u`, kernel.threads-max), or end what runs there"
+        return wrong("processes", about, text, todo)
+    return ok("processes", about, text)
+
+
+LEAST_INODES = 10_000
+LEAST_PROCESSES = 200
+"""What has to be free, or a tenth of all, if that is less."""
 SCARCE = 0.1
 """The part of a disk that has to be free,"""
 PLENTY = 20 * 2**30

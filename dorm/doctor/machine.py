@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,13 @@ import psutil
 
 from agents import lease
 from agents.checkpoint_folder import CheckpointFolder
+from agents.reporting.status import disk_of
+from agents.runtime import process_limits
 from dorm.doctor import findings as f
 from events.kinds import NO_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from dorm.core.state import State
     from dorm.doctor.findings import Finding
@@ -40,7 +41,7 @@ class NodeHere(msgspec.Struct, frozen=True):
 
 async def judge_node(here: NodeHere, state: State | None) -> list[Finding]:
     """Judge a node on its own machine.  `state` is the cluster's, None if no server answers."""
-    found = [*_lease(here)]
+    found = [*_lease(here), *await asyncio.to_thread(lambda: list(_processes(here)))]
     for path in (here.root, here.checkpoints):
         found += await _patiently(path, here.name, _disk)
     expected = state.checkpoints if state is not None else ""
@@ -56,10 +57,10 @@ async def judge_master(folder: Path) -> list[Finding]:
     return await _patiently(folder, "master", _disk)
 
 
-async def _patiently(path: Path, about: str, look: Callable[[Path, str], Finding]) -> list[Finding]:
+async def _patiently(path: Path, about: str, look: Callable[[Path, str], Iterable[Finding]]) -> list[Finding]:
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            return [await asyncio.to_thread(look, path, about)]
+            return await asyncio.to_thread(lambda: list(look(path, about)))
     except TimeoutError:
         text = f"{path} did not answer within {_PATIENCE_S:g} s"
         return [f.wrong("mount", about, text, "look at the file server, and mount the folder again")]
@@ -81,17 +82,32 @@ def _lease(here: NodeHere) -> Iterator[Finding]:
         yield f.ok("lease", here.name, f"the agent runs, and the node's lease lasts {left:.0f} s")
 
 
-def _disk(path: Path, about: str) -> Finding:
+def _processes(here: NodeHere) -> Iterator[Finding]:
+    """Judge how many processes the agent may still start, if one runs here."""
+    agent = lease.holder(str(here.root / CONTAINERS / lease.FILE))
+    left = process_limits.left(agent) if agent else None
+    if left is not None:
+        yield f.processes(here.name, max(0, left.free), left.most, left.of)
+
+
+def _disk(path: Path, about: str) -> Iterator[Finding]:
     try:
-        used = shutil.disk_usage(path)
+        used = disk_of(path)
     except OSError as error:
-        return f.wrong("folder", about, f"{path}: {error.strerror}", "make the folder, or mount it")
-    if not os.access(path, os.W_OK):
-        return f.unknown("folder", about, f"{path} is not writable for this user", "run the doctor as the agent's user")
-    return f.disk("disk", about, str(path), used.free, used.total)
+        yield f.wrong("folder", about, f"{path}: {error.strerror}", "make the folder, or mount it")
+        return
+    if not used.read_only and not os.access(path, os.W_OK):
+        todo = "run the doctor as the agent's user"
+        yield f.unknown("folder", about, f"{path} is not writable for this user", todo)
+        return
+    yield from f.disks(about, used)
 
 
-def _mount(path: Path, about: str, expected: str) -> Finding:
+def _mount(path: Path, about: str, expected: str) -> Iterator[Finding]:
+    yield _judge_mount(path, about, expected)
+
+
+def _judge_mount(path: Path, about: str, expected: str) -> Finding:
     """Judge the folder of checkpoints by its marker: a missing mount looks like an empty folder."""
     try:
         found = CheckpointFolder(path).look()

@@ -81,6 +81,7 @@ _OF_NODES = _names(
     k.NodeLeft,
     k.NodeDrainRequested,
     k.ContainersPrepared,
+    k.ContainerDelayed,
     k.ContainerStarted,
     k.ContainerExited,
     k.AppCheckpointed,

@@ -6,8 +6,8 @@
                SealRequested RotationRequested WebhookSet WebhookRemoved WebhookTestRequested
     deliverers AppWaitsLong WebhookTested WebhookDisabled
     admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
-    agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerStarted ContainerExited AppCheckpointed
-               AppProgressed ProgressLinesSkipped AppResizeRequested MembershipChanged EpochCompleted
+    agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerDelayed ContainerStarted ContainerExited
+               AppCheckpointed AppProgressed ProgressLinesSkipped AppResizeRequested MembershipChanged EpochCompleted
                SessionStarted SessionEnded
     master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
                GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
@@ -37,11 +37,13 @@ from events.kinds.agents import (
     AppCheckpointed,
     AppProgressed,
     AppResizeRequested,
+    ContainerDelayed,
     ContainerExited,
     ContainersPrepared,
     ContainerStarted,
     ContainerUse,
     ContainerUsed,
+    Doing,
     Doubt,
     EpochCompleted,
     EpochRun,
@@ -167,11 +169,13 @@ __all__ = [
     "AppSubmitted",
     "AppUpdated",
     "AppWaitsLong",
+    "ContainerDelayed",
     "ContainerExited",
     "ContainerStarted",
     "ContainerUse",
     "ContainerUsed",
     "ContainersPrepared",
+    "Doing",
     "Doubt",
     "EpochCompleted",
     "EpochRun",

@@ -140,9 +140,38 @@ class ContainersPrepared(Event, frozen=True):
     identity: Identity = ""
 
 
+Doing = Literal["prepare", "fetch", "pull", "create", "start", "read", "tell", "stop", "remove", "report"]
+"""What a node does for a container: make its folders and environment ready, fetch its project folder, pull its image, create
+it, start it, read its app's checkpoints, tell it of its members, stop it, remove it, report it."""
+
+
+class ContainerDelayed(Event, frozen=True):
+    """A node does the same for a container again and again, because it fails or takes long. Stated once it has lasted for
+    seconds, again when the reason changes, and when it is over; the start or the end of the container ends it as well."""
+
+    app: Name
+    generation: Number
+    slot: Slot
+    node: Name
+    doing: Doing = "start"
+    reason: str = ""
+    """What the engine, the operating system or the servers said."""
+    code: str = ""
+    """The error's stable code."""
+    for_s: Duration = 0.0
+    """For how long already."""
+    failing: bool = True
+    """False if it only takes long, such as a pull that makes progress: then no failure follows from it."""
+    over: bool = False
+    """Whether it worked now, or is no longer tried."""
+    identity: Identity = ""
+
+
 ExitReason = Literal[
-    "exit", "out_of_memory", "image", "command", "spec", "device", "port", "checkpoints", "lost", "unknown"
+    "exit", "out_of_memory", "image", "command", "spec", "device", "port", "checkpoints", "start", "lost", "unknown"
 ]
+"""`start`: its node could not start it, for a reason of its own, for as long as it may try; `message` says what the engine or
+the operating system said."""
 
 
 CUT_OFF = "the node was cut off from the log for longer than its lease"

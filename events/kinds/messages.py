@@ -10,6 +10,7 @@ from events.kinds.agents import (
     AppCheckpointed,
     AppProgressed,
     AppResizeRequested,
+    ContainerDelayed,
     ContainerExited,
     ContainersPrepared,
     ContainerStarted,
@@ -101,6 +102,7 @@ Published = (
     | NodeReported
     | NodeLeft
     | ContainersPrepared
+    | ContainerDelayed
     | ContainerStarted
     | ContainerExited
     | AppCheckpointed

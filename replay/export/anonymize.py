@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from replay import Progress
 
 _AGENTS = (
-    k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited,
+    k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerDelayed, k.ContainerStarted, k.ContainerExited,
     k.AppCheckpointed, k.AppProgressed, k.ProgressLinesSkipped, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted,
     k.SessionStarted, k.SessionEnded,
 )  # fmt: skip

@@ -78,7 +78,7 @@ _WORDS = {
     "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what", "Doubted.how",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
-    "SessionStarted.what", "SessionEnded.what", "PolicyChanged.weights", "Settings.weights",
+    "SessionStarted.what", "SessionEnded.what", "doing", "PolicyChanged.weights", "Settings.weights",
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")

@@ -61,7 +61,7 @@ _SILENT = (
     k.NodeReported, k.AppSubmitted, k.AppCancelRequested, k.SealRequested, k.SessionStarted, k.SessionEnded, k.Unknown,
 )  # fmt: skip
 """Kinds that change no entry of a view: their effects come with a round."""
-_OF_AN_APP = (k.ContainerStarted, k.ContainerExited, k.MembershipChanged)
+_OF_AN_APP = (k.ContainerDelayed, k.ContainerStarted, k.ContainerExited, k.MembershipChanged)
 """Kinds from agents that change the entries of one app and its nodes."""
 _NO_SHARES = (k.GenerationReleased, k.MembersReleased, k.MembershipCommitted, k.LogSealed, k.IdleTicked)
 """Facts of rounds from which no fair share follows."""

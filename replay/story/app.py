@@ -244,6 +244,10 @@ class AppTeller:
         text = words.running(phases, generation.running)
         self._ready = self._tell(state, str(state.seq), "running", text, [self._ready], phases=phases)
 
+    def _delayed(self, state: State, event: k.ContainerDelayed) -> None:
+        if event.app == self.id:
+            self._tell(state, str(state.seq), "delayed", words.delayed(event))
+
     def _exited(self, state: State, event: k.ContainerExited) -> None:
         if event.app != self.id:
             return
@@ -480,6 +484,7 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
     k.AppUpdated: AppTeller._updated,
     k.AppCancelRequested: AppTeller._cancel_requested,
     **dict.fromkeys(get_args(words.Operated), AppTeller._operated),
+    k.ContainerDelayed: AppTeller._delayed,
     k.ContainerStarted: AppTeller._started,
     k.ContainerExited: AppTeller._exited,
     k.MembershipChanged: AppTeller._membership,

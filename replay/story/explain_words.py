@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.query.delays import delay_shown
 from dorm.core.query.gates import gate
 from dorm.core.query.reported import doubt_shown
 from events.quantities import SECOND
@@ -48,6 +49,7 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
             *_paused(state, found),
             *_by_plan(app, found),
             *_on_its_way(state, app),
+            *_delayed(app, found),
         ]
     sentences += _cost(app, found)
     doubt = doubt_shown(app)
@@ -147,6 +149,11 @@ def _by_plan(app: App, found: Explanation) -> list[str]:
         f"Its plan, made at {app.plan.seq} ({_ago(app.plan.at, found)}), is done at {moment(app.plan.slots[-1].at)}: "
         f"worth {app.plan.worth:.3g} at a cost of {app.plan.cost:.3g}.  {steps}".rstrip()
     ]
+
+
+def _delayed(app: App, found: Explanation) -> list[str]:
+    text = delay_shown(app, found.at)
+    return [f"It is delayed: {text}."] if text else []
 
 
 def _on_its_way(state: State, app: App) -> list[str]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.apps.failures import SHARED, counts_against
 from dorm.core.apps.size_requests import counts_at
 from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.generation import Delay
+from dorm.core.query.delays import delay_words
 from dorm.core.query.reported import doubt_shown
 from events import kinds as k
 from events.quantities import humanize
@@ -177,6 +179,14 @@ def user_of(document: Any) -> str:
 # --- sessions -----------------------------------------------------------------------------------------------------------
 
 _DID = {"exec": "ran a command in", "shell": "opened a shell in", "forward": "forwarded connections to"}
+
+
+def delayed(event: k.ContainerDelayed) -> str:
+    """`slot 0: node-1 can't create it: invalid log driver, for 3 s now`"""
+    if event.over:
+        return f"slot {event.slot}: {event.node} is no longer delayed"
+    delay = Delay(event.doing, event.reason, 0, event.failing)
+    return f"slot {event.slot}: {delay_words(event.node, delay)}, for {span(event.for_s)} now"
 
 
 def entered(event: k.OfSessions, app: App) -> tuple[str, str] | None:

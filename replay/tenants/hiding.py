@@ -175,7 +175,7 @@ class Hiding(Disguise):
 
     def _container(self, container: Container) -> Container:
         made: Container = super().struct(container)
-        return msgspec.structs.replace(made, port=0)
+        return msgspec.structs.replace(made, port=0, delay=msgspec.UNSET)
 
     def _generation(self, generation: Generation) -> Generation:
         made: Generation = super().struct(generation)

@@ -41,12 +41,12 @@ async def test_a_healthy_node_passes_every_check(tmp_path: Path) -> None:
     node = here(tmp_path)
     looked = await judge_node(node, cluster((node.checkpoints / MARKER).read_text().strip()))
     assert {one.level for one in looked if one.check != "disk"} == {"ok"}
-    assert [one.check for one in looked] == ["lease", "disk", "disk", "mount", "ports"]
+    assert [one.check for one in looked] == ["lease", "processes", "disk", "disk", "mount", "ports"]
 
 
 async def test_without_a_server(tmp_path: Path) -> None:
     looked = await judge_node(here(tmp_path), None)
-    assert [one.check for one in looked] == ["lease", "disk", "disk", "mount"]
+    assert [one.check for one in looked] == ["lease", "processes", "disk", "disk", "mount"]
 
 
 async def test_leases(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ OPERATOR = USER | {
     "RotationRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
 }  # fmt: skip
 NODE = {
-    "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerStarted", "ContainerExited",
-    "AppCheckpointed", "AppProgressed", "ProgressLinesSkipped", "AppResizeRequested", "MembershipChanged",
+    "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerDelayed", "ContainerStarted",
+    "ContainerExited", "AppCheckpointed", "AppProgressed", "ProgressLinesSkipped", "AppResizeRequested", "MembershipChanged",
     "EpochCompleted", "SessionStarted", "SessionEnded",
 }  # fmt: skip
 OWN = {

@@ -142,6 +142,9 @@ VARIANTS: dict[str, Variant] = {
     "a generation is released before its ports are free": Variant(
         code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
     ),
+    "a start that fails on its node is the app's failure": Variant(
+        code(failures.consequence, ('(failure == "checkpoints" or found.by_node)', '(failure == "checkpoints")'))
+    ),
     "exit code 0 is done, asked or not": Variant(code(failures.done, ("and not container.asked", ""))),
     "an app is done with its first slot": Variant(
         code(decide._ends_and_failures, ("if all(failures.done(container) for", "if any(failures.done(container) for"))

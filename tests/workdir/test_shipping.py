@@ -361,3 +361,27 @@ async def test_a_folder_that_is_shipped_again_stays_complete(files: MemoryFiles,
         assert shipped.workdir.hash in names
         assert len(names) == shipped.blobs
         clock.now -= int(0.99 * keep) - 1
+
+
+async def test_a_fetch_that_takes_long_is_told_apart_from_one_that_brings_nothing(
+    files: MemoryFiles, project: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the latter is given up after a while."""
+    monkeypatch.setattr("agents.fetching._WAIT_S", 0.2)
+    workdir = (await ship_folder(files, TENANT, project, clock=clock)).workdir
+    fetching, get, brought = Fetching(files, BlobCache(tmp_path / "cache")), files.get, 0
+
+    async def slow(tenant: str, name: str) -> tuple[bytes, int] | None:
+        nonlocal brought
+        if brought:
+            await asyncio.Event().wait()
+        brought += 1
+        return await get(tenant, name)
+
+    monkeypatch.setattr(files, "get", slow)
+    with raises(Unavailable, "workdir.fetching"):
+        await fetching.have(desired(workdir))
+    with raises(Unavailable, "workdir.stalled"):
+        await fetching.have(desired(workdir))
+    monkeypatch.undo()
+    await fetching.have(desired(workdir))

@@ -364,7 +364,8 @@ _REFUSALS: Final[tuple[tuple[RefusalCause, re.Pattern[str]], ...]] = (
 
 _TROUBLE: Final = re.compile(
     r"no space left|disk quota|read-only file system|input/output error|too many open files|ttrpc|shutting down"
-    r"|setting rlimit"
+    r"|setting rlimit|cannot allocate memory|can't get final child's PID"
+    r"|logging (driver|plugin)|log(ging)? driver|(invalid|unknown) runtime"
     r"|resource temporarily unavailable|deadline exceeded|context canceled|connection (refused|reset)|connection error",
     re.IGNORECASE,
 )

@@ -25,6 +25,8 @@ from agents.runtime.interface import Unavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from events.kinds import Doing
+
 log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
@@ -146,7 +148,11 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def _asked(
-        self, what: str, timeout: float | Literal["ask"] | None = "ask", known: tuple[int, ...] = ()
+        self,
+        what: str,
+        timeout: float | Literal["ask"] | None = "ask",
+        known: tuple[int, ...] = (),
+        doing: Doing | None = None,
     ) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self._ask_s if timeout == "ask" else timeout):
@@ -154,13 +160,16 @@ class Engine:
         except aiodocker.DockerError as failure:
             if failure.status in known:
                 raise Rejected(failure.status, failure.message) from failure
-            raise Unavailable(f"{what}: {failure.message} ({failure.status})") from failure
+            said = f"{failure.message} ({failure.status})"
+            raise Unavailable(f"{what}: {said}", doing=doing, said=said) from failure
         except TimeoutError as failure:
-            raise Unavailable(f"{what}: no answer in time") from failure
+            raise Unavailable(
+                f"{what}: no answer in time", doing=doing, said="the engine does not answer in time"
+            ) from failure
         except (aiohttp.ClientError, OSError, ValueError, TypeError, RuntimeError) as failure:
             # ValueError, TypeError: an answer that is not the JSON it should be, from a proxy or a dying engine.
             # RuntimeError: aiohttp's for a session or a stream that `close` has closed.
-            raise Unavailable(f"{what}: {failure!r}") from failure
+            raise Unavailable(f"{what}: {failure!r}", doing=doing, said=f"the engine: {failure!r}") from failure
 
     async def list(self, labels: tuple[str, ...]) -> tuple[Json, ...]:
         """Return summaries of containers in any state that carry all these labels."""
@@ -179,7 +188,7 @@ class Engine:
 
     async def create(self, name: str, config: Json) -> str:
         """Create a container; return its id.  Raises `Rejected` 400 (bad), 404 (no image), 409 (name taken)."""
-        async with self._asked(f"create {name}", self._change_s, known=(400, 404, 409)):
+        async with self._asked(f"create {name}", self._change_s, (400, 404, 409), "create"):
             made = await self._docker._query_json(
                 "containers/create", "POST", params={"name": name}, data=json.dumps(config)
             )
@@ -211,13 +220,13 @@ class Engine:
 
     async def start(self, name: str) -> None:
         """Start it; a running one is not an error.  Raises `Rejected` 400, 404, 409 or 500, as the engine pleases."""
-        async with self._asked(f"start {name}", self._change_s, known=(400, 404, 409, 500)):
+        async with self._asked(f"start {name}", self._change_s, (400, 404, 409, 500), "start"):
             await self._docker.containers.container(name).start()
 
     async def kill(self, name: str, signal: str) -> None:
         """Send a signal; a stopped or missing one is not an error."""
         with contextlib.suppress(Rejected):
-            async with self._asked(f"kill {name}", known=(404, 409)):
+            async with self._asked(f"kill {name}", known=(404, 409), doing="stop"):
                 await self._docker.containers.container(name).kill(signal=signal)
 
     async def wait(self, name: str, timeout: float) -> bool:
@@ -238,7 +247,7 @@ class Engine:
     async def delete(self, name: str) -> None:
         """Delete it; a missing one is not an error.  Raises `Rejected` 409 if it runs, or is being removed."""
         try:
-            async with self._asked(f"remove {name}", self._change_s, known=(404, 409)):
+            async with self._asked(f"remove {name}", self._change_s, (404, 409), "remove"):
                 await self._docker.containers.container(name).delete(v=True)
         except Rejected as answer:
             if answer.status == 409:

@@ -78,7 +78,10 @@ class Images:
         except Rejected as answer:
             if _FULL.search(answer.message):
                 raise Unavailable(
-                    f"{image} cannot be pulled: {answer.message}", code="container.image.disk_full"
+                    f"{image} cannot be pulled: {answer.message}",
+                    code="container.image.disk_full",
+                    doing="pull",
+                    said=answer.message,
                 ) from answer
             raise refused(image, answer.message) from answer
 

@@ -123,8 +123,9 @@ class Launcher:
         try:
             await work
         except OSError as failure:
+            said = f"its folder cannot be written: {failure.strerror}"
             raise Unavailable(
-                f"{key}: its folder cannot be written: {failure.strerror}", code="container.folder.not_writable"
+                f"{key}: {said}", code="container.folder.not_writable", doing="create", said=said
             ) from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:
@@ -137,6 +138,10 @@ class Launcher:
             except Rejected as answer:
                 if answer.status == 404:
                     raise NoImage(answer.message) from answer
+                if answer.status == 400 and config.trouble(answer.message):
+                    raise Unavailable(
+                        f"create {name}: {answer.message}", doing="create", said=answer.message
+                    ) from answer
                 if answer.status == 400:
                     raise Refused("spec", answer.message) from answer
                 made = False
@@ -204,5 +209,5 @@ class Launcher:
 def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:
     """Return the error for a failed start."""
     if config.trouble(message):
-        return Unavailable(f"{name}: {message}")
+        return Unavailable(f"{name}: {message}", doing="start", said=message)
     return config.refusal(message) or Conflict(f"{name}: {message}")

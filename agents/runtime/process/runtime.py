@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -73,6 +74,20 @@ _START_S: Final = 30.0
 _DIE_S: Final = 30.0
 """Seconds after SIGKILL that a process may remain (for example in the kernel, on a dead disk) before its state is unknown."""
 _BUSY_POLL_S: Final = 0.01
+_OF_THE_NODE: Final = tuple(
+    os.strerror(number)
+    for number in (
+        errno.EAGAIN,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+    )
+)
+"""What the machine says when a program can't be started for want of something that the machine lacks."""
 _KEEP_S: Final = 600.0
 """Seconds between looks at the short paths, which a program that cleans /tmp may remove."""
 
@@ -217,8 +232,9 @@ class ProcessRuntime:
         try:
             await self._dirs.work.run(spec.tenant, lambda: self._prepare(spec, wanted))
         except OSError as failure:
+            said = f"its folder cannot be made: {failure.strerror}"
             raise Unavailable(
-                f"{spec.key}: its folder cannot be made: {failure.strerror}", code="container.folder.not_writable"
+                f"{spec.key}: {said}", code="container.folder.not_writable", doing="create", said=said
             ) from failure
 
     async def _ensure(self, spec: ContainerSpec, files: Mapping[str, bytes]) -> Seen:
@@ -234,13 +250,19 @@ class ProcessRuntime:
                     raise Conflict(f"{key} exists with another spec", code="container.name.taken")
                 if found.seen.error:
                     await asyncio.to_thread(self._delete, key)
+                    if found.seen.error.endswith(_OF_THE_NODE):
+                        said = found.seen.error
+                        raise Unavailable(
+                            f"{key}: {said}", code="container.supervisor.failed", doing="start", said=said
+                        )
                     raise Refused("command", found.seen.error, code="container.command.not_found")
                 if found.seen.state != "created":
                     self._watch(found)
                     self._wake()
                     return found.seen
                 if asyncio.get_running_loop().time() > give_up:
-                    raise Unavailable(f"{key} did not start within {_START_S:.0f} s", code="container.no_start")
+                    said = f"it did not start within {_START_S:.0f} s"
+                    raise Unavailable(f"{key}: {said}", code="container.no_start", doing="start", said=said)
                 if found.supervisor:  # started by an earlier agent
                     await asyncio.sleep(_BUSY_POLL_S)
                 elif spec.checkpoint_dir and not await asyncio.to_thread(Path(spec.checkpoint_dir).is_dir):
@@ -314,15 +336,15 @@ class ProcessRuntime:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as failure:
+            said = f"no supervisor could be started: {failure}"
             raise Unavailable(
-                f"{key}: no supervisor could be started: {failure}", code="container.supervisor.failed"
+                f"{key}: {said}", code="container.supervisor.failed", doing="start", said=said
             ) from failure
         if not done.stdout:
             notes = folder / "supervisor.log"
-            said = notes.read_text(errors="replace") if notes.exists() else done.stderr.decode(errors="replace")
-            raise Unavailable(
-                f"{key}: its supervisor failed: {said.strip()[-500:]}", code="container.supervisor.failed"
-            )
+            text = notes.read_text(errors="replace") if notes.exists() else done.stderr.decode(errors="replace")
+            said = f"its supervisor failed: {_last_line(text)}"
+            raise Unavailable(f"{key}: {said}", code="container.supervisor.failed", doing="start", said=said)
 
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  The supervisors enforce it: each reads the record about once a second."""
@@ -350,7 +372,8 @@ class ProcessRuntime:
         while found is not None and found.seen.state == "running":
             kill, pid = loop.time() >= kill_at, found.supervisor or found.program
             if loop.time() >= kill_at + _DIE_S:
-                raise Unavailable(f"{key} is still there {_DIE_S:.0f} s after SIGKILL", code="container.unkillable")
+                said = f"it is still there {_DIE_S:.0f} s after SIGKILL"
+                raise Unavailable(f"{key}: {said}", code="container.unkillable", doing="stop", said=said)
             folder = self._dirs.container_dir(key)
             if sent != (kill, pid):
                 await asyncio.to_thread(records.send, folder, found, kill=kill)
@@ -554,6 +577,12 @@ class ProcessRuntime:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+def _last_line(text: str) -> str:
+    """Return the end of a program's output, as one line: of a traceback, the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][-500:] if lines else "it said nothing"
 
 
 def _has_ended(process: int) -> bool:

@@ -18,6 +18,7 @@ from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
 from dorm.client.output import lines
+from dorm.core.query.delays import delay_shown, delay_without_time
 from dorm.core.query.gates import reason_of
 from dorm.local.hints import hint_for
 from events.errors import DormError
@@ -133,7 +134,11 @@ class Attached:
     def _tell(self) -> None:
         """Say what changed about the app's place, in one line."""
         app = self.app
-        if app.phase not in _NAMED_PHASES:
+        delayed = delay_without_time(app)
+        if delayed and f"{app.phase}: {delayed}" != self._told:
+            self._told = f"{app.phase}: {delayed}"
+            progress_console.print(Text(f"{app.name}: {app.phase}: {delay_shown(app, time.time_ns())}"))
+        if delayed or app.phase not in _NAMED_PHASES:
             return
         running = sum(1 for _ in app.running_containers())
         reason = reason_of(app, time.time_ns())

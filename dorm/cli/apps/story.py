@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STYLES = {
     "started": "green", "restarted": "green", "running": "green", "resumed": "green", "completed": "green",
     "grown": "cyan", "shrunk": "cyan", "moved": "cyan", "stopped": "yellow", "released": "", "waits": "yellow",
-    "limited": "yellow", "refused": "red", "update_refused": "red", "container_failed": "red", "retried": "yellow",
+    "limited": "yellow", "refused": "red", "update_refused": "red", "container_failed": "red", "delayed": "yellow", "retried": "yellow",
     "doubtful": "yellow", "failed": "red", "cancelled": "yellow", "node_lost": "red", "node_left": "yellow", "node_lease_ended": "red",
     "node_drained": "yellow", "node_recovered": "green", "lost": "red", "lease_ended": "red", "left": "yellow",
     "settings": "yellow", "killed": "red", "container_killed": "red", "drained": "yellow", "recovered": "green", "joined": "green", "rejoined": "green",

@@ -152,7 +152,7 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
         return None, looked
     by_node = {one.status.node: one for one in agents} if agents is not None else None
     looked += [*cluster.judge_masters(leader, masters), *cluster.judge_nodes(state, by_node)]
-    looked += cluster.judge_settings(state)
+    looked += [*cluster.judge_delays(state), *cluster.judge_settings(state)]
     looked += await rotation_findings(connection)
     answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
     looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])

@@ -1,7 +1,8 @@
 """Whose fault a failed generation is, and the consequence: a retry after a pause, or the end of its app.
 
-    excused   a node was lost; a container was stopped without a request; its checkpoints were not found (at most
-              `MOST_UNMOUNTED` failures in a row); a port was taken (at most `MOST_PORTS` times): costs no retry
+    excused   a node was lost; a container was stopped without a request; its checkpoints were not found, or its node could
+              not start it for a reason of its own (at most `MOST_UNMOUNTED` failures in a row); a port was taken (at most
+              `MOST_PORTS` times): costs no retry
     counted   against the cause's own limit (`retries.out_of_memory` of the spec, …), or with all others against `limit`
     done      all containers ended with exit code 0 and none had been asked to stop; but a generation that started from a
               doubtful checkpoint, of an app that reports its work, has to report some (`unproven`)
@@ -73,6 +74,8 @@ class Fault(msgspec.Struct, frozen=True):
     """Where; "" if it is not one node's."""
     ran_s: float = 0.0
     """How long the container had run."""
+    by_node: bool = False
+    """Whether the container's node could not start it, for a reason of its own."""
 
 
 def done(container: Container) -> bool:
@@ -116,7 +119,8 @@ def fault_of(state: State, generation: Generation, failed: Sequence[Container]) 
     own = [container for container in failed if not container.follows_another]
     first = min(own or failed, key=lambda container: (container.exited_at, container.slot))
     ran_s = (first.exited_at - first.started_at) / SECOND if first.started_at else 0.0
-    found = Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code, first.node, ran_s)
+    by_node = first.reason == "start" and not first.asked
+    found = Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code, first.node, ran_s, by_node)
     if own or not (left := _left(generation, failed)):
         return found
     silent = [one for one in left if not _heard(state, one)]
@@ -197,10 +201,12 @@ def consequence(state: State, app: App, generation: Generation, found: Fault, no
     ports = 0 if anew else app.port_failures
     in_a_row = 0 if anew else app.failures_in_a_row
     judged = faults.verdict(state, app, generation, found, now)
+    if judged.fault and found.by_node and in_a_row < MOST_UNMOUNTED:
+        judged = faults.Verdict("node", "; that is the node's fault, and costs no retry")
     excused = (
         failure in ("stopped", "lost")
         or judged.fault == "node"
-        or (failure == "checkpoints" and in_a_row < MOST_UNMOUNTED)
+        or ((failure == "checkpoints" or found.by_node) and in_a_row < MOST_UNMOUNTED)
         or (failure == "port" and ports < MOST_PORTS)
     )
     used = (0 if anew else app.retries_used.get(counts_against(app, failure), 0)) + judged.open_before

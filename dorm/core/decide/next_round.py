@@ -109,6 +109,8 @@ def _refused(state: State) -> list[Event]:
     if known is None or not known.untold:
         return []
     untold = known.unreported_refusals()
+    if not untold:  # A round has stated more than there was.
+        return []
     records = [
         RefusedRecord(seq=one.seq, who=one.who, of=one.kind, about=one.about, code=one.code, reason=one.reason)
         for one in untold

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from dorm.core.apps.bounds import has_worked, settles_until
 from dorm.core.apps.faults import note_ran_well, ran_well
 from dorm.core.apps.gating.limits import note_ended
@@ -147,7 +149,7 @@ def end_container(
     if leaves:
         del generation.leaving[container.slot]
     container.state, container.exited_at = "exited", state.time
-    container.reason, container.message = reason, clipped(message)
+    container.reason, container.message, container.delay = reason, clipped(message), UNSET
     if ran_well(container):
         note_ran_well(state, app, container)
     if not container.asked and not leaves:

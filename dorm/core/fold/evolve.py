@@ -19,6 +19,7 @@ from msgspec import UNSET
 from dorm.core.apps import faults
 from dorm.core.apps.admission import app_id, check_room, name_of
 from dorm.core.apps.gating.limits import note_started
+from dorm.core.fold.delays import container_delayed
 from dorm.core.fold.effects import (
     drop_ended,
     end_container,
@@ -351,7 +352,7 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     app, generation, container = found
     if container.state != "desired":
         return ignored(state)
-    container.state, container.started_at = "running", state.time
+    container.state, container.started_at, container.delay = "running", state.time, UNSET
     app.origin_digest = event.origin_digest or app.origin_digest
     note_doubt(app, event)
     if app.run_time is not UNSET:
@@ -426,6 +427,7 @@ _HANDLERS: dict[type, Handler] = {
     k.NodeJoined: _node_joined,
     k.NodeLeft: _node_left,
     k.ContainersPrepared: containers_prepared,
+    k.ContainerDelayed: container_delayed,
     k.ContainerStarted: _container_started,
     k.ContainerExited: _container_exited,
     k.AppCheckpointed: app_checkpointed,

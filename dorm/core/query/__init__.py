@@ -10,6 +10,7 @@
     offered    the policies that it can be changed to, with their parameters
     speaking   synthetic agent events, for plans and simulations
     batches    the batch size that an app has, and why
+    delays     what delays the start or the stop of its containers
     gates      why an app may not run at all
     concerns   which app, user and node an event is about
 

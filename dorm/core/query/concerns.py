@@ -41,6 +41,7 @@ _AGENTS = (
     "NodeReported",
     "NodeLeft",
     "ContainersPrepared",
+    "ContainerDelayed",
     "ContainerStarted",
     "ContainerExited",
     "AppCheckpointed",

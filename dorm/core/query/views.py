@@ -14,6 +14,7 @@ from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
 from dorm.core.apps.resizable import kept_whole
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
+from dorm.core.query.delays import delay_shown
 from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
 from dorm.core.query.reported import doubt_shown, shown
 from dorm.core.settings import kept_until
@@ -135,7 +136,9 @@ def note_of(app: App, now: int) -> str:
     """Return what people should know of an app beside its figures: why it ended, waits, or has less than it could use."""
     if app.ended:
         return app.end_reason
-    return _early_end(app) or (reason.text if (reason := reason_of(app, now)) is not None else _builds(app))
+    if said := _early_end(app) or delay_shown(app, now):
+        return said
+    return reason.text if (reason := reason_of(app, now)) is not None else _builds(app)
 
 
 def _early_end(app: App) -> str:

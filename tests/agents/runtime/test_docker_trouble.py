@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agents.runtime.docker import config
 from agents.runtime.docker.engine import Engine
 from agents.runtime.interface import Conflict, Refused, Unavailable
+from events import kinds as k
 from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, container_dir, ended, look, output, says, until
+from tests.agents.one_node import NODE, Node
 from tests.agents.runtime.conformance import COUNT_ME, starts
 from tests.agents.wire import wired
 from tests.errors import raises
@@ -334,3 +336,53 @@ async def test_the_engines_own_figures_agree_with_the_files(
     assert sample.cpu_s <= use.cpu_s
     assert abs(sample.memory - use.memory) < 10_000_000
     assert 50_000_000 < use.memory < 100_000_000
+
+
+async def test_an_engine_that_can_not_create_it(
+    docker_harness: Harness, runtime: DockerRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if its OCI runtime were not installed: nothing that the app could mend."""
+    made = config.container_config
+
+    def broken(*given: Any) -> Any:
+        request = made(*given)
+        request["HostConfig"]["Runtime"] = "none-such"
+        return request
+
+    spec = docker_harness.shell(POLITE)
+    monkeypatch.setattr(config, "container_config", broken)
+    with pytest.raises(Unavailable) as failed:
+        await runtime.ensure(spec)
+    assert failed.value.doing in ("create", "start")
+    assert "none-such" in failed.value.said
+    assert "dorm-" not in failed.value.said  # the container's name, which people know otherwise
+    await runtime.stop(spec.key, 0.0)
+    await runtime.remove(spec.key)
+    assert await runtime.list() == []
+    monkeypatch.undo()
+    assert (await runtime.ensure(spec)).state == "running"
+
+
+async def test_an_engine_that_creates_nothing_is_the_nodes_failure(
+    docker_node: Callable[..., DockerRuntime], docker_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole agent: the log says it once, and then that the container has failed here."""
+    made = config.container_config
+
+    def broken(*given: Any) -> Any:
+        request = made(*given)
+        request["HostConfig"]["Runtime"] = "none-such"
+        return request
+
+    monkeypatch.setattr(config, "container_config", broken)
+    node = Node(tmp_path)
+    node.make_runtime = lambda: docker_node(NODE)
+    async with node.agent():
+        await node.release(image=docker_image, deadlines={"start": "3s"})
+        ended = await node.until(k.ContainerExited)
+        assert isinstance(ended, k.ContainerExited)
+        assert (ended.reason, ended.exit_code) == ("start", None)
+        assert ended.message.startswith("its node could not create it for 3 s: ")
+        assert "none-such" in ended.message
+        (delayed,) = [fact for fact in node.facts() if isinstance(fact, k.ContainerDelayed)]
+        assert (delayed.doing, delayed.failing, "none-such" in delayed.reason) == ("create", True, True)

@@ -77,6 +77,7 @@ def acts(app: str) -> dict[str, tuple[k.Event, str]]:
         "reported": (k.NodeReported(node="n1"), "n1"),
         "left": (k.NodeLeft(node="n1"), "n1"),
         "prepared": (k.ContainersPrepared(**of_app, node="n1"), "n1"),
+        "delayed": (k.ContainerDelayed(**of_app, slot=0, node="n1"), "n1"),
         "started": (k.ContainerStarted(**of_app, slot=0, node="n1"), "n1"),
         "exited": (k.ContainerExited(**of_app, slot=0, node="n1", exit_code=0), "n1"),
         "checkpointed": (k.AppCheckpointed(**of_app, step=9), "n1"),
@@ -272,3 +273,11 @@ def test_an_open_cluster_enforces_nothing() -> None:
     assert said.bench.app().user == "ann"
     said.by("bob", k.AppCancelRequested(app="app"))
     assert said.bench.app().cancel_requested
+
+
+def test_a_round_that_states_more_refusals_than_there_were_stops_no_decision() -> None:
+    said, _ = cluster()
+    said.known.told, said.known.untold = 2**40, 0
+    said.by("rea", k.PolicyChanged(policy="drf"))
+    assert said.known.untold == 1
+    assert not [fact for fact in said.bench.decide() if isinstance(fact, k.RecordsRefused)]

@@ -174,6 +174,7 @@ class Life(Story):
         self.by(first.node, k.AppCheckpointed(**at, step=step))
         self.by(first.node, k.AppResizeRequested(**at, containers=1, reason=said))
         self.by(first.node, k.ContainersPrepared(**at, node=first.node, reason=said))
+        self.by(first.node, k.ContainerDelayed(**at, slot=first.slot, node=first.node, doing="stop", reason=said))
 
     def _exit(self) -> None:
         app = self._some()

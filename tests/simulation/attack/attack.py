@@ -232,6 +232,11 @@ class Attack:
         machine.disk_full = True
         self._later(fault, lambda: setattr(machine, "disk_full", False))
 
+    def _fail_creates(self, fault: Fault) -> None:
+        machine = self._machine(fault)
+        machine.create_fails = True
+        self._later(fault, lambda: setattr(machine, "create_fails", False))
+
     def _lose_image(self, fault: Fault) -> None:
         machine = self._machine(fault)
         machine.image_missing = True
@@ -382,6 +387,7 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "engine slow": Attack._slow_engine,
     "disk of a node full": Attack._fill_disk,
     "image missing": Attack._lose_image,
+    "containers can't be created": Attack._fail_creates,
     "port taken": Attack._take_port,
     "container removed by hand": Attack._remove_container,
     "container killed by hand": Attack._kill_container,

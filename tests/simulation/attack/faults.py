@@ -107,6 +107,7 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "apps wait for others": (NOBODY, 0.15),
     "apps edited": (NOBODY, 0.15),
     "apps restarted": (NOBODY, 0.15),
+    "containers can't be created": (NODE, 0.15),
 }
 """Added after the seeds were first played. Each draws from its own stream, so a new kind leaves all schedules otherwise
 unchanged."""
@@ -143,6 +144,7 @@ HARMLESS: Final = frozenset(
         "apps retried now",
         "apps held",
         "apps wait for others",
+        "containers can't be created",
     }
 )
 """None of these explains that a node is not heard, that its lease ends, or that another master leads."""
@@ -184,6 +186,7 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "node in maintenance": (5, 60),
     "apps held": (0.5, 30),
     "apps wait for others": (0.5, 20),
+    "containers can't be created": (3, 180),
 }
 
 

@@ -7,6 +7,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "decisions are made while scheduling is paused": (22,),
     "a node is forgotten while its lease lasts": (23,),
     "the server stores repeats": (11, 23),
+    "a start that fails on its node is the app's failure": (24,),
     "the first end counts, whatever explains it": (22,),
     "a master gives up when its first look at the log gets no answer": (51,),
     "an agent gives up when its first look at the log gets no answer": (29,),

@@ -199,7 +199,10 @@ class Checks:
         self._heard[node] = self.world.now
 
     def extended(self, machine: Machine, seconds: float) -> None:
-        """The lease counts from when a stored heartbeat was sent, so never from later than when it was stored."""
+        """The lease counts from when a stored heartbeat was sent, so never from later than when it was stored.  One of no
+        seconds extends nothing."""
+        if seconds <= 0:
+            return
         node = self.whole.nodes.get(machine.name)
         lease = max(self.whole.settings.node_lease_s, node.lease_s if node else 0.0)
         last = self._heard.get(machine.name, 0.0)

@@ -174,6 +174,8 @@ class Machine:
         """What the engine takes for a request."""
         self.image_missing = False
         self.disk_full = False
+        self.create_fails = False
+        """Whether its engine answers 500 to each request for a container."""
         self.checkpoints: Path = self.folder / "checkpoints"
         """Where the shared folder is mounted: a link, to an empty folder of its own while it is not."""
         self._shared = world.folder / "checkpoints"
@@ -228,6 +230,8 @@ class Machine:
             raise Refused("image", "no such image")
         if self.disk_full:
             raise Unavailable("no space left on device")
+        if self.create_fails:
+            raise Unavailable("create: invalid log driver (500)", doing="create", said="invalid log driver (500)")
         made = self.containers[spec.key] = Container(self, spec)
         return made
 
@@ -396,7 +400,7 @@ class Machine:
     def be_calm(self) -> None:
         """From now on, neither the machine nor its programs fail, and their work ends soon."""
         self.calm, self.delay_s = True, 0.02
-        self.image_missing = self.disk_full = False
+        self.image_missing = self.disk_full = self.create_fails = False
         self.strangers.clear()
         self.mount(True)
         for container in self.running():

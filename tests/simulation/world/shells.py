@@ -133,9 +133,14 @@ def start_agent(
             since_boot=asyncio.get_running_loop().time,
             machine=lambda: host.name,
         )
+        process.agent._actions.given_up_s = GIVEN_UP_S
         await process.agent.run()
 
     return host.begin(AgentProcess(host, name, main))
+
+
+GIVEN_UP_S = 12.0
+"""For how long an agent tries a start in vain; histories are short."""
 
 
 def start_client(host: Host, user: str) -> ClientProcess:

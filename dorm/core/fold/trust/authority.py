@@ -308,7 +308,8 @@ _RULES: dict[type, Rule] = {
     ),
     **dict.fromkeys((k.WebhookTested, k.WebhookDisabled, k.AppWaitsLong), _delivers),
     **dict.fromkeys(
-        (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited), _of_node
+        (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerDelayed, k.ContainerStarted, k.ContainerExited),
+        _of_node,
     ),
     **dict.fromkeys(
         (

@@ -14,7 +14,7 @@ const KINDS = {
   failures: ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "PolicyFailed", "Unreadable"],
   apps: ["AppSubmitted", "AppAccepted", "AppRejected", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppFailed", "AppCancelled"],
   nodes: ["NodeJoined", "NodeLeft", "NodeLost", "NodeRecovered", "NodeLeaseEnded", "NodeDrainRequested", "NodeForgetRequested"],
-  containers: ["ContainerStarted", "ContainerExited", "ContainersPrepared"],
+  containers: ["ContainerDelayed", "ContainerStarted", "ContainerExited", "ContainersPrepared"],
 };
 
 export function Log({ fixed = {}, height = 0 }) {
