@@ -88,7 +88,7 @@ def demo(
 
       dorm demo --runtime process --plain
     """
-    configure(verbose, False, quiet_level=logging.ERROR)
+    configure(verbose, False, quiet_level=logging.ERROR, lasts=False)
     run(_demo(runtime, docker, plain or not console.is_terminal))
 
 
