@@ -2,9 +2,9 @@
 
 A pipe's reader may end or stall, a terminal may be held (Ctrl-S), the disk of a redirected log may be full.  `print`, a logger
 and the interpreter at its end would then raise, or wait.  So `last` replaces `sys.stdout` and `sys.stderr`: a line goes into a
-bounded queue, and a thread writes it.  A line that can't be written, or finds the queue full, is dropped and counted.  The next
-line that can be written follows one that says how many were lost; `lost` has the sum, for metrics.  So all that prints here is
-covered: this program's log, its messages, asyncio's and other libraries' warnings, tracebacks.
+bounded queue, and a thread writes it.  A line that can't be written, or finds the queue full, is dropped and counted.  The
+next line that can be written follows one that says how many were lost; `lost` has the sum, for metrics.  This covers all that
+prints here: this program's log, its messages, asyncio's and other libraries' warnings, tracebacks.
 
 The thread writes to the descriptor, never through a buffer of Python's, so nothing is left that could fail at the end of the
 interpreter.  At that end, `drain` waits for a moment for the lines that are still queued.  A killed program (-9) loses them.
