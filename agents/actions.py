@@ -201,6 +201,12 @@ class Actions:
             await self._removing.run(owner, partial(folders.remove, self._config.checkpoints, app))
             self._desired.forget(app)
 
+    async def remove_remains(self) -> None:
+        """Try again to remove what stayed of apps' files at an earlier removal, and name what stays again."""
+        with contextlib.suppress(OSError):  # The machine has no thread left; the next start tries it.
+            await self._removing.run("", lambda: folders.remove_remains(self._config.checkpoints))
+            await self._removing.run("", self._environments.remove_remains)
+
     async def _launch(self, key: Key) -> None:
         app = self._desired.wanted().get(key)
         if app is None or not await self._may_launch():

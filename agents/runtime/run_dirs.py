@@ -26,8 +26,6 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -36,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 from agents import lease
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Refused, Unavailable, key_name
 from agents.runtime.long_work import LongWork, Remains
+from agents.runtime.removing import delete
 from agents.runtime.workdir.cache import FOLDER, BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import place
 from events.workdir import ManifestError
@@ -306,15 +305,6 @@ def lock_soon(descriptor: int) -> bool:
             time.sleep(0.01)
         else:
             return True
-
-
-def delete(folder: Path) -> None:
-    """Delete a folder that an app has filled.  `rmtree` takes a file descriptor and a frame of the stack for each level, so an
-    app could nest folders until it fails; rm(1) does not."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        subprocess.run(["rm", "-rf", "--", folder], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _own() -> tuple[int, int]:
