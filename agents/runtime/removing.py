@@ -64,7 +64,7 @@ def delete(folder: Path) -> Removal:
     removal = remove(folder)
     if removal.kept:
         named = {one.path or ".": one.reason for one in removal.left}
-        _log.warning("what an app left can't be removed", folder=str(folder), left=named, count=removal.kept)
+        _log.error("what an app left can't be removed", folder=str(folder), left=named, count=removal.kept)
     return removal
 
 
