@@ -6,7 +6,6 @@ A template is the file itself, with `{{name}}` where a value goes; a line that o
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import compose
 from dorm.deploy import layout
 from dorm.deploy.settings import DeploymentError
+from dorm.security.quoting import quoted
 from events.quantities import MEMORY, resource, short
 
 if TYPE_CHECKING:
@@ -163,11 +163,11 @@ def _server(settings: Deployment, machine: str) -> list[File]:
         "nats.conf",
         machine=machine,
         cluster=settings.cluster,
-        server_name=json.dumps(machine),
-        host=json.dumps(host),
+        server_name=quoted(machine),
+        host=quoted(host),
         port=str(ports.clients),
-        monitor=json.dumps(f"{settings.address(machine) if _loopback(host) else '127.0.0.1'}:{ports.monitor}"),
-        store=json.dumps(layout.STORE),
+        monitor=quoted(f"{settings.address(machine) if _loopback(host) else '127.0.0.1'}:{ports.monitor}"),
+        store=quoted(layout.STORE),
         store_limit=str(resource(MEMORY, settings.store_limit)),
         routes=_routes(settings, machine) if len(settings.servers) > 1 else "",
         security=_security() if settings.trust else "",
@@ -185,14 +185,14 @@ def _routes(settings: Deployment, machine: str) -> str:
     )
     # Each server proves by its certificate that it is one, and asks the others to.
     tls = (
-        f"  tls {{ {_certificate()}, ca_file: {json.dumps(f'{layout.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
+        f"  tls {{ {_certificate()}, ca_file: {quoted(f'{layout.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
         if settings.trust
         else ""
     )
     return (
         "\ncluster {\n"
-        f"  name: {json.dumps(settings.cluster)}\n"
-        f"  host: {json.dumps(settings.machines[machine])}\n"
+        f"  name: {quoted(settings.cluster)}\n"
+        f"  host: {quoted(settings.machines[machine])}\n"
         f"  port: {settings.ports.routes}\n"
         f"{tls}  routes: [\n{routes}  ]\n}}\n"
     )
@@ -203,7 +203,7 @@ def _security() -> str:
 
 
 def _certificate() -> str:
-    certificate, key = (json.dumps(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
+    certificate, key = (quoted(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
     return f"cert_file: {certificate}, key_file: {key}"
 
 
