@@ -13,6 +13,7 @@ import psutil
 
 from dorm.bench import BenchError
 from dorm.local.nats_server import find_binary, free_port
+from dorm.security.quoting import quoted
 from events.log.records import LogError
 from events.nats.connection import Connection
 
