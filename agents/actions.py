@@ -364,7 +364,9 @@ class Actions:
         """Run the app's checkpoint command and return its exit code.  KeyError if the container has ended."""
         try:
             words = checkpoint_command(spec, await self._runtime.variables(key))
-        except TooLong as error:
+        except (TooLong, Unavailable) as error:
+            if isinstance(error, Unavailable) and error.code != "container.record.damaged":
+                raise
             _log.warning("the checkpoint command cannot be run", app=key.app, slot=key.slot, reason=str(error))
             return 0
         return await self._runtime.run(key, self.inside(key, words), spec.grace_s)

@@ -50,7 +50,7 @@ from agents.runtime.interface import (
     check_spec,
     spec_hash,
 )
-from agents.runtime.process import records, short_paths, volumes
+from agents.runtime.process import attributes, records, short_paths, volumes
 from agents.runtime.process.execution import ProcessExecution, processes
 from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RUN, RunDirs
@@ -388,20 +388,21 @@ class ProcessRuntime:
         if found is None or found.seen.state != "running":
             raise KeyError(key)
         folder = self._dirs.container_dir(key)
-        launch = await asyncio.to_thread(records.read_launch, folder)
+        await asyncio.to_thread(records.read_launch, folder)
         with (folder / "log").open("ab") as output:
             try:
                 process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", attributes.__file__, str(folder)),
                     *volumes.inside(folder, found.program, command),
-                    env=launch.environment,
-                    cwd=launch.workdir,
+                    env={"LANG": "C.UTF-8"},
+                    cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
                     start_new_session=True,
                 )
             except OSError as failure:
-                log.warning("no such command", key=key, command=command[0], error=str(failure))
+                log.warning("no command can be started", key=key, command=command[0], error=str(failure))
                 return NOT_FOUND
         command_ends = asyncio.ensure_future(process.wait())
         container_ends = asyncio.ensure_future(self._gone(folder, found, until=None))
@@ -414,6 +415,8 @@ class ProcessRuntime:
                 os.killpg(process.pid, signal.SIGKILL)  # its leftovers too
             await asyncio.wait((command_ends, container_ends))
         code = process.returncode or 0
+        if code == NOT_FOUND:
+            log.warning("no such command", key=key, command=command[0])
         return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
 
     async def variables(self, key: Key) -> dict[str, str]:

@@ -31,6 +31,9 @@ confirmed it.  If the supervisor dies first, the pipe's end of file makes the ch
 `started` belongs to a program that never ran and may be tried again.  (A power cut may lose the record, but then the
 program is gone too.)
 
+The program does not have the agent's priority, limits and protection from a shortage of memory
+(`agents.runtime.process.attributes`).  Supervisor and guardian have them: they end the program if the agent is gone.
+
 Signals to the supervisor: at the first SIGTERM, SIGINT or SIGHUP it asks the program to stop (`agents.runtime.stopping`), and
 from then on the container ends with its last process; SIGUSR1 kills everything.  When the program ends without having been
 asked, its leftovers are killed, as at the end of a Docker container: the supervisor is the subreaper (prctl(2)), so even a
@@ -50,6 +53,7 @@ if not __package__:  # run as a script: our package is next to it, after the sta
 
 from agents import lease
 from agents.runtime import stopping
+from agents.runtime.process import attributes
 from agents.runtime.process.times import Times
 
 TYPE_CHECKING = False  # typing itself would cost a third of the start
@@ -169,6 +173,7 @@ def execute(
         if os.read(gate, 1) != b"g":
             os._exit(1)
         enter(mounts)
+        attributes.take()
         os.chdir(workdir)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
