@@ -288,7 +288,7 @@ def test_folders_may_have_any_name(tmp_path: Path, name: str) -> None:
     if shutil.which("systemd-tmpfiles") and os.geteuid() == 0:
         lines = [line for line in files[layout.TMPFILES].splitlines() if line.startswith("d ") and folder[:5] in line]
         (tmp_path / "made.conf").write_text("\n".join(lines).replace("dorm dorm", "root root") + "\n")
-        command = ["systemd-tmpfiles", "--create", f"--root={tmp_path}", tmp_path / "made.conf"]
+        command = ["systemd-tmpfiles", "--create", f"--root={tmp_path}", str(tmp_path / "made.conf")]
         done = subprocess.run(command, capture_output=True, check=False)
         assert (tmp_path / f"{folder}/a".lstrip("/")).is_dir(), done.stderr
         assert (tmp_path / f"{folder}/b".lstrip("/")).is_dir(), done.stderr

@@ -4,7 +4,7 @@ A process inherits more than its environment.  The agent's unit protects the age
 priority, and sets limits and a mask for it.  An app with the same protection would outlive the machine's own services.  So
 each program, session and checkpoint command of the process runtime begins with
 
-    oom_score_adj   0, as the kernel's own default (proc(5)); supervisors and keepers keep the agent's
+    oom_score_adj   500, as in Docker: it is killed before the machine's services; supervisors and keepers keep the agent's
     nice, policy    0, SCHED_OTHER
     umask           022
     nofile          65,536, and as the most that it may set itself 524,288, as under systemd
@@ -23,13 +23,15 @@ import sys
 OPEN_FILES = 65_536
 MOST_OPEN_FILES = 524_288
 MASK = 0o022
+OOM_SCORE = 500
+"""As `agents.runtime.docker.config` has it, which a script outside the virtual environment can't import."""
 
 
 def take() -> None:
     """Give this process what a program has.  Never raises."""
     os.umask(MASK)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("0")
+        file.write(str(OOM_SCORE))
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(OSError):

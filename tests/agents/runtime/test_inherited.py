@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agents.runtime.docker.config import OOM_SCORE
 from agents.runtime.execution import Command
 from agents.runtime.process import attributes, records
 from agents.runtime.process.runtime import ProcessRuntime
@@ -56,7 +57,7 @@ def expected() -> str:
     capabilities = int(next(line.split()[1] for line in status if line.startswith("CapEff:")), 16)
     may_raise = bool(capabilities >> 24 & 1)  # CAP_SYS_RESOURCE of capabilities(7)
     files = attributes.OPEN_FILES if may_raise else min(attributes.OPEN_FILES, most)
-    return f"0 0 0022 {files}"
+    return f"{OOM_SCORE} {0 if os.geteuid() == 0 else os.nice(0)} 0022 {files}"
 
 
 async def test_programs_sessions_and_commands_have_their_own(process_harness: Harness, runtime: ProcessRuntime) -> None:
