@@ -11,6 +11,9 @@ from structlog.testing import capture_logs
 
 from agents import lease
 from agents.ledger import Ledger
+from agents.runtime import stopping
+from agents.runtime.docker import disk as docker_disk
+from agents.runtime.docker import runtime as docker_runtime
 from agents.runtime.interface import Conflict, ContainerSpec, Key, Seen, Unavailable, spec_hash
 from agents.runtime.process import records, supervisor
 from agents.runtime.process.runtime import ProcessRuntime
@@ -180,6 +183,17 @@ async def test_nothing_is_left_of_a_container_without_supervisor_and_record(
     seen = await ended(runtime, spec.key)
     assert (seen.exit_code, seen.interrupted) == (None, True)
     assert not records._with_environment_of(folder)
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damaged_notes_of_docker_containers_say_nothing(tmp_path: Path, how: str) -> None:
+    for name in (docker_runtime._ASKED, docker_disk.STOPPED, "stop"):
+        (tmp_path / name).write_text("123 456\n")
+        damage(tmp_path / name, how)
+    asked = docker_runtime._asked_before(tmp_path)
+    assert asked == []
+    stopping.Stopping(docker_runtime._text(tmp_path / "stop"), asked)
+    docker_disk.DiskWatch.reason(None, tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("how", ["zeros", "empty", "garbage"])
