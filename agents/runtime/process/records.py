@@ -63,7 +63,7 @@ _DAMAGE: Final = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EISDIR)
 _HASH: Final = re.compile(r"[0-9a-f]{32}")
 _STARTED: Final = re.compile(r"([0-9]{1,10}) ([0-9]{1,20}) ([0-9A-Za-z-]{1,64}) ([0-9]{19})", re.ASCII)
 _EXITED: Final = re.compile(r"(-|[0-9]{1,5}) ([0-9]{19})(?: (lease|reboot|damaged))?", re.ASCII)
-"""Times have 19 digits until the year 2286, so one that is cut off is seen."""
+"""Times are written with 19 digits, which suffice until the year 2286, so one that is cut off is seen."""
 _REASON: Final = re.compile(r"[^\0]+")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -242,7 +242,7 @@ def _note_end(
 ) -> Found | None:
     """Write the record of an end that no supervisor has seen."""
     try:
-        _write_once(folder / "exited", f"- {time.time_ns()}{how}")
+        _write_once(folder / "exited", f"- {time.time_ns():019d}{how}")
     except FileExistsError:
         pass
     except OSError:  # a full disk must hide neither this container nor the others

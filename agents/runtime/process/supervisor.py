@@ -206,7 +206,7 @@ def start(
     os.close(gate)
     os.close(report)
     exited = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), reserve_record("exited")
-    write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns()}")
+    write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns():019d}")
     os.write(opener, b"g")
     os.close(opener)
     failure = b""
@@ -425,7 +425,7 @@ def supervise(report: int) -> None:
     sweep()
     look_at_log(times)
     try:
-        write_reserved(*exited, "exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
+        write_reserved(*exited, "exited", f"{code} {time.time_ns():019d}{' lease' if over else ''}")
     except FileNotFoundError:
         say("the folder was removed: nobody learns how it ended")
 
