@@ -311,6 +311,12 @@ class Actions:
             await self._removing.run(owner, partial(folders.remove, self._config.checkpoints, app))
             self._desired.forget(app)
 
+    async def remove_remains(self) -> None:
+        """Try again to remove what stayed of apps' files at an earlier removal, and name what stays again."""
+        with contextlib.suppress(OSError):  # The machine has no thread left; the next start tries it.
+            await self._removing.run("", lambda: folders.remove_remains(self._config.checkpoints))
+            await self._removing.run("", self._environments.remove_remains)
+
     async def _launch(self, key: Key) -> None:
         app = self._desired.wanted().get(key)
         if app is None or not await self._may_launch():
@@ -472,7 +478,9 @@ class Actions:
         """Run the app's checkpoint command and return its exit code.  KeyError if the container has ended."""
         try:
             words = checkpoint_command(spec, await self._runtime.variables(key))
-        except TooLong as error:
+        except (TooLong, Unavailable) as error:
+            if isinstance(error, Unavailable) and error.code != "container.record.damaged":
+                raise
             _log.warning("the checkpoint command cannot be run", app=key.app, slot=key.slot, reason=str(error))
             return 0
         return await self._runtime.run(key, self.inside(key, words), spec.grace_s)

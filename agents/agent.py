@@ -164,6 +164,7 @@ class Agent:
                 tasks.create_task(self._heartbeats())
                 tasks.create_task(self._reporter.watch_progress())
                 tasks.create_task(self._watch_folder())
+                tasks.create_task(self._actions.remove_remains())
                 asked = self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder
                 tasks.create_task(answer_all(*asked, self._log, self._outbox, self._clock, self._actions.inside))
                 await self._converge(tasks)

@@ -96,6 +96,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 code="config.gpus.differs",
             )
 
+        for folder in (self.checkpoints, self.secrets, *(one.path for one in self.volumes.values())):
+            check_folder(folder)
+
     def announced(self, runtime: str) -> str:
         """Return a runtime's name with what it allows beyond the restricted profile, for display."""
         more = [*self.allow, *(["trust-apps"] if self.trust_apps else [])]
@@ -105,6 +108,19 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def gpu_ids(self) -> tuple[str, ...]:
         """GPU ids to assign to containers; counted from 0 if only their number is configured."""
         return self.gpus or tuple(str(index) for index in range(self.capacity.get(GPU, 0)))
+
+
+def check_folder(folder: Path | None) -> None:
+    """Raises ConfigError for a folder whose path is no text.  Any other path that the file system allows will do: specs, the
+    log and the records of containers name folders in UTF-8, and nothing else restricts them."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        shown = str(folder).encode("utf-8", "backslashreplace").decode()
+        raise ConfigError(
+            f"the path {shown} is not UTF-8, and apps' specs could not name it: choose another folder, or rename it",
+            code="config.path.not_utf8",
+        ) from None
 
 
 def detect_capacity() -> dict[str, int]:

@@ -4,17 +4,26 @@
     KEY.killed    it had to kill the container, since the grace time was over
     KEY.devices   GPU ids assigned to this container
 
+A note of devices is written whole.  If the disk damaged one, nobody knows which devices its container has, so none is free
+until that container is gone.
+
 Every method blocks for the time of a small file.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from agents.runtime.interface import Key, key_name
+import structlog
+
+from agents.runtime.interface import Key, Unavailable, key_name
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_log = structlog.get_logger(__name__)
 
 
 class Ledger:
@@ -22,6 +31,8 @@ class Ledger:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._named: set[Path] = set()
+        """Damaged notes that the log has named."""
 
     def open(self) -> None:
         """Create the folder.  Raises OSError if it can't be created."""
@@ -41,18 +52,44 @@ class Ledger:
 
     def take_devices(self, key: Key, count: int, all_devices: tuple[str, ...]) -> tuple[str, ...] | None:
         """Take the first free devices (dockerd does not allocate), the same ones on a repeated call; None if too few are
-        free."""
+        free.  Raises Unavailable if that can't be known."""
         own = self._root / f"{key_name(key)}.devices"
-        if own.exists():
-            return tuple(own.read_text().split())
         if count == 0:
-            return ()
-        taken = {device for file in sorted(self._root.glob("*.devices")) for device in file.read_text().split()}
+            return self._devices_of(own) or ()
+        if (had := self._devices_of(own)) is not None and len(had) == count:
+            return had
+        others = [(file, self._devices_of(file)) for file in sorted(self._root.glob("*.devices")) if file != own]
+        taken = {device for _, devices in others for device in devices or ()}
         free = [device for device in all_devices if device not in taken]
         if len(free) < count:
             return None
-        own.write_text(" ".join(free[:count]))
+        if unknown := next((file for file, devices in others if devices is None), None):
+            raise Unavailable(
+                f"{unknown} is damaged, so nobody knows which devices are free: wait until its container is gone",
+                code="container.record.damaged",
+            )
+        aside = own.with_suffix(".new")
+        with aside.open("w") as file:
+            file.write(" ".join(free[:count]))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(own)
         return tuple(free[:count])
+
+    def _devices_of(self, file: Path) -> tuple[str, ...] | None:
+        """Return the devices of a note, () if there is none; None if it is damaged."""
+        try:
+            text = file.read_text()
+        except FileNotFoundError:
+            return ()
+        except UnicodeDecodeError:
+            text = ""
+        if text.isprintable() and text.split():
+            return tuple(text.split())
+        if file not in self._named:
+            self._named.add(file)
+            _log.error("a record of a container is damaged, so what it says is not known", file=str(file))
+        return None
 
     def free_devices(self, key: Key) -> None:
         (self._root / f"{key_name(key)}.devices").unlink(missing_ok=True)

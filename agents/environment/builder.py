@@ -142,7 +142,7 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
     begun = time.monotonic()
     venv = os.path.join(folder, "venv")
     say("building the environment {}".format(plan["key"][:12]))
-    shutil.rmtree(venv, ignore_errors=True)
+    remove(venv)
     python = interpreter(plan["python"])
     uv = shutil.which("uv") or shutil.which("uv", path=os.path.dirname(sys.executable))
     base = described(python)
@@ -181,8 +181,28 @@ def build(folder: str, plan: "dict[str, Any]") -> None:
         run([*install, "-r", listed], dict(as_user, **for_uv(as_user)) if uses_uv else as_user, shown=shown)
     for line in plan["setup"]:
         run(["/bin/sh", "-ec", line], inside, shown=line)
-    shutil.rmtree(os.path.join(folder, "cache"), ignore_errors=True)
+    remove(os.path.join(folder, "cache"))
     say("built the environment in %.1f s" % (time.monotonic() - begun))
+
+
+def remove(folder: str) -> None:
+    """Remove what an earlier build left.  A command of its may have mounted something there: the files of a mount are not the
+    environment's.  Raises Failed."""
+    inside = os.path.realpath(folder) + "/"
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            points = [os.fsdecode(unescaped(line.split()[4])) for line in file]
+    except OSError:
+        points = []
+    mounted = next((one for one in points if (one + "/").startswith(inside)), None)
+    if mounted is not None:
+        raise Failed(f"something is mounted at {mounted}; unmount it, and nothing of it is removed")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def unescaped(path: bytes) -> bytes:
+    """Return a path as it is, which has octal numbers for spaces and the like in the list of mounts (proc(5))."""
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), path)
 
 
 DESCRIBES = """

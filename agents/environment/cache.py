@@ -26,7 +26,7 @@ from agents.environment.plan import Environment
 from agents.runtime.disk_use import taken
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Unavailable
 from agents.runtime.long_work import LongWork, Remains
-from agents.runtime.run_dirs import delete
+from agents.runtime.removing import delete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,8 +95,7 @@ class Environments:
     def collect(self) -> list[str]:
         """Remove environments that are not in use until the rest is within the bounds; return their keys.  Each time the one
         goes that its owner has not used for longest, of the owner who has most.  Blocks."""
-        for left in self.root.glob(".*"):
-            self._remains.put(left)
+        self.remove_remains()
         of: dict[int, list[Path]] = {}
         for folder in sorted(self.root.glob("[!.]*"), key=_used_at, reverse=True):
             of.setdefault(_owner_of(folder), []).append(folder)
@@ -117,6 +116,11 @@ class Environments:
         if removed:
             _log.info("environments are removed", folder=str(self.root), keys=removed)
         return removed
+
+    def remove_remains(self) -> None:
+        """Remove what an earlier removal left, at some time; what stays is named in the log."""
+        for left in self.root.glob(".*"):
+            self._remains.put(left)
 
     def _size(self, folder: Path) -> int:
         """Return the bytes of one, measured once if it is built and no container can write to it; an environment that

@@ -6,6 +6,7 @@
     ROOT/.dorm-apps/APP/origin    the digest of the checkpoint that it started from, if that is another app's
     ROOT/.dorm-apps/APP/believed  its files when it last reported a checkpoint (`agents.outputs.believed`)
     ROOT/.dorm-apps/APP/incoming/ uploads that are not complete
+    ROOT/.dorm-apps/.gone-APP-*/  what could not be removed of an app that ended long ago
 
 The owner's name is on disk so that every agent knows whose files these are: a node that never ran the app, and a node
 that has forgotten it.  Every function blocks.
@@ -19,7 +20,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agents.runtime.run_dirs import delete
+from agents.runtime.removing import delete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 APPS: Final = ".dorm-apps"
 """No app's id begins with a dot."""
+_GONE: Final = ".gone-"
 _APP: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _LONGEST_OWNER: Final = 4096
 _LISTED: Final = 0o711
@@ -86,7 +88,21 @@ def owner_of(root: Path, app: str) -> str | None:
 
 def remove(root: Path, app: str) -> None:
     """Remove all files of an app from the shared folder.  Every agent that ran a part of it does so, so it may be gone
-    already."""
-    if is_app(app):
-        delete(root / app)
-        delete(root / APPS / app)
+    already.  They are renamed first: what stays is found by `remove_remains`."""
+    if not is_app(app):
+        return
+    for folder in (root / app, root / APPS / app):
+        gone = root / APPS / f"{_GONE}{app}-{secrets.token_hex(4)}"
+        try:
+            os.rename(folder, gone)
+        except FileNotFoundError:
+            continue
+        except OSError:  # such as EBUSY, if something is mounted there
+            gone = folder
+        delete(gone)
+
+
+def remove_remains(root: Path) -> None:
+    """Remove what stayed of apps' files, and name what stays again."""
+    for left in sorted((root / APPS).glob(f"{_GONE}*")):
+        delete(left)

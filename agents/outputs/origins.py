@@ -26,7 +26,7 @@ from agents.outputs.folders import APPS, is_app
 from agents.outputs.opening import FilesError, opened
 from agents.outputs.reading import listed
 from agents.runtime.interface import Refused
-from agents.runtime.run_dirs import delete
+from agents.runtime.removing import delete
 from events.copying.blocks import BLOCK, blocks_of, write_at
 from events.spec.origin import origin_of
 

@@ -262,7 +262,9 @@ class Reporter:
         if seen.lease_ended:
             message = CUT_OFF
         elif seen.interrupted and not await asyncio.to_thread(self._asked_by_this_agent, key):
-            message = "its engine was asked to stop it, or the engine or the machine was restarted"
+            message = (
+                "its engine was asked to stop it, the engine or the machine was restarted, or its records are damaged"
+            )
         await self._exited(key, reason, message, seen)
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:

@@ -97,7 +97,7 @@ class Remains:
     """Folders to be removed by `delete`, in a thread that is there while there are some.  One that a dead process leaves is
     for the next one to find."""
 
-    def __init__(self, delete: Callable[[Path], None]) -> None:
+    def __init__(self, delete: Callable[[Path], object]) -> None:
         self._delete = delete
         self._folders: deque[Path] = deque()
         self._lock = threading.Lock()

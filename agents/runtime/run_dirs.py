@@ -26,8 +26,6 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -36,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 from agents import lease
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Refused, Unavailable, key_name
 from agents.runtime.long_work import LongWork, Remains
+from agents.runtime.removing import delete
 from agents.runtime.workdir.cache import FOLDER, BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import place
 from events.workdir import ManifestError
@@ -165,17 +164,7 @@ class RunDirs:
         """
         path = self.root / "identity"
         if not path.exists():
-            new = self.root / "identity.new"
-            with new.open("w") as file:
-                file.write(f"{secrets.token_hex(16)}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-            folder = os.open(self.root, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # before a container carries it: a crash must not lead to another one
-            finally:
-                os.close(folder)
+            self._keep("identity", f"{secrets.token_hex(16)}\n")  # before a container carries it
         text = path.read_text(errors="replace")
         if not _IDENTITY.fullmatch(text):
             raise Conflict(
@@ -185,13 +174,27 @@ class RunDirs:
         return text.strip()
 
     def serve(self, tenant: str) -> str:
-        """Return the tenant that this root serves: the first one that asked.  Blocks.  Raises OSError."""
+        """Return the tenant that this root serves: the first one that asked; "" if its record is damaged.  Blocks.  Raises
+        OSError."""
         path = self.root / "tenant"
         if not path.exists():
-            new = self.root / "tenant.new"
-            new.write_text(tenant)
-            new.replace(path)
-        return path.read_text(errors="replace")
+            self._keep("tenant", tenant)
+        text = path.read_text(errors="replace")
+        return text if text.isprintable() and "\ufffd" not in text else ""
+
+    def _keep(self, name: str, text: str) -> None:
+        """Write a record of the root, which no loss of power takes away or cuts off."""
+        new = self.root / f"{name}.new"
+        with new.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.root / name)
+        folder = os.open(self.root, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def container_dir(self, key: Key) -> Path:
         """Return the folder of the runtime's records of one container."""
@@ -303,15 +306,6 @@ def lock_soon(descriptor: int) -> bool:
             time.sleep(0.01)
         else:
             return True
-
-
-def delete(folder: Path) -> None:
-    """Delete a folder that an app has filled.  `rmtree` takes a file descriptor and a frame of the stack for each level, so an
-    app could nest folders until it fails; rm(1) does not."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        subprocess.run(["rm", "-rf", "--", folder], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _own() -> tuple[int, int]:

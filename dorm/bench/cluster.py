@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shutil
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agents.config import HIGHEST_PORT
+from agents.runtime.removing import delete
 from compose.image import ImageUnavailable, ensure_samples_image
 from dorm.bench import BenchError
 from dorm.core.fold.evolve import evolve
@@ -101,7 +101,7 @@ async def bench_cluster(
         try:
             await cluster.remove_containers()
         finally:
-            await asyncio.to_thread(shutil.rmtree, data, ignore_errors=True)
+            await asyncio.to_thread(delete, data)
 
 
 async def attended(cluster: LocalCluster, work: Coroutine[Any, Any, T]) -> T:

@@ -148,6 +148,15 @@ def _end(message: str, code: str, exit_code: int, others: Sequence[tuple[str, st
 
 def run_and_exit(app: typer.Typer) -> NoReturn:
     """Run the whole program, with its exit code."""
+    try:
+        _run_and_exit(app)
+    finally:
+        printing = sys.modules.get("dorm.health.printing")
+        if printing is not None:
+            printing.drain()
+
+
+def _run_and_exit(app: typer.Typer) -> NoReturn:
     complaints: list[str] = []
     _complaints.set(complaints)
     try:

@@ -36,12 +36,17 @@ def _harmless(logger: Any, method: str, event: MutableMapping[str, Any]) -> Muta
     }
 
 
-def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -> None:
-    """Log to stderr; `quiet_level` is the lowest level without -v."""
+def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO, lasts: bool = True) -> None:
+    """Log to stderr; `quiet_level` is the lowest level without -v.  `lasts`: whether the program goes on if its output can't be
+    written (`dorm.health.printing`), as those do that run until they are stopped."""
     global _as_json
     import structlog
 
     _as_json = as_json
+    if lasts:
+        from dorm.health import printing
+
+        printing.last(_lost_lines)
 
     level = logging.DEBUG if verbose > 1 else logging.INFO if verbose else quiet_level
     renderer: structlog.typing.Processor = (
@@ -63,6 +68,14 @@ def configure(verbose: int, as_json: bool, *, quiet_level: int = logging.INFO) -
     )
 
 
+def _lost_lines(count: int) -> str:
+    """Return the line that says that lines before it are missing."""
+    text = "lines of this log were lost: they could not be written"
+    if _as_json or not sys.stderr.isatty():
+        return json_line(text, level="warning", count=count)
+    return f"{text} (count={count})"
+
+
 def wants_json() -> bool:
     """Return whether this command logs for machines, even if it has not parsed the option yet."""
     return _as_json or "--log-json" in _own_words()
@@ -81,13 +94,16 @@ def wants_document() -> bool:
     return joined or any(pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(words))
 
 
-def json_line(message: str, error: BaseException | None = None, *, code: str = "", level: str = "critical") -> str:
+def json_line(
+    message: str, error: BaseException | None = None, *, code: str = "", level: str = "critical", **more: int
+) -> str:
     """Return one line of such a log, by default with the reason why the command ends; `error` for a bug, whose traceback it
-    includes."""
-    line = {
+    includes.  `more` are further fields."""
+    line: dict[str, object] = {
         "event": message,
         "level": level,
         "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        **more,
     }
     if code:
         line["code"] = code

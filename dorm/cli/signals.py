@@ -109,6 +109,10 @@ async def first_of(work: Coroutine[Any, Any, Any], stop: Coroutine[Any, Any, Any
 
 def exit_despite_threads() -> NoReturn:
     """End the program with success while a thread computes: nothing can end the thread, and the interpreter would wait for it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    from dorm.health import printing
+
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    printing.drain()
     os._exit(0)

@@ -6,7 +6,6 @@ A template is the file itself, with `{{name}}` where a value goes; a line that o
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import compose
 from dorm.deploy import layout
 from dorm.deploy.settings import DeploymentError
+from dorm.security.quoting import quoted
 from events.quantities import MEMORY, resource, short
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(compose.__file__).parent / "deploy"
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+")
 
 
@@ -129,7 +130,13 @@ def _secrets(unit: str) -> list[str]:
 
 
 def _words(*paths: str | None) -> str:
-    return " ".join(filter(None, paths))
+    """Return a list of paths, as units and tmpfiles.d have it."""
+    return " ".join(_quoted(_specified(path)) for path in paths if path)
+
+
+def _specified(text: str) -> str:
+    """Return text without specifiers (systemd.unit(5)), which all values of units may hold."""
+    return text.replace("%", "%%")
 
 
 def fill(template: str, values: dict[str, str]) -> str:
@@ -145,11 +152,14 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 def command_line(words: Sequence[str]) -> str:
     """Return a command for a unit's `ExecStart=` (systemd.service(5)), with specifiers and variables escaped."""
-    return " ".join(_quoted(word.replace("%", "%%").replace("$", "$$")) for word in words)
+    return " ".join(_quoted(_specified(word).replace("$", "$$")) for word in words)
 
 
 def _quoted(word: str) -> str:
-    return word if _PLAIN.fullmatch(word) else '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if _PLAIN.fullmatch(word):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", escaped) + '"'
 
 
 # --- the NATS server ------------------------------------------------------------------------------------------------
@@ -163,11 +173,11 @@ def _server(settings: Deployment, machine: str) -> list[File]:
         "nats.conf",
         machine=machine,
         cluster=settings.cluster,
-        server_name=json.dumps(machine),
-        host=json.dumps(host),
+        server_name=quoted(machine),
+        host=quoted(host),
         port=str(ports.clients),
-        monitor=json.dumps(f"{settings.address(machine) if _loopback(host) else '127.0.0.1'}:{ports.monitor}"),
-        store=json.dumps(layout.STORE),
+        monitor=quoted(f"{settings.address(machine) if _loopback(host) else '127.0.0.1'}:{ports.monitor}"),
+        store=quoted(layout.STORE),
         store_limit=str(resource(MEMORY, settings.store_limit)),
         routes=_routes(settings, machine) if len(settings.servers) > 1 else "",
         security=_security() if settings.trust else "",
@@ -185,14 +195,14 @@ def _routes(settings: Deployment, machine: str) -> str:
     )
     # Each server proves by its certificate that it is one, and asks the others to.
     tls = (
-        f"  tls {{ {_certificate()}, ca_file: {json.dumps(f'{layout.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
+        f"  tls {{ {_certificate()}, ca_file: {quoted(f'{layout.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
         if settings.trust
         else ""
     )
     return (
         "\ncluster {\n"
-        f"  name: {json.dumps(settings.cluster)}\n"
-        f"  host: {json.dumps(settings.machines[machine])}\n"
+        f"  name: {quoted(settings.cluster)}\n"
+        f"  host: {quoted(settings.machines[machine])}\n"
         f"  port: {settings.ports.routes}\n"
         f"{tls}  routes: [\n{routes}  ]\n}}\n"
     )
@@ -203,7 +213,7 @@ def _security() -> str:
 
 
 def _certificate() -> str:
-    certificate, key = (json.dumps(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
+    certificate, key = (quoted(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
     return f"cert_file: {certificate}, key_file: {key}"
 
 
@@ -289,9 +299,9 @@ def _agent(settings: Deployment, machine: str, node: Node) -> File:
         machine=machine,
         command=command_line([*_dorm(settings, "agent"), *_agent_options(settings, machine, node)]),
         engine="docker.service" if local else "",
-        checkpoints=settings.checkpoints,
+        checkpoints=_words(settings.checkpoints),
         data=layout.NODE,
-        mounted=f"AssertPathIsMountPoint={settings.mount_point}" if settings.mount_point else "",
+        mounted=f"AssertPathIsMountPoint={_specified(settings.mount_point)}" if settings.mount_point else "",
     )
 
 
@@ -332,7 +342,7 @@ def _folders(settings: Deployment, named: set[str]) -> str:
     lines = []
     for part, paths in folders.items():
         if part in named:
-            lines += [f"d {path} 0700 dorm dorm -" for path in paths]
+            lines += [f"d {_words(path)} 0700 dorm dorm -" for path in paths]
     if "node" in named:
         lines.append(f"d {layout.NODE} 0755 root root -")
     return "\n".join(lines)

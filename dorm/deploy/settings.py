@@ -17,13 +17,18 @@ from events.spec.faults import readable, unknown_field
 from events.subjects import ClusterNameError, check_cluster
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
-_PATH = r"^/[A-Za-z0-9._/@+-]{0,200}$"
+_PLAIN_PATH = r"^/[A-Za-z0-9._/@+-]{0,200}\Z"
+_ANY = r"/(?:[^\x00-\x1f\x7f]{0,199}[^\x00-\x1f\x7f \\])?"
+_PATH = rf"^{_ANY}\Z"
+"""A path as units and tmpfiles.d can have it: a line has no line breaks, and does not end in a space or a backslash."""
 _WORD = r"^[\x21-\x7e]{1,500}$"
-_PLACE = r"^$|^/[A-Za-z0-9._/@+-]{0,200}$|^s3://[A-Za-z0-9][A-Za-z0-9._/-]{0,500}$"
+_PLACE = rf"^\Z|^{_ANY}\Z|^s3://[A-Za-z0-9][A-Za-z0-9._/-]{{0,500}}\Z"
 
 Name = Annotated[str, msgspec.Meta(pattern=_NAME)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]{0,252}$|^::[0-9a-fA-F:.]{0,40}$")]
 Folder = Annotated[str, msgspec.Meta(pattern=_PATH)]
+PlainPath = Annotated[str, msgspec.Meta(pattern=_PLAIN_PATH)]
+"""Of programs, whose first line no shell or kernel reads with spaces in it, and of `EnvironmentFile=`, which is a pattern."""
 Word = Annotated[str, msgspec.Meta(pattern=_WORD)]
 Span = Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9.a-z]{0,30}$")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -32,14 +37,15 @@ _FORMATS = {
     "servers": "a machine's name",
     "masters": "a machine's name",
     "api": "a machine's name",
-    "checkpoints": "an absolute path of letters, digits and any of . _ / @ + -",
+    "checkpoints": "an absolute path without control characters, which does not end in a space or a backslash",
     "mount": "the absolute path of a mount point, or none",
     "program": "an absolute path of letters, digits and any of . _ / @ + -",
-    "archives.place": "an absolute path of letters, digits and any of . _ / @ + -, or s3://BUCKET/PREFIX",
+    "archives.place": "an absolute path without control characters, which does not end in a space or a backslash, or "
+    "s3://BUCKET/PREFIX",
     "archives.age": "a duration, such as 30d",
     "archives.keep": "a duration, such as 7d",
     "archives.environment": "an absolute path of letters, digits and any of . _ / @ + -",
-    "backup.folder": "an absolute path of letters, digits and any of . _ / @ + -",
+    "backup.folder": "an absolute path without control characters, which does not end in a space or a backslash",
     "backup.every": "a time as systemd.time(7) has it, such as daily or *-*-* 03:00",
 }
 
@@ -86,7 +92,7 @@ class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far the stream reaches back before it is rotated."""
     keep: Span | None = None
     """Records younger than that stay in the stream; None for the masters' default."""
-    environment: Folder | None = None
+    environment: PlainPath | None = None
     """A file of variables for the units that use the archives, such as an S3 store's keys; None if they need none."""
 
     @property
@@ -136,12 +142,12 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api: list[Name] = []
     nodes: dict[str, Node] = {}
     """By name, or by a pattern with `*` and `?`; the first that matches counts."""
-    mount: Annotated[str, msgspec.Meta(pattern=r"^(none|/[A-Za-z0-9._/@+-]{0,200})$")] | None = None
+    mount: Annotated[str, msgspec.Meta(pattern=rf"^(none|{_ANY})\Z")] | None = None
     """Where the file system with the checkpoints is mounted.  Default: at that folder; `none` for a cluster of one machine."""
     trust: bool = True
     """Whether the cluster knows its users, and encrypts: False for one that believes all who reach its servers."""
     store_limit: Quantity = "100GiB"
-    program: Folder = "/opt/dorm"
+    program: PlainPath = "/opt/dorm"
     """The virtual environment with Dorm on each machine."""
     ports: Ports = Ports()
     backup: Backup = Backup()

@@ -4,6 +4,7 @@
     parts     the checks of a master, and of agents
     status    a master's answer to `dorm masters` and `dorm doctor`
     pages     `/healthz` and `/readyz` over HTTP
+    printing  output and log of a program that outlives their readers
     systemd   sd_notify: readiness, status and watchdog of a unit of `Type=notify`
 
 A process is *alive* while its event loop answers: a restart helps only if it does not.  It is *ready* while it does its

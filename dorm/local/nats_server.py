@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 import psutil
 import structlog
 
+from dorm.security.quoting import quoted
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -187,10 +187,10 @@ class EmbeddedServer:
             ) from None
 
     def _configuration(self) -> str:
-        store = json.dumps(str(self._folder / "jetstream"))
+        store = quoted(self._folder / "jetstream")
         sync = "always" if self._synced else "2m"
         return (
-            f"server_name: dorm\nhost: {json.dumps(self._host)}\nport: {self._port}\n"
+            f"server_name: dorm\nhost: {quoted(self._host)}\nport: {self._port}\n"
             f"max_payload: {MAX_PAYLOAD}\nwrite_deadline: '10s'\n"
             # Disconnect slow consumers instead of stalling publishers.
             f"max_pending: {MAX_PENDING}\nno_fast_producer_stall: true\n"

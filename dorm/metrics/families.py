@@ -186,7 +186,14 @@ WEBHOOK = (
 """Of a process that delivers webhooks."""
 WEBHOOK_STATES = ("active", "disabled")
 WEBHOOK_OUTCOMES = ("delivered", "refused", "failed", "no_answer", "gone")
+PROCESS = (
+    Family(
+        "dorm_log_lines_lost_total",
+        "counter",
+        "Lines of this process's output and log that could not be written.",
+    ),
+)
 CONTAINER_STATES = ("placed", "running")
 AGENT_STATES = ("created", "running", "exited")
 
-ALL = {family.name: family for family in (*CLUSTER, *LOG, *MASTER, *AGENT, *WEBHOOK)}
+ALL = {family.name: family for family in (*CLUSTER, *LOG, *MASTER, *AGENT, *WEBHOOK, *PROCESS)}

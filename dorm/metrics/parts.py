@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
 
+from dorm.health import printing
 from dorm.master.computing import Run
-from dorm.metrics.cluster import gauge, histogram
+from dorm.metrics.cluster import counter, gauge, histogram
 from dorm.metrics.families import AGENT_STATES
 from dorm.metrics.tally import PHASE_BOUNDS, Histogram
 
@@ -72,5 +73,7 @@ def _agent_metrics(agents: Sequence[Agent]) -> Iterator[Metric]:
 
 
 def process_metrics() -> Iterator[Metric]:
-    """Yield the client library's own metrics: `process_*` (memory, CPU, open files) and `python_*`."""
+    """Yield what this process lost of its own log, and the client library's own metrics: `process_*` (memory, CPU, open files)
+    and `python_*`."""
+    yield counter("dorm_log_lines_lost_total", printing.lost())
     yield from REGISTRY.collect()

@@ -7,11 +7,11 @@ at that moment.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.security.quoting import quoted, quoted_list
 from dorm.security.roles import LOG, NODES, USERS, Services, access, account_of, exported
 from events.nats.access.names import IMPORTED_API, OWN_API, largest_message
 
@@ -84,8 +84,8 @@ def _user(cluster: str, key: Key) -> str:
     may = access(cluster, key.role, key.name, key.tenant)
     return (
         f"{{ nkey: {key.public_key}, permissions: {{ # {key.role} {key.name}\n"
-        f"        publish: {{ allow: {json.dumps(may.publish)} }}\n"
-        f"        subscribe: {{ allow: {json.dumps(may.subscribe)} }} }} }}"
+        f"        publish: {{ allow: {quoted_list(may.publish)} }}\n"
+        f"        subscribe: {{ allow: {quoted_list(may.subscribe)} }} }} }}"
     )
 
 
@@ -97,14 +97,14 @@ def _exports(importers: Mapping[str, Services]) -> list[str]:
             for subject in subjects:
                 accounts_of.setdefault((subject, many), []).append(account)
     return [
-        f"{{ service: {json.dumps(subject)}, {'response_type: stream, ' if many else ''}accounts: {json.dumps(found)} }}"
+        f"{{ service: {quoted(subject)}, {'response_type: stream, ' if many else ''}accounts: {quoted_list(found)} }}"
         for (subject, many), found in accounts_of.items()
     ]
 
 
 def _import(exporter: str, subject: str) -> str:
-    to = f", to: {json.dumps(subject.replace(OWN_API, IMPORTED_API, 1))}" if subject.startswith(OWN_API) else ""
-    return f"{{ service: {{ account: {exporter}, subject: {json.dumps(subject)} }}{to} }}"
+    to = f", to: {quoted(subject.replace(OWN_API, IMPORTED_API, 1))}" if subject.startswith(OWN_API) else ""
+    return f"{{ service: {{ account: {exporter}, subject: {quoted(subject)} }}{to} }}"
 
 
 def _list(name: str, items: list[str]) -> str:

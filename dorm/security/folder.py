@@ -25,6 +25,7 @@ import psutil
 
 from dorm.security.configuration import Key, accounts, known_keys
 from dorm.security.files import SecurityError, private_folder, write_private
+from dorm.security.quoting import quoted
 from events.nats.access.credentials import (
     Credentials,
     CredentialsFile,
@@ -150,11 +151,11 @@ class KeyFolder:
     def server_settings(self) -> str:
         """Return what the configuration of the NATS server has in addition to its own settings."""
         lines = [
-            f"include {_quoted(os.path.join(self.path.name, self.accounts.name))}",
-            f"pid_file: {_quoted(str(self.path.parent / 'nats.pid'))}",
+            f"include {quoted(os.path.join(self.path.name, self.accounts.name))}",
+            f"pid_file: {quoted(self.path.parent / 'nats.pid')}",
         ]
         if self.ca:
-            certificate, key = (_quoted(str(self.path / name)) for name in ("server.pem", "server.key"))
+            certificate, key = (quoted(self.path / name) for name in ("server.pem", "server.key"))
             lines.append(f"tls {{ cert_file: {certificate}, key_file: {key}, timeout: 3, min_version: '1.2' }}")
         return "".join(f"{line}\n" for line in lines)
 
@@ -250,7 +251,3 @@ def save_credentials(file: Path, credentials: Credentials, seed: str = "") -> No
         ca=credentials.ca,
     )
     write_private(file, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
-
-
-def _quoted(path: str) -> str:
-    return msgspec.json.encode(path).decode()

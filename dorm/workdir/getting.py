@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agents.runtime.removing import delete
 from agents.runtime.workdir.cache import BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import place, read_manifest
 from dorm.workdir.errors import Unshippable
@@ -34,7 +34,7 @@ async def get_folder(files: Files, tenant: str, hash: str, to: Path) -> None:
         await asyncio.to_thread(place, cache, hash, aside / "folder", (os.getuid(), os.getgid()))
         (aside / "folder").rename(to)
     finally:
-        await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
+        await asyncio.to_thread(delete, aside)
 
 
 def _aside(to: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -259,3 +260,35 @@ def test_every_template_is_used_and_filled_completely() -> None:
 )
 def test_systemd_reads_the_words_that_were_written(given: list[str]) -> None:
     assert words(command_line(given)) == given
+
+
+@pytest.mark.parametrize("name", ["a b", "50%n", "jürgen", "q\"u'o\\te", "$HOME;#x"])
+def test_folders_may_have_any_name(tmp_path: Path, name: str) -> None:
+    """systemd reads each as it is: commands with C's escapes, lists of paths with quotes, single paths without."""
+    folder = f"/mnt/{name}/x"
+    given = deployment(
+        checkpoints=f"{folder}/c", mount=folder, archives={"place": f"{folder}/a"},
+        backup={"machines": ["n1"], "folder": f"{folder}/b"}, nodes={"n1": {"runtime": "process", "secrets": f"{folder}/s"}},
+    )  # fmt: skip
+    files = {file.path: file.content.decode() for file in rendered(given, "n1")}
+    agent = files[f"{layout.UNITS}/dorm-agent.service"]
+    assert agent_of(agent) == ("n1", layout.NODE, f"{folder}/c")
+
+    def read(unit: str, section: str, key: str) -> str:
+        (value,) = values(parsed(files[f"{layout.UNITS}/{unit}.service"]), section, key)
+        return value.replace("%%", "%")
+
+    assert read("dorm-agent", "Unit", "AssertPathIsMountPoint") == folder
+    for unit, section, key, paths in (
+        ("dorm-agent", "Unit", "RequiresMountsFor", [f"{folder}/c", layout.NODE]),
+        ("dorm-master", "Service", "ReadWritePaths", [layout.MASTER, f"{folder}/a"]),
+        ("dorm-backup", "Unit", "RequiresMountsFor", [f"{folder}/b", f"{folder}/a"]),
+    ):
+        assert shlex.split(read(unit, section, key)) == paths
+    if shutil.which("systemd-tmpfiles") and os.geteuid() == 0:
+        lines = [line for line in files[layout.TMPFILES].splitlines() if line.startswith("d ") and folder[:5] in line]
+        (tmp_path / "made.conf").write_text("\n".join(lines).replace("dorm dorm", "root root") + "\n")
+        command = ["systemd-tmpfiles", "--create", f"--root={tmp_path}", str(tmp_path / "made.conf")]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert (tmp_path / f"{folder}/a".lstrip("/")).is_dir(), done.stderr
+        assert (tmp_path / f"{folder}/b".lstrip("/")).is_dir(), done.stderr

@@ -89,7 +89,7 @@ class DiskWatch:
     def reason(self, container_dir: Path) -> str:
         """Return why a container was stopped, "" if it was not.  Blocks."""
         try:
-            return (container_dir / STOPPED).read_text()
+            return (container_dir / STOPPED).read_text(errors="replace")
         except OSError:
             return ""
 

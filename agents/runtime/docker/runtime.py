@@ -556,7 +556,7 @@ def _asked_before(folder: Path) -> list[tuple[int, str]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 

@@ -23,18 +23,11 @@ import termios
 if not __package__:  # run as a script: our package is next to it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
+from agents.runtime.process import attributes
 from agents.runtime.process.supervisor import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, guard, prctl, reap, sweep
 
 MARK = "DORM_SESSION"
 """As `agents.runtime.execution.MARK`, which a script outside the virtual environment can't import."""
-
-
-def read_launch(folder: str) -> "tuple[str, dict[str, str]]":
-    """Return the working directory and the environment of the container's program."""
-    with open(os.path.join(folder, "launch"), "rb") as file:
-        fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
-    count = int(fields[2])
-    return fields[0], dict(field.split("=", 1) for field in fields[3 + count :] if field)
 
 
 def execute(words: "list[str]", workdir: str, environment: "dict[str, str]", terminal: bool, report: int) -> None:
@@ -44,6 +37,7 @@ def execute(words: "list[str]", workdir: str, environment: "dict[str, str]", ter
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        attributes.take()
         os.chdir(workdir)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
@@ -109,7 +103,7 @@ def work(arguments: "list[str]") -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
-    workdir, environment = read_launch(folder)
+    workdir, environment = attributes.read_launch(folder)
     environment |= {MARK: session} | ({"TERM": term} if term else {})
     os.set_inheritable(int(control), False)
     os.set_inheritable(int(container), False)

@@ -11,27 +11,41 @@ So:
                                     unknown code (`-`, and `reboot` if that ended it).  Leftovers of an orphan are killed
                                     here, in the supervisor's place
     lock free, no started           never ran; may be started
+
+A disk that failed or lost its power may have kept half of a record, zeros, or nothing.  Such a record is *damaged*: it counts
+as there, since each is written whole, and nothing that it says is believed.  So
+
+    exited, refused     ended, in an unknown way
+    started             runs if the lock is taken; the program is then the supervisor's first child.  Otherwise ended in an
+                        unknown way, once no process is left that has the container's environment
+    launch              commands beside the program can't be run; a container that never ran is made again
+    hash                the container is taken for the one that its key names; one that never ran is made again
+
+`Found` names the damaged records, and the runtime logs them.  Records that can't be written again are synced to disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pwd
+import re
 import signal
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import psutil
 
-from agents.runtime.interface import ContainerSpec, Key, Seen, Use
+from agents.runtime.interface import ContainerSpec, Key, Seen, Unavailable, Use
+from agents.runtime.process import volumes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PYTHON: Final = "DORM_PYTHON"
 """The variable that holds the path of an app's Python, if its spec names one."""
@@ -44,6 +58,14 @@ OF_NETWORK: Final = (
 """Variables of the agent that its processes have too."""
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of fcntl(2) on 64-bit Linux
 _SWEEP_S = 2.0
+_DAMAGE: Final = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EISDIR)
+"""Errors of a read that say that a file is damaged, and not that the machine lacks something at the moment."""
+_HASH: Final = re.compile(r"[0-9a-f]{32}")
+_STARTED: Final = re.compile(r"([0-9]{1,10}) ([0-9]{1,20}) ([0-9A-Za-z-]{1,64}) ([0-9]{19})", re.ASCII)
+_EXITED: Final = re.compile(r"(-|[0-9]{1,5}) ([0-9]{19})(?: (lease|reboot|damaged))?", re.ASCII)
+"""Times are written with 19 digits, which suffice until the year 2286, so one that is cut off is seen."""
+_REASON: Final = re.compile(r"[^\0]+")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -61,26 +83,76 @@ class Found(msgspec.Struct, frozen=True):
     supervisor: int = 0
     program: int = 0
     start_time: str = ""
+    damaged: tuple[str, ...] = ()
+    """Records that can't be believed."""
+
+
+class _Record(NamedTuple):
+    """A record of one line, as it is on disk."""
+
+    text: str
+    """"" if there is none, or if it is damaged."""
+    damaged: bool = False
+    written: int = 0
+    """UTC ns."""
+
+
+class _Started(NamedTuple):
+    program: int
+    start_time: str
+    boot: str
+    at: int
 
 
 def write_launch(folder: Path, launch: Launch, log_cap: int, spec_hash: str) -> None:
     """Write everything that the supervisor needs; `log_cap` in bytes."""
     head = (launch.workdir, str(log_cap), str(len(launch.command)))
     variables = (f"{name}={value}" for name, value in launch.environment.items())
-    (folder / "launch").write_bytes(
-        b"".join(os.fsencode(field) + b"\0" for field in (*head, *launch.command, *variables))
-    )
-    (folder / "hash").write_text(spec_hash)
+    fields = (*head, *launch.command, *variables)
+    write_synced(folder / "launch", b"".join(os.fsencode(field) + b"\0" for field in fields))
+    write_synced(folder / "hash", spec_hash.encode())
     (folder / "lock").touch(mode=0o600)
     (folder / "log").touch(mode=0o600)
 
 
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file whose content survives a loss of power.  Raises OSError."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def read_launch(folder: Path) -> Launch:
-    """Read what `write_launch` wrote."""
-    fields = [os.fsdecode(field) for field in (folder / "launch").read_bytes().split(b"\0")[:-1]]
-    count = int(fields[2])
-    pairs = (field.partition("=") for field in fields[3 + count :])
-    return Launch(fields[0], tuple(fields[3 : 3 + count]), {name: value for name, _, value in pairs})
+    """Read what `write_launch` wrote.  Raises `Unavailable` if that is damaged."""
+    try:
+        *fields, rest = [os.fsdecode(field) for field in (folder / "launch").read_bytes().split(b"\0")]
+        count = int(fields[2])
+        command, variables = tuple(fields[3 : 3 + count]), [one.partition("=") for one in fields[3 + count :]]
+        whole = not rest and count == len(command) > 0 and fields[0] and all(name and is_ for name, is_, _ in variables)
+    except (IndexError, ValueError, FileNotFoundError):
+        whole = False
+    except OSError as failure:
+        if failure.errno not in _DAMAGE:
+            raise
+        whole = False
+    if not whole:
+        raise Unavailable(
+            f"{folder / 'launch'} is damaged, so no command can run in this container", code="container.record.damaged"
+        )
+    return Launch(fields[0], command, {name: value for name, _, value in variables})
+
+
+def is_launch_damaged(folder: Path) -> bool:
+    """Return whether a container can't be started from its records."""
+    try:
+        read_launch(folder)
+        fields = (folder / volumes.FILE).read_bytes().split(b"\0")
+    except Unavailable:
+        return True
+    except FileNotFoundError:
+        return False  # it has no volumes
+    return len(fields) % 4 != 0 or not all(fields)
 
 
 def environment(spec: ContainerSpec, inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
@@ -122,37 +194,68 @@ def _of_python(python: str) -> dict[str, str]:
 
 def look(folder: Path, key: Key) -> Found | None:
     """Return the current state of this folder's container; None if there is no such folder."""
-    identity = _text(folder / "hash")
-    if not identity and not folder.is_dir():
+    hashed = _read(folder / "hash", _HASH)
+    if not hashed.text and not folder.is_dir():
         return None
+    identity = hashed.text
+    damaged = () if identity else ("hash",)
     for _ in range(2):  # twice, in case the lock was released between reading the records and testing the lock
-        ended = _ended(folder, key, identity)
+        ended = _ended(folder, key, identity, damaged)
         if ended is not None:
-            return Found(ended)
+            return ended
         supervisor = lock_holder(folder / "lock")
         if supervisor:
             break
-    started = _text(folder / "started").split()
-    if not started:
-        return Found(Seen(key, "created", identity), supervisor)
-    program, start_time, boot, at = int(started[0]), started[1], started[2], int(started[3])
+    started, bad = _started(folder)
+    if bad:
+        return _look_without_started(folder, key, identity, supervisor, (*damaged, "started"))
+    if started is None:
+        return Found(Seen(key, "created", identity), supervisor, damaged=damaged)
+    program, start_time, boot, at = started
     running = Seen(key, "running", identity, started_at=at)
     if supervisor:
-        return Found(running, supervisor, program, start_time)
-    same_boot = boot == _text(Path("/proc/sys/kernel/random/boot_id"))
+        return Found(running, supervisor, program, start_time, damaged)
+    same_boot = boot == _boot_id()
     if same_boot:
         if _alive(program, start_time):
-            return Found(running, 0, program, start_time)
+            return Found(running, 0, program, start_time, damaged)
         if not _sweep_session(program, start_time):
-            return Found(running)
+            return Found(running, damaged=damaged)
+    return _note_end(folder, key, identity, "" if same_boot else " reboot", at, damaged)
+
+
+def _look_without_started(
+    folder: Path, key: Key, identity: str, supervisor: int, damaged: tuple[str, ...]
+) -> Found | None:
+    """Return the state of a container whose `started` is damaged."""
+    if supervisor:
+        program, start_time = _first_child(supervisor)
+        at = _started_at(start_time) if program else 0
+        return Found(Seen(key, "running", identity, started_at=at), supervisor, program, start_time, damaged)
+    if not _sweep(lambda: _with_environment_of(folder)):
+        return Found(Seen(key, "running", identity), damaged=damaged)
+    return _note_end(folder, key, identity, " damaged", 0, damaged)
+
+
+def _note_end(
+    folder: Path, key: Key, identity: str, how: str, started_at: int, damaged: tuple[str, ...]
+) -> Found | None:
+    """Write the record of an end that no supervisor has seen."""
     try:
-        _write_once(folder / "exited", f"- {time.time_ns()}{'' if same_boot else ' reboot'}")
+        _write_once(folder / "exited", f"- {time.time_ns():019d}{how}")
     except FileExistsError:
         pass
     except OSError:  # a full disk must hide neither this container nor the others
-        return Found(Seen(key, "exited", identity, started_at=at, exited_at=at))
-    ended = _ended(folder, key, identity)
-    return Found(ended) if ended is not None else None
+        seen = Seen(
+            key,
+            "exited",
+            identity,
+            started_at=started_at,
+            exited_at=started_at or time.time_ns(),
+            interrupted=bool(how),
+        )
+        return Found(seen, damaged=damaged)
+    return _ended(folder, key, identity, damaged)
 
 
 def open_process(folder: Path, found: Found) -> int | None:
@@ -213,30 +316,56 @@ def _tree(pid: int) -> list[psutil.Process]:
     return [top, *top.children(recursive=True)]
 
 
-def _text(path: Path) -> str:
+def _read(path: Path, form: re.Pattern[str]) -> _Record:
+    """Return a record; a damaged one is there and does not have this form.  Raises OSError if the machine can't read now."""
     try:
-        return path.read_text().strip()
+        with path.open("rb") as file:
+            text = file.read(4096).decode().strip(" \n")
+            written = os.fstat(file.fileno()).st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
-        return ""
+        return _Record("")
+    except UnicodeDecodeError:
+        text, written = "", 0
+    except OSError as failure:
+        if failure.errno not in _DAMAGE:
+            raise
+        text, written = "", 0
+    return _Record(text, False, written) if form.fullmatch(text) else _Record("", True, written)
 
 
-def _ended(folder: Path, key: Key, identity: str) -> Seen | None:
-    if refused := _text(folder / "refused"):
-        return Seen(key, "exited", identity, error=refused)
-    exited = _text(folder / "exited").split()
-    if not exited:
+def _started(folder: Path) -> tuple[_Started | None, bool]:
+    """Return the record, None if there is none; and whether it is damaged."""
+    record = _read(folder / "started", _STARTED)
+    fields = record.text.split()
+    if not fields or int(fields[0]) <= 1:  # signals to a process group of 0 or 1 would reach others
+        return None, record.damaged or bool(fields)
+    return _Started(int(fields[0]), fields[1], fields[2], int(fields[3])), False
+
+
+def _ended(folder: Path, key: Key, identity: str, damaged: tuple[str, ...]) -> Found | None:
+    refused = _read(folder / "refused", _REASON)
+    if refused.text:
+        return Found(Seen(key, "exited", identity, error=refused.text), damaged=damaged)
+    if refused.damaged:
+        error = "it could not be started; the record of the reason is damaged"
+        return Found(Seen(key, "exited", identity, error=error), damaged=(*damaged, "refused"))
+    exited = _read(folder / "exited", _EXITED)
+    if not exited.text and not exited.damaged:
         return None
-    started = _text(folder / "started").split()
-    return Seen(
+    started, bad = _started(folder)
+    damaged += (("started",) if bad else ()) + (("exited",) if exited.damaged else ())
+    code, at, *how = exited.text.split() or ("-", str(exited.written), "damaged")
+    seen = Seen(
         key,
         "exited",
         identity,
-        started_at=int(started[3]) if started else 0,
-        exited_at=int(exited[1]),
-        exit_code=None if exited[0] == "-" else int(exited[0]),
-        lease_ended=exited[2:] == ["lease"],
-        interrupted=exited[2:] == ["reboot"],
+        started_at=started.at if started else 0,
+        exited_at=int(at),
+        exit_code=None if code == "-" else int(code),
+        lease_ended=how == ["lease"],
+        interrupted=how in (["reboot"], ["damaged"]),
     )
+    return Found(seen, damaged=damaged)
 
 
 def _write_once(path: Path, text: str) -> None:
@@ -279,20 +408,60 @@ def _sweep_session(leader: int, start_time: str) -> bool:
     A session's number is not reused while it has members, so a live process with that number and another start time shows
     that our session is long gone.
     """
-    deadline = time.monotonic() + _SWEEP_S
-    while True:
+
+    def left() -> list[int]:
         reused = _stat(leader)
         if reused and reused[19].decode() != start_time:
-            return True
-        left = [pid for pid in psutil.pids() if _in_session(pid, leader)]
-        if not left:
-            return True
+            return []
+        return [pid for pid in psutil.pids() if _in_session(pid, leader)]
+
+    return _sweep(left)
+
+
+def _sweep(left: Callable[[], list[int]]) -> bool:
+    """Kill processes until none is left; return whether that is so."""
+    deadline = time.monotonic() + _SWEEP_S
+    while pids := left():
         if time.monotonic() > deadline:
             return False
-        for pid in left:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
+    return True
+
+
+def _with_environment_of(folder: Path) -> list[int]:
+    """Return the processes that the program of this container has started, by the variable that names its own folder."""
+    sign = b"DORM_PROGRESS=" + os.fsencode(folder) + b"/"
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            stat = _stat(pid)
+            if any(one.startswith(sign) for one in variables) and stat and stat[0] not in (b"Z", b"X"):
+                found.append(pid)
+    return found
+
+
+def _first_child(supervisor: int) -> tuple[int, str]:
+    """Return pid and start time of a supervisor's program, its first child that leads a session; 0 and "" if it has ended."""
+    found = []
+    for pid in psutil.pids():
+        stat = _stat(pid)
+        if stat and int(stat[1]) == supervisor and int(stat[3]) == pid:
+            found.append((int(stat[19]), pid))
+    start_time, program = min(found, default=(0, 0))
+    return program, str(start_time) if program else ""
+
+
+def _started_at(start_time: str) -> int:
+    """Return when a process of this boot started, UTC ns."""
+    return time.time_ns() - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(start_time) * 1_000_000_000 // _TICKS)
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _in_session(pid: int, session: int) -> bool:

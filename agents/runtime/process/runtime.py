@@ -51,7 +51,7 @@ from agents.runtime.interface import (
     check_spec,
     spec_hash,
 )
-from agents.runtime.process import records, short_paths, volumes
+from agents.runtime.process import attributes, records, short_paths, volumes
 from agents.runtime.process.execution import ProcessExecution, processes
 from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RUN, RunDirs
@@ -121,6 +121,8 @@ class ProcessRuntime:
         self._wakes: set[asyncio.Event] = set()
         self._executions: dict[Key, WeakSet[ProcessExecution]] = {}
         """Commands that people run beside containers."""
+        self._named: set[tuple[Key, str]] = set()
+        """Damaged records that the log has named."""
         self._open = False
 
     @property
@@ -200,6 +202,12 @@ class ProcessRuntime:
             raise Unavailable(
                 f"the node's tenant cannot be read or noted: {failure.strerror}", code="container.folder.not_writable"
             ) from failure
+        if not served:
+            raise Unavailable(
+                f"node {self.node} runs plain processes of one tenant, and the record of which one is damaged: write its name "
+                f"into {self._dirs.root / 'tenant'}, or remove that file to serve another",
+                code="container.record.damaged",
+            )
         if served != spec.tenant:
             instead = "" if self._tenant else f"; to serve {spec.tenant} instead, remove {self._dirs.root / 'tenant'}"
             raise Refused(
@@ -224,8 +232,8 @@ class ProcessRuntime:
         key = spec.key
         async with self._lock(key):
             await self._make(spec, wanted)
-            found = await asyncio.to_thread(self._look, key)
-        if found is None or found.seen.spec_hash != wanted:
+            found = await self._look_for(key, wanted)
+        if found is None:
             raise Conflict(f"{key} exists with another spec", code="container.name.taken")
 
     async def _make(self, spec: ContainerSpec, wanted: str) -> None:
@@ -243,11 +251,9 @@ class ProcessRuntime:
             await self._make(spec, wanted)
             give_up = asyncio.get_running_loop().time() + _START_S
             while True:
-                found = await asyncio.to_thread(self._look, key)
+                found = await self._look_for(key, wanted)
                 if found is None:
                     raise Conflict(f"{key} was removed while it was started", code="container.removed")
-                if found.seen.spec_hash != wanted:
-                    raise Conflict(f"{key} exists with another spec", code="container.name.taken")
                 if found.seen.error:
                     await asyncio.to_thread(self._delete, key)
                     if found.seen.error.endswith(_OF_THE_NODE):
@@ -278,6 +284,23 @@ class ProcessRuntime:
                     await self._dirs.put_files(key, files)
                     await self._dirs.check_lease()
                     await asyncio.to_thread(self._supervise, key)
+
+    async def _look_for(self, key: Key, wanted: str) -> records.Found | None:
+        """Return the container of a spec with this hash, None if there is none.  If its own is not known, its key names it.
+        Raises `Conflict` if it is another's, `Unavailable` if it never ran and must be made again, since its records are
+        damaged."""
+        found = await asyncio.to_thread(self._look, key)
+        if found is None:
+            return None
+        if found.seen.state == "created" and not found.supervisor:
+            folder = self._dirs.container_dir(key)
+            if "hash" in found.damaged or await asyncio.to_thread(records.is_launch_damaged, folder):
+                log.warning("a container that never ran has damaged records and is made again", key=key)
+                await asyncio.to_thread(self._delete, key)
+                raise Unavailable(f"{key} has damaged records: it is made again", code="container.removed")
+        if found.seen.spec_hash != wanted and "hash" not in found.damaged:
+            raise Conflict(f"{key} exists with another spec", code="container.name.taken")
+        return found
 
     def _prepare(self, spec: ContainerSpec, wanted: str) -> None:
         folder = self._dirs.container_dir(spec.key)
@@ -388,20 +411,21 @@ class ProcessRuntime:
         if found is None or found.seen.state != "running":
             raise KeyError(key)
         folder = self._dirs.container_dir(key)
-        launch = await asyncio.to_thread(records.read_launch, folder)
+        await asyncio.to_thread(records.read_launch, folder)
         with (folder / "log").open("ab") as output:
             try:
                 process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", attributes.__file__, str(folder)),
                     *volumes.inside(folder, found.program, command),
-                    env=launch.environment,
-                    cwd=launch.workdir,
+                    env={"LANG": "C.UTF-8"},
+                    cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
                     start_new_session=True,
                 )
             except OSError as failure:
-                log.warning("no such command", key=key, command=command[0], error=str(failure))
+                log.warning("no command can be started", key=key, command=command[0], error=str(failure))
                 return NOT_FOUND
         command_ends = asyncio.ensure_future(process.wait())
         container_ends = asyncio.ensure_future(self._gone(folder, found, until=None))
@@ -414,6 +438,8 @@ class ProcessRuntime:
                 os.killpg(process.pid, signal.SIGKILL)  # its leftovers too
             await asyncio.wait((command_ends, container_ends))
         code = process.returncode or 0
+        if code == NOT_FOUND:
+            log.warning("no such command", key=key, command=command[0])
         return TIMED_OUT if timed_out else code if code >= 0 else 128 - code
 
     async def variables(self, key: Key) -> dict[str, str]:
@@ -436,6 +462,7 @@ class ProcessRuntime:
         if found is None or found.seen.state != "running" or container is None:
             raise KeyError(key)
         try:
+            await asyncio.to_thread(records.read_launch, folder)
             words = volumes.inside(folder, found.program, command.words)
             made = await ProcessExecution.start(folder, container, msgspec.structs.replace(command, words=words))
         finally:
@@ -461,6 +488,7 @@ class ProcessRuntime:
                 raise Conflict(f"{key} still runs: stop it first", code="container.running")
             self._unwatch(key)
             self._executions.pop(key, None)
+            self._named = {one for one in self._named if one[0] != key}
             await asyncio.to_thread(self._delete, key)
 
     async def logs(self, key: Key, *, follow: bool, tail: int | None) -> AsyncGenerator[bytes, None]:
@@ -524,7 +552,16 @@ class ProcessRuntime:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _look(self, key: Key) -> records.Found | None:
-        return records.look(self._dirs.container_dir(key), key)
+        found = records.look(self._dirs.container_dir(key), key)
+        if found is not None:
+            for name in found.damaged:
+                if (key, name) not in self._named:
+                    self._named.add((key, name))
+                    log.error(
+                        "a record of a container is damaged, so what it says is not known",
+                        node=self.node, key=key, file=str(self._dirs.container_dir(key) / name),
+                    )  # fmt: skip
+        return found
 
     def _look_all(self) -> tuple[records.Found, ...]:
         looked = (self._look(key) for key in self._dirs.found())

@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from agents.runtime.interface import Displaced
-from agents.runtime.run_dirs import delete, lock_soon
+from agents.runtime.removing import delete
+from agents.runtime.run_dirs import lock_soon
 
 if TYPE_CHECKING:
     from agents.runtime.run_dirs import RunDirs

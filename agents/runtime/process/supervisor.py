@@ -12,8 +12,8 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
     started  `pid starttime boot_id utc_ns` of the program, whole or absent (written aside, then renamed)
     refused  why the program could not be executed
     stop     how the program is asked to stop (`agents.runtime.stopping`)
-    exited   `code utc_ns`, written when nothing of the container runs any more; `code utc_ns lease` if it was killed
-             because the node's lease had expired
+    exited   `code utc_ns`, synced to disk, written when nothing of the container runs any more; `code utc_ns lease` if it was
+             killed because the node's lease had expired
     log      stdout and stderr together; beyond the cap it moves to log.1 and starts again
     times    when the log had which size (`agents.runtime.process.times`); it moves to times.1 with the log
 
@@ -30,6 +30,9 @@ and the program is a forked child that executes nothing until `started` is on di
 confirmed it.  If the supervisor dies first, the pipe's end of file makes the child exit instead.  So a folder without
 `started` belongs to a program that never ran and may be tried again.  (A power cut may lose the record, but then the
 program is gone too.)
+
+The program does not have the agent's priority, limits and protection from a shortage of memory
+(`agents.runtime.process.attributes`).  Supervisor and guardian have them: they end the program if the agent is gone.
 
 Signals to the supervisor: at the first SIGTERM, SIGINT or SIGHUP it asks the program to stop (`agents.runtime.stopping`), and
 from then on the container ends with its last process; SIGUSR1 kills everything.  When the program ends without having been
@@ -50,6 +53,7 @@ if not __package__:  # run as a script: our package is next to it, after the sta
 
 from agents import lease
 from agents.runtime import stopping
+from agents.runtime.process import attributes
 from agents.runtime.process.times import Times
 
 TYPE_CHECKING = False  # typing itself would cost a third of the start
@@ -73,9 +77,11 @@ STOPPING_S = 0.02
 
 
 def write_record(name: str, text: str) -> None:
-    """Write a record atomically."""
+    """Write a record atomically, and whole even if the power fails."""
     with open(name + ".new", "w") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.rename(name + ".new", name)
 
 
@@ -87,11 +93,15 @@ def reserve_record(name: str) -> int:
     return file
 
 
-def write_reserved(file: int, name: str, text: str) -> None:
-    """Write a record atomically, within the room that was reserved."""
+def write_reserved(folder: int, file: int, name: str, text: str) -> None:
+    """Write a record of this open folder atomically, within the room that was reserved."""
     os.pwrite(file, text.ljust(RECORD_BYTES).encode(), 0)
     os.fsync(file)
     os.rename(name + ".new", name)
+    try:
+        os.fsync(folder)
+    except OSError as failure:
+        say(f"{name} may be lost if the power fails now: {failure.strerror}")
 
 
 def say(what: str) -> None:
@@ -118,6 +128,8 @@ def read_mounts() -> list[list[str]]:
             fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
     except FileNotFoundError:
         return []
+    if len(fields) % 4:
+        raise ValueError("the record of its volumes is damaged")
     return [fields[at : at + 4] for at in range(0, len(fields), 4)]
 
 
@@ -161,6 +173,7 @@ def execute(
         if os.read(gate, 1) != b"g":
             os._exit(1)
         enter(mounts)
+        attributes.take()
         os.chdir(workdir)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -177,9 +190,11 @@ def execute(
         os._exit(127)
 
 
-def start(words: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]) -> tuple[int, int, str]:
-    """Start the program behind the gate.  Return its pid, the file for its `exited` record, and why it could not be executed
-    or ""."""
+def start(
+    words: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]
+) -> tuple[int, tuple[int, int], str]:
+    """Start the program behind the gate.  Return its pid, the open folder and the file for its `exited` record, and why it
+    could not be executed or ""."""
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     gate, opener = os.pipe()
     reading, report = os.pipe()  # closed by a successful exec
@@ -190,8 +205,8 @@ def start(words: list[str], workdir: str, environment: dict[str, str], mounts: l
     os.close(log)
     os.close(gate)
     os.close(report)
-    exited = reserve_record("exited")
-    write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns()}")
+    exited = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), reserve_record("exited")
+    write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns():019d}")
     os.write(opener, b"g")
     os.close(opener)
     failure = b""
@@ -410,7 +425,7 @@ def supervise(report: int) -> None:
     sweep()
     look_at_log(times)
     try:
-        write_reserved(exited, "exited", f"{code} {time.time_ns()}{' lease' if over else ''}")
+        write_reserved(*exited, "exited", f"{code} {time.time_ns():019d}{' lease' if over else ''}")
     except FileNotFoundError:
         say("the folder was removed: nobody learns how it ended")
 

@@ -48,7 +48,10 @@ def put(new: Path, mounts: Sequence[Mount], *, mounting: bool) -> None:
         fields = [
             field for one in mounts for field in (one.name, one.source, one.target, "ro" if one.read_only else "rw")
         ]
-        (new / FILE).write_bytes(b"\0".join(map(os.fsencode, fields)))
+        with (new / FILE).open("wb") as file:
+            file.write(b"\0".join(map(os.fsencode, fields)))
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def inside(folder: Path, program: int, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,11 +14,11 @@ import contextlib
 import hashlib
 import os
 import secrets
-import shutil
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from agents.runtime.removing import delete
 from events.workdir import open_blob
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class BlobCache:
                     if len(folder.name) == _DIGITS:
                         found.append((folder.name, folder.path))
                     else:
-                        shutil.rmtree(folder.path, ignore_errors=True)
+                        delete(self._root / folder.name)
         return found
 
 

@@ -13,6 +13,7 @@ import psutil
 
 from dorm.bench import BenchError
 from dorm.local.nats_server import find_binary, free_port
+from dorm.security.quoting import quoted
 from events.log.records import LogError
 from events.nats.connection import Connection
 
@@ -77,7 +78,7 @@ def _configured(folder: Path, number: int, clients: list[int], routes: list[int]
     file.write_text(
         f"server_name: s{number}\nhost: {_HOST}\nport: {clients[number]}\nmax_payload: 8MB\nmax_pending: 64MB\n"
         f"no_fast_producer_stall: true\n"
-        f"jetstream {{ store_dir: {json.dumps(str(home))}, sync_interval: always, max_file_store: 8GB }}\n"
+        f"jetstream {{ store_dir: {quoted(home)}, sync_interval: always, max_file_store: 8GB }}\n"
         f"cluster {{ name: scale, host: {_HOST}, port: {routes[number]}, routes: {others} }}\n"
     )
     return file

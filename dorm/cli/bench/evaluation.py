@@ -50,7 +50,7 @@ def evaluation(
     for one in without or ():
         if one not in (*OPTIONAL, *RARE):
             raise WrongUsage(f"--without: there is no {one[:40]!r}; there are {'; '.join((*OPTIONAL, *RARE))}")
-    configure(verbose, False, quiet_level=logging.ERROR)
+    configure(verbose, False, quiet_level=logging.ERROR, lasts=False)
     with wrong_usage():
         wanted = plan(seeds=seeds, varied=varied, quick=quick, traces=traces, without=without or ())
         check_folder(to)

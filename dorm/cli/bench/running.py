@@ -31,7 +31,7 @@ class Done(Protocol):
 @contextlib.contextmanager
 def measuring(name: str, verbose: int) -> Iterator[Callable[[str], None]]:
     """Keep logs quiet while a bench runs, and show its progress."""
-    configure(verbose, False, quiet_level=logging.ERROR)
+    configure(verbose, False, quiet_level=logging.ERROR, lasts=False)
     with progress(name) as tell:
         yield tell
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
+from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, check_folder, detect_address, detect_capacity
 from agents.environment.pythons import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
@@ -167,6 +167,7 @@ def agent(
     shared = (checkpoints or home() / "checkpoints").absolute()
     found = parse_capacity(capacity) or detect_capacity()
     try:
+        check_folder(root)
         config = NodeConfig(
             name=node,
             address=address or detect_address(),

@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import shlex
-import shutil
 import socket
 import statistics
 import sys
@@ -88,7 +87,7 @@ def demo(
 
       dorm demo --runtime process --plain
     """
-    configure(verbose, False, quiet_level=logging.ERROR)
+    configure(verbose, False, quiet_level=logging.ERROR, lasts=False)
     run(_demo(runtime, docker, plain or not console.is_terminal))
 
 
@@ -125,12 +124,14 @@ async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
     """Create a folder for this run, removed after it."""
+    from agents.runtime.removing import delete
+
     home().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="demo-", dir=home()))
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        delete(folder)
 
 
 @contextlib.contextmanager

@@ -161,6 +161,7 @@ def up(
 
       dorm up --runtime process --data ./cluster --policy static --param count=2
     """
+    from agents.config import ConfigError, check_folder
     from dorm.local.cluster import LocalOptions
 
     configure(verbose, log_json, quiet_level=logging.WARNING)
@@ -178,6 +179,11 @@ def up(
     from dorm.metrics.address import Address
 
     folder = (data or home() / name).absolute()
+    try:
+        check_folder(folder)
+        check_folder(folder_of_checkpoints)
+    except ConfigError as error:
+        raise WrongUsage.of(error) from None
     place = archives or str(folder / "archives")
     options = LocalOptions(
         data=folder,

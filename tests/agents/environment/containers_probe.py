@@ -49,6 +49,9 @@ print(
     json.dumps(
         {
             "uid": os.getuid(),
+            "umask": os.umask(0o077),
+            "nice": os.nice(0),
+            "oom_score_adj": text("/proc/self/oom_score_adj"),
             "named": named(),
             "user": getpass.getuser(),
             "cwd": os.getcwd(),

@@ -286,3 +286,24 @@ async def test_many_that_build_without_end_cost_no_more_looks_than_few(
     async with asyncio.TaskGroup() as tasks:
         assert all(watched.waits(Key("app", 1, slot), tmp_path, tasks) for slot in range(building))
     assert (len(paused), max(paused)) == (building, pause_s)
+
+
+def test_what_a_command_of_the_last_build_mounted_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("venv", "venv2"):
+        (tmp_path / name / "a data set").mkdir(parents=True)
+    listed = f"36 35 98:0 /x {tmp_path}/venv/a\\040data\\040set rw - ext3 /dev/root rw\n"
+    (tmp_path / "mountinfo").write_text(listed)
+    real = open
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda path, *how, **more: real(
+            tmp_path / "mountinfo" if path == "/proc/self/mountinfo" else path, *how, **more
+        ),
+    )
+    with pytest.raises(builder.Failed, match="a data set"):
+        builder.remove(str(tmp_path / "venv"))
+    assert (tmp_path / "venv" / "a data set").is_dir()
+    builder.remove(str(tmp_path / "venv2"))
+    assert not (tmp_path / "venv2").exists()

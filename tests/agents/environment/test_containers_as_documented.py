@@ -65,6 +65,8 @@ async def test_in_docker(docker_harness: Harness) -> None:
         "GPUs": f["nvidia"] == "void",
         "processes": f["processes"] == "4096",
         "open files": f["open_files"] == [16384, 16384],
+        "umask` and `nice": f["umask"] == 0o022 and f["nice"] in (0, os.nice(0)),
+        "oom_score_adj": f["oom_score_adj"] == "500",
         "core dumps": f["core"] == [0, 0],
     }
     said = documented(1)
@@ -77,7 +79,7 @@ async def test_in_docker(docker_harness: Harness) -> None:
 async def test_as_a_plain_process(process_harness: Harness) -> None:
     async with process_harness.opened() as runtime:
         f = await found_in(process_harness, runtime)
-    said = documented(2)
+    said, most = documented(2), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     facts = {
         "user": f["uid"] == os.getuid(),
         "working directory": f["cwd"] == f["home_resolved"] and f["above"] == [["run"], ["up"]],
@@ -98,7 +100,9 @@ async def test_as_a_plain_process(process_harness: Harness) -> None:
         "memory": True,
         "GPUs": f["cuda"] == "",
         "processes": True,
-        "open files": f["open_files"] == list(resource.getrlimit(resource.RLIMIT_NOFILE)),
+        "open files": f["open_files"] in ([65536, 524288], [min(65536, most), most]),
+        "umask` and `nice": f["umask"] == 0o022 and f["nice"] in (0, os.nice(0)),
+        "oom_score_adj": f["oom_score_adj"] == "500",
         "core dumps": f["core"] == list(resource.getrlimit(resource.RLIMIT_CORE)),
     }
     assert not runtime.limits, "CPU, memory and processes have no limit"
@@ -119,7 +123,7 @@ _PROCESS = {
     "user": "the agent's", "working directory": "HOME", "HOME": "a short path to the folder of `DORM_PROGRESS`",
     "TMPDIR": "a short path to a private folder", "network": "the node's",
     "other processes": "seen, and those of the same user can be signalled", "capabilities": "the agent's",
-    "CPU": "not limited", "memory": "not limited", "processes": "not limited", "open files": "as for the agent",
+    "CPU": "not limited", "memory": "not limited", "processes": "not limited", "open files": "65,536, of at most 524,288",
     "core dumps": "as for the agent", "/tmp": "the node's", "/dev/shm": "the node's",
 }  # fmt: skip
 
