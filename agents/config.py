@@ -90,6 +90,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f"allow {allowance!r}: use {', '.join(FREEDOMS)}, for one tenant TENANT:FREEDOM",
                     code="config.allow.unknown",
                 )
+        if len(set(self.gpus)) != len(self.gpus):
+            again = next(one for index, one in enumerate(self.gpus) if one in self.gpus[:index])
+            raise ConfigError(
+                f"--gpu {again} is given twice; name each card once, best by its UUID (`nvidia-smi -L`)",
+                code="config.gpus.twice",
+            )
         if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
             raise ConfigError(
                 f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given",

@@ -3,18 +3,27 @@
     KEY.asked     it asked this container to stop: an exit code of 0 then does not mean that the app is done
     KEY.killed    it had to kill the container, since the grace time was over
     KEY.devices   GPU ids assigned to this container
+    KEY.lost-device    why this container was stopped, or failed: its GPU is gone
+    gpus.json     which GPU each index of the configuration meant when it was first looked up
 
 Every method blocks for the time of a small file.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from agents.runtime.interface import Key, key_name
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+UNKNOWN_DEVICE: Final = "?"
+"""What a container holds whose note can't be read: it may be any GPU of the node."""
+_KNOWN: Final = "gpus.json"
 
 
 class Ledger:
@@ -39,25 +48,63 @@ class Ledger:
     def killed(self, key: Key) -> bool:
         return (self._root / f"{key_name(key)}.killed").exists()
 
-    def take_devices(self, key: Key, count: int, all_devices: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Take the first free devices (dockerd does not allocate), the same ones on a repeated call; None if too few are
-        free."""
-        own = self._root / f"{key_name(key)}.devices"
-        if own.exists():
-            return tuple(own.read_text().split())
-        if count == 0:
-            return ()
-        taken = {device for file in sorted(self._root.glob("*.devices")) for device in file.read_text().split()}
-        free = [device for device in all_devices if device not in taken]
-        if len(free) < count:
-            return None
-        own.write_text(" ".join(free[:count]))
-        return tuple(free[:count])
+    def devices(self, key: Key) -> tuple[str, ...]:
+        """Return what this container holds."""
+        return _ids(self._root / f"{key_name(key)}.devices")
+
+    def held_devices(self) -> dict[Key, tuple[str, ...]]:
+        """Return what all containers hold."""
+        found: dict[Key, tuple[str, ...]] = {}
+        for file in sorted(self._root.glob("*.devices")):
+            app, generation, slot = file.stem.rsplit("-", 2)
+            found[Key(app, int(generation), int(slot))] = _ids(file)
+        return found
+
+    def note_devices(self, key: Key, devices: tuple[str, ...]) -> None:
+        self._write(f"{key_name(key)}.devices", " ".join(devices))
+
+    def known_devices(self) -> dict[str, str]:
+        """Return which GPU (UUID) an index of the configuration meant when it was first looked up."""
+        try:
+            return msgspec.json.decode((self._root / _KNOWN).read_bytes(), type=dict[str, str])
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}  # It can be looked up again.
+
+    def note_known_devices(self, known: dict[str, str]) -> None:
+        self._write(_KNOWN, msgspec.json.encode(known).decode())
+
+    def note_lost_device(self, key: Key, why: str) -> None:
+        self._write(f"{key_name(key)}.lost-device", why)
+
+    def lost_device(self, key: Key) -> str:
+        """Return why a GPU's loss ended this container, in words; "" if it did not."""
+        try:
+            return (self._root / f"{key_name(key)}.lost-device").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a note whole or not at all, even if the machine fails meanwhile."""
+        aside = self._root / f".{name}.new"
+        with aside.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._root / name)
 
     def free_devices(self, key: Key) -> None:
         (self._root / f"{key_name(key)}.devices").unlink(missing_ok=True)
 
     def forget(self, key: Key) -> None:
         self.free_devices(key)
-        for note in ("asked", "killed"):
+        for note in ("asked", "killed", "lost-device"):
             (self._root / f"{key_name(key)}.{note}").unlink(missing_ok=True)
+
+
+def _ids(file: Path) -> tuple[str, ...]:
+    try:
+        return tuple(file.read_text().split()) or (UNKNOWN_DEVICE,)
+    except FileNotFoundError:
+        return ()
+    except UnicodeDecodeError:
+        return (UNKNOWN_DEVICE,)

@@ -109,6 +109,10 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Facts that the log does not have yet."""
     runtime: str
     disks: list[Disk] = []
+    gpus: list[str] = []
+    """Why it does not give some of its GPUs to apps, in words."""
+    detected: str = ""
+    """Where its capacity comes from, in words."""
 
 
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

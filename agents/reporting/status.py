@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.desired import Desired
+    from agents.gpus import Gpus
     from agents.reporting.vitals import Vitals
     from events.log.interface import Bus
 
@@ -27,7 +28,8 @@ _log = Logger(__name__)
 
 
 class StatusAnswerer:
-    """The answerer of one node.  `vitals` looks at the agent, `root` is its private folder, and `clock` returns UTC ns."""
+    """The answerer of one node.  `vitals` looks at the agent, `root` is its private folder, `clock` returns UTC ns, and
+    `detected` says in words where the capacity comes from."""
 
     def __init__(
         self,
@@ -38,6 +40,8 @@ class StatusAnswerer:
         build: str,
         runtime: str,
         clock: Callable[[], int],
+        gpus: Gpus,
+        detected: str = "",
     ) -> None:
         self._vitals = vitals
         self._folders = [root, config.checkpoints]
@@ -45,6 +49,8 @@ class StatusAnswerer:
         self._build = build
         self._runtime = runtime
         self._clock = clock
+        self._gpus = gpus
+        self._detected = detected
 
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         del question
@@ -62,6 +68,8 @@ class StatusAnswerer:
             pending=now.pending,
             runtime=self._runtime,
             disks=disks,
+            gpus=self._gpus.troubles,
+            detected=self._detected,
         )
         yield msgspec.json.encode(status)
 

@@ -55,7 +55,13 @@ def agent(
         str | None,
         typer.Option(help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: all of this machine's."),
     ] = None,
-    gpu: Annotated[list[str] | None, typer.Option("--gpu", help="Id of a GPU for apps; may be repeated.")] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpu",
+            help="A GPU for apps, by its UUID (nvidia-smi -L) or its index, which is looked up once; may be repeated.",
+        ),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="Address at which other nodes reach this one; default: detected.")
     ] = None,
@@ -154,6 +160,7 @@ def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
+    from agents.gpus import check_given, nvidia_cards
     from dorm.health.checks import Health
     from dorm.health.parts import agents_checks
     from dorm.local.cluster import BUILD
@@ -185,6 +192,7 @@ def agent(
             volumes=volumes_of_option(volume),
             pythons=detect_pythons(),
         )
+        check_given(config.gpus, nvidia_cards)
     except ConfigError as error:
         raise WrongUsage.of(error) from None
 
@@ -210,6 +218,7 @@ def agent(
                 root=root,
                 clock=time.time_ns,
                 build=BUILD,
+                cards=nvidia_cards,
             )
             health.watch(agents_checks([worker]))
             async with _metrics(worker, serve_at, health):
