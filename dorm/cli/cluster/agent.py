@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -9,9 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, detect_address, detect_capacity
+from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig
 from agents.environment.pythons import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
@@ -22,11 +24,14 @@ from dorm.cli.service import run_service
 from dorm.cli.settings import VolumeOption, parse_bytes, parse_capacity, parse_pairs, parse_ports, volumes_of_option
 from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
+from events.addresses import is_loopback
+from events.quantities import GPU
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from agents.agent import Agent
+    from agents.capacity import Detected
     from dorm.health.checks import Health
     from dorm.metrics.address import Address
 
@@ -53,7 +58,10 @@ def agent(
     ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: all of this machine's."),
+        typer.Option(
+            help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: what this machine, its control groups "
+            "and CPU sets allow."
+        ),
     ] = None,
     gpu: Annotated[
         list[str] | None,
@@ -63,7 +71,10 @@ def agent(
         ),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Address at which other nodes reach this one; default: detected.")
+        str | None,
+        typer.Option(
+            help="Address at which other nodes reach this one; default: the one from which it reaches the NATS server."
+        ),
     ] = None,
     ports: Annotated[
         str, typer.Option(help="Ports for apps; agents on the same address need disjoint ranges.")
@@ -160,6 +171,7 @@ def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
+    from agents.capacity import detect
     from agents.gpus import check_given, nvidia_cards
     from dorm.health.checks import Health
     from dorm.health.parts import agents_checks
@@ -172,11 +184,12 @@ def agent(
     node = name or (introduction.node if introduction else "") or socket.gethostname().split(".")[0]
     root = (data or home() / "nodes" / node).absolute()
     shared = (checkpoints or home() / "checkpoints").absolute()
-    found = parse_capacity(capacity) or detect_capacity()
+    chosen = parse_capacity(capacity)
+    found = chosen or detect().capacity  # Until the runtime is known.
     try:
-        config = NodeConfig(
+        given = NodeConfig(
             name=node,
-            address=address or detect_address(),
+            address=address or "",
             capacity={**found, **({"gpu": len(gpu)} if gpu else {})},
             checkpoints=shared,
             ports=parse_ports(ports),
@@ -192,7 +205,7 @@ def agent(
             volumes=volumes_of_option(volume),
             pythons=detect_pythons(),
         )
-        check_given(config.gpus, nvidia_cards)
+        check_given(given.gpus, nvidia_cards)
     except ConfigError as error:
         raise WrongUsage.of(error) from None
 
@@ -205,9 +218,11 @@ def agent(
         cluster_name = found.cluster
         choice = await choose_runtime(runtime.value, docker, trust_apps=trust_apps)
         if firewall is not None:
-            await _firewall(firewall is FirewallChoice.on, config, choice.name, found.url)
+            await _firewall(firewall is FirewallChoice.on, given, choice.name, found.url)
         connection = await found.connection(f"dorm-agent-{node}", create=True, patient=True)
         try:
+            detected = await asyncio.to_thread(choice.detect) if chosen is None else None
+            config = await asyncio.to_thread(_completed, given, detected, found.url)
             runs = choice.make(config, cluster_name, root, shared)
             worker = Agent(
                 connection.log,
@@ -219,6 +234,7 @@ def agent(
                 clock=time.time_ns,
                 build=BUILD,
                 cards=nvidia_cards,
+                detected=detected.text if detected is not None else "",
             )
             health.watch(agents_checks([worker]))
             async with _metrics(worker, serve_at, health):
@@ -227,6 +243,25 @@ def agent(
             await connection.close()
 
     run(run_service(work(), health))
+
+
+def _completed(given: NodeConfig, detected: Detected | None, servers: str) -> NodeConfig:
+    """Add what is detected, and say it, once the NATS servers are reached.  Blocks.  Raises ConfigError."""
+    import structlog
+
+    from agents.own_address import detect_address
+
+    log = structlog.get_logger(__name__)
+    capacity, address = given.capacity, given.address
+    if detected is not None:
+        capacity = {**detected.capacity, **({GPU: len(given.gpus)} if given.gpus else {})}
+        log.info(f"detected {detected.text}", node=given.name)
+    if not address:
+        own = detect_address(servers)
+        address = own.address
+        say = log.warning if is_loopback(address) else log.info
+        say(f"detected the address {address}: {own.text}", node=given.name)
+    return msgspec.structs.replace(given, capacity=capacity, address=address)
 
 
 async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -> None:
