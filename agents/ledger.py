@@ -12,6 +12,7 @@ Every method blocks for the time of a small file.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 UNKNOWN_DEVICE: Final = "?"
 """What a container holds whose note can't be read: it may be any GPU of the node."""
 _KNOWN: Final = "gpus.json"
+_NAME: Final = re.compile(r"(.+)-(\d+)-(\d+)")
+"""As `key_name` writes a key."""
 
 
 class Ledger:
@@ -56,8 +59,8 @@ class Ledger:
         """Return what all containers hold."""
         found: dict[Key, tuple[str, ...]] = {}
         for file in sorted(self._root.glob("*.devices")):
-            app, generation, slot = file.stem.rsplit("-", 2)
-            found[Key(app, int(generation), int(slot))] = _ids(file)
+            if (name := _NAME.fullmatch(file.stem)) is not None:
+                found[Key(name[1], int(name[2]), int(name[3]))] = _ids(file)
         return found
 
     def note_devices(self, key: Key, devices: tuple[str, ...]) -> None:
@@ -106,5 +109,5 @@ def _ids(file: Path) -> tuple[str, ...]:
         return tuple(file.read_text().split()) or (UNKNOWN_DEVICE,)
     except FileNotFoundError:
         return ()
-    except UnicodeDecodeError:
+    except (OSError, UnicodeDecodeError):
         return (UNKNOWN_DEVICE,)

@@ -20,6 +20,7 @@ import structlog
 from agents.agent import Agent
 from agents.config import DEFAULT_PORTS, NodeConfig
 from agents.environment.pythons import detect_pythons
+from agents.gpus import nvidia_cards
 from agents.volumes.configuration import OfferedVolume
 from dorm.client.client import Client, login_name
 from dorm.health.status import answering_status
@@ -41,6 +42,7 @@ from dorm.workdir.keeping import keeping_beside
 from events import subjects
 from events.log.waiting import until_answered
 from events.nats.connection import Connection
+from events.quantities import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -309,6 +311,7 @@ class LocalCluster:
             root=root,
             clock=time.time_ns,
             build=BUILD,
+            cards=nvidia_cards,
             detected=self._detected.text if self._detected is not None else "",
         )
 
@@ -327,17 +330,20 @@ class LocalCluster:
         return self.options.checkpoints or self.options.data / "checkpoints"
 
     def _node(self, index: int) -> NodeConfig:
-        """Return a node's configuration.  Nodes on one machine share its address, so each has its own range of ports."""
+        """Return a node's configuration.  Nodes on one machine share its address, so each has its own range of ports; and they
+        share its GPUs, so each has its own."""
         low, high = self.options.ports
         share = (high - low + 1) // self.options.agents
         first = low + index * share
         capacity = self.options.capacity or {}
         if self._detected is not None:
             capacity = {name: amount // self.options.agents for name, amount in self._detected.capacity.items()}
+        gpus = capacity.get(GPU, 0)
         return NodeConfig(
             name=f"node-{index + 1}",
             address=loopback(),
             capacity=capacity,
+            gpus=tuple(str(index * gpus + number) for number in range(gpus)),
             ports=(first, first + share - 1),
             checkpoints=self._checkpoints,
             report_interval_s=self.options.report_interval_s,

@@ -14,6 +14,7 @@ from agents.config import ConfigError, NodeConfig
 from agents.gpus import Card, Devices, Gpus, check_given, named, nvidia_cards, parse_listing, resolve, standing, twice
 from agents.ledger import UNKNOWN_DEVICE, Ledger
 from agents.runtime.interface import Key
+from dorm.local.cluster import LocalCluster, LocalOptions
 from events import kinds as k
 from tests.agents.one_node import Node, holds
 from tests.errors import raises
@@ -126,9 +127,15 @@ def test_a_note_that_can_t_be_read_may_mean_any_card(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.note_devices(SECOND, ("GPU-a1",))
     (tmp_path / "app-1-1-0.devices").write_bytes(b"\0\xff\xff" * 4)
+    (tmp_path / "stray.devices").write_text("GPU-a1")
     assert ledger.held_devices() == {FIRST: (UNKNOWN_DEVICE,), SECOND: ("GPU-a1",)}
     (tmp_path / "app-1-1-0.devices").write_bytes(b"")
     assert ledger.devices(FIRST) == (UNKNOWN_DEVICE,)
+
+
+def test_nodes_of_one_machine_share_its_gpus(tmp_path: Path) -> None:
+    cluster = LocalCluster(LocalOptions(data=tmp_path, agents=2, capacity={"cpu": 1000, "gpu": 2}))
+    assert [cluster._node(index).gpus for index in (0, 1)] == [("0", "1"), ("2", "3")]
 
 
 # --- nvidia-smi -----------------------------------------------------------------------------------------------------
