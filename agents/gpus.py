@@ -313,7 +313,7 @@ class Gpus:
                 _log.error("a GPU is not given to apps", node=self._node, reason=one)
         for one in self._said:
             if one not in troubles:
-                _log.info("no longer so", node=self._node, reason=one)
+                _log.info("a GPU is given to apps again", node=self._node, reason=one)
         self._said = troubles
 
     def _settle(self) -> None:

@@ -255,12 +255,12 @@ def _completed(given: NodeConfig, detected: Detected | None, servers: str) -> No
     capacity, address = given.capacity, given.address
     if detected is not None:
         capacity = {**detected.capacity, **({GPU: len(given.gpus)} if given.gpus else {})}
-        log.info(f"detected {detected.text}", node=given.name)
+        log.info("capacity detected", node=given.name, reason=detected.text)
     if not address:
         own = detect_address(servers)
         address = own.address
         say = log.warning if is_loopback(address) else log.info
-        say(f"detected the address {address}: {own.text}", node=given.name)
+        say("address detected", node=given.name, address=address, reason=own.text)
     return msgspec.structs.replace(given, capacity=capacity, address=address)
 
 
