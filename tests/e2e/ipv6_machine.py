@@ -19,6 +19,8 @@ from tests.e2e.story import until
 
 _SHOW = "env | grep -E '^(DORM_PEERS|DORM_MASTER_ADDR|MASTER_ADDR)=' > $DORM_CHECKPOINT_DIR/told-$DORM_SLOT; exec "
 
+_WORKER = Path(__file__).with_name("ipv6_worker.py")
+
 
 def app(name: str, command: str, **more: Any) -> dict[str, Any]:
     shell = ["sh", "-c", _SHOW + command]
@@ -26,8 +28,8 @@ def app(name: str, command: str, **more: Any) -> dict[str, Any]:
 
 
 APPS = (
-    app("ring", f"{sys.executable} -m compose.apps.logistic --steps 5"),
-    app("elastic", f"{sys.executable} -m compose.apps.elastic_mlp --epochs 2", engine="elastic", elastic="live"),
+    app("plain", f"{sys.executable} {_WORKER} greets"),
+    app("elastic", f"{sys.executable} {_WORKER} trains", engine="elastic", elastic="live"),
 )
 
 

@@ -36,7 +36,7 @@ async def test_containers_meet_over_ipv6(tmp_path: Path) -> None:
     )
     assert await process.wait() == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["ends"] == {"ring": "completed", "elastic": "completed"}
+    assert found["ends"] == {"plain": "completed", "elastic": "completed"}
     assert found["nodes"] == ["::1"]
     assert all("//[::1]:" in url for url in found["listening"])
     for told in found["told"].values():
