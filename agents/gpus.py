@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import structlog
 
 from agents.config import ConfigError
+from agents.ledger import UNKNOWN_DEVICE
+from agents.runtime.interface import Unavailable
 from events.quantities import GPU
 
 if TYPE_CHECKING:
@@ -341,7 +343,8 @@ class Gpus:
         return bool(await asyncio.to_thread(self._ledger.devices, key))
 
     async def take(self, key: Key, count: int) -> tuple[str, ...] | None:
-        """Take the first free cards, the same ones on a repeated call; None if too few are free.  Raises OSError."""
+        """Take the first free cards, the same ones on a repeated call; None if too few are free.  Raises OSError,
+        and Unavailable if that can't be known."""
         if not count:
             return await asyncio.to_thread(self._ledger.devices, key)
         async with self._taking:
@@ -356,6 +359,13 @@ class Gpus:
             self._ledger.free_devices(key)
             self._settle()
         if len(self._standing.free) < count:
+            damaged = next((one for one, id_ in self._standing.unclear.items() if id_ == UNKNOWN_DEVICE), None)
+            if damaged is not None:
+                raise Unavailable(
+                    f"the note of the GPUs of {damaged} is damaged, so nobody knows which are free: wait until its "
+                    "container is gone",
+                    code="container.record.damaged",
+                )
             return None
         chosen = self._standing.free[:count]
         self._ledger.note_devices(key, chosen)

@@ -105,9 +105,11 @@ class Ledger:
 
 
 def _ids(file: Path) -> tuple[str, ...]:
+    """Return what a note of devices says; a disk or a crash may have left it empty, or full of NUL."""
     try:
-        return tuple(file.read_text().split()) or (UNKNOWN_DEVICE,)
+        text = file.read_text()
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError):
-        return (UNKNOWN_DEVICE,)
+        text = ""
+    return tuple(text.split()) if text.isprintable() and text.split() else (UNKNOWN_DEVICE,)

@@ -13,7 +13,7 @@ from agents import agent as agents
 from agents.config import ConfigError, NodeConfig
 from agents.gpus import Card, Devices, Gpus, check_given, named, nvidia_cards, parse_listing, resolve, standing, twice
 from agents.ledger import UNKNOWN_DEVICE, Ledger
-from agents.runtime.interface import Key
+from agents.runtime.interface import Key, Unavailable
 from dorm.local.cluster import LocalCluster, LocalOptions
 from events import kinds as k
 from tests.agents.one_node import Node, holds
@@ -129,8 +129,21 @@ def test_a_note_that_can_t_be_read_may_mean_any_card(tmp_path: Path) -> None:
     (tmp_path / "app-1-1-0.devices").write_bytes(b"\0\xff\xff" * 4)
     (tmp_path / "stray.devices").write_text("GPU-a1")
     assert ledger.held_devices() == {FIRST: (UNKNOWN_DEVICE,), SECOND: ("GPU-a1",)}
-    (tmp_path / "app-1-1-0.devices").write_bytes(b"")
-    assert ledger.devices(FIRST) == (UNKNOWN_DEVICE,)
+    for damaged in (b"", b"\0" * 9):
+        (tmp_path / "app-1-1-0.devices").write_bytes(damaged)
+        assert ledger.devices(FIRST) == (UNKNOWN_DEVICE,)
+
+
+async def test_with_a_damaged_note_no_start_fails_and_none_gets_a_card(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    gpus = Gpus(("0", "1"), ledger, "node-1")
+    ledger.open()
+    (tmp_path / "ledger" / "app-1-1-0.devices").touch()
+    gpus.open()
+    with raises(Unavailable, "container.record.damaged", "app-1"):
+        await gpus.take(SECOND, 1)
+    assert await gpus.take(FIRST, 1) == ("0",)  # Its own container takes a card again.
+    assert await gpus.take(SECOND, 1) == ("1",)
 
 
 def test_nodes_of_one_machine_share_its_gpus(tmp_path: Path) -> None:
@@ -197,14 +210,16 @@ SHOW = 'echo "$CUDA_VISIBLE_DEVICES" > "$DORM_CHECKPOINT_DIR/gpus"; trap "exit 0
 
 
 def given(node: Node, app: str) -> str:
-    return (node.root / "checkpoints" / app / "gpus").read_text().strip()
+    """What its container was given, "" as long as it has not said that."""
+    path = node.root / "checkpoints" / app / "gpus"
+    return path.read_text().strip() if path.exists() else ""
 
 
 async def release(node: Node, *apps: str, script: str = SHOW) -> None:
     for index, app in enumerate(apps, 1):
         await node.release(script, app=app, demand={"gpu": 1})
         await node.until(k.ContainerStarted, index)
-        await holds(lambda app=app: (node.root / "checkpoints" / app / "gpus").exists())  # type: ignore[misc]
+        await holds(lambda app=app: bool(given(node, app)))  # type: ignore[misc]
 
 
 def joined(facts: Sequence[k.Event]) -> list[int]:
@@ -271,7 +286,7 @@ async def test_cards_that_have_other_names_after_a_restart_are_not_given_twice(
         if machine is not None:  # The old note is rewritten, since it is known which card it names.
             await node.until(k.ContainerStarted, 2)
             assert Ledger(node.root / "agent" / "ledger").held_devices()[FIRST] == ("GPU-a1",)
-            await holds(lambda: (node.root / "checkpoints" / "app-2" / "gpus").exists())
+            await holds(lambda: bool(given(node, "app-2")))
             assert given(node, "app-2") == "GPU-b2"
         else:
             ended = await node.until(k.ContainerExited)
