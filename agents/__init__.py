@@ -16,6 +16,8 @@
     lease        until when containers may run, agent or not
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen
+    capacity     what the machine, its control groups and CPU sets allow apps;  own_address: where other nodes reach it
+    gpus         the node's GPUs by their UUIDs: which are there, and which are free
     answering requests to this node
 
     progress/    what apps report, in the progress file of each container

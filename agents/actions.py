@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from agents.config import NodeConfig
     from agents.desired import Desired, DesiredApp
     from agents.environment.cache import Environments
-    from agents.ledger import Ledger
+    from agents.gpus import Gpus
     from agents.reporting.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
     from agents.volumes.offers import Offers
@@ -71,7 +71,7 @@ class Actions:
         config: NodeConfig,
         desired: Desired,
         runtime: Runtime,
-        ledger: Ledger,
+        gpus: Gpus,
         reporter: Reporter,
         looks: Looks,
         offers: Offers,
@@ -103,7 +103,7 @@ class Actions:
         self._config = config
         self._desired = desired
         self._runtime = runtime
-        self._ledger = ledger
+        self._gpus = gpus
         self._reporter = reporter
         self._looks = looks
         self._offers = offers
@@ -290,9 +290,15 @@ class Actions:
                 await self._announce(key)
             case r.ReportStarted(seen):
                 await self._reporter.started(seen, self._building.seconds(seen.key))
+            case r.Withdraw(key):
+                await self._withdraw(key)
             case r.ReportExited(key, seen):
                 await self._empty_secrets(key)
+                await self._look_for_lost_gpu(key, seen)
                 await self._report_exit(key, seen)
+                await self._gpus.settle()
+                if self._gpus.changed:
+                    self._looks.doubted.set()  # The capacity falls with the end of what held a lost GPU.
             case r.Discard(key):
                 await self._runtime.remove(key)
                 await self._reporter.forget(key)
@@ -327,7 +333,7 @@ class Actions:
             await self._reporter.refused(key, "port", f"port {taken} is in use on {self._config.address}")
             return
         wanted_gpus = app.spec.resources().get(GPU, 0)
-        devices = await asyncio.to_thread(self._ledger.take_devices, key, wanted_gpus, self._config.gpu_ids)
+        devices = await self._gpus.take(key, wanted_gpus)
         if devices is None:
             await self._reporter.refused(key, "device", f"fewer than {wanted_gpus} GPUs are free here")
             return
@@ -473,6 +479,20 @@ class Actions:
         app = self._desired.apps.get(key.app)
         environment = self._environments.of(app.spec_of(key.generation), app.owner) if app is not None else None
         return plan.inside(command, environment, self._runtime.run_mount(key))
+
+    async def _withdraw(self, key: Key) -> None:
+        """Stop a container whose GPU is gone.  It may still save what it has."""
+        if key in self._gpus.lost:
+            await self._reporter.lost_device(key, self._gpus.why_lost(key))
+            app = self._desired.apps.get(key.app)
+            await self._runtime.stop(key, app.spec_of(key.generation).stop_s if app is not None else 0.0)
+
+    async def _look_for_lost_gpu(self, key: Key, seen: Seen | None) -> None:
+        """Find out whether a container failed because its GPU is gone: programs notice that before any agent does."""
+        if self._gpus.any and seen is not None and seen.exit_code != 0 and await self._gpus.holds(key):
+            await self._gpus.look()
+            if key in self._gpus.lost:
+                await self._reporter.lost_device(key, self._gpus.why_lost(key))
 
     async def _checkpoint(self, key: Key, spec: AppSpec) -> int:
         """Run the app's checkpoint command and return its exit code.  KeyError if the container has ended."""

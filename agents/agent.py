@@ -26,6 +26,7 @@ from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
 from agents.environment.cache import Environments
 from agents.following.follower import Follower
+from agents.gpus import Gpus
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agents.config import NodeConfig
+    from agents.gpus import Source
     from agents.runtime.interface import Runtime
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
@@ -68,12 +70,15 @@ _AGAIN_S = 1.0
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 1.0, 5.0
 """Bounds, in seconds, of the wait for a heartbeat's answer, which otherwise lasts until the next heartbeat."""
 _LEAST_PAUSE_S = 0.05
+_GPUS_S = 10.0
+"""Seconds between looks at the GPUs; each launch on a GPU looks as well."""
 
 
 class Agent:
     """One node's agent.  `root` is its private folder; `clock` returns UTC ns; `port_taken` tests whether a process listens
     at an address and port of this machine; `since_boot` returns seconds of a clock that includes sleep; `machine` returns an
-    id of the machine."""
+    id of the machine; `cards` lists the machine's GPUs (`agents.gpus`), None if they are as configured; `detected` says in
+    words where the capacity comes from."""
 
     def __init__(
         self,
@@ -89,6 +94,8 @@ class Agent:
         port_taken: Callable[[str, int], bool] = listens,
         since_boot: Callable[[], float] = since_boot,
         machine: Callable[[], str] = machine_id,
+        cards: Source | None = None,
+        detected: str = "",
     ) -> None:
         self.config = config
         self.desired = Desired(config.name)
@@ -101,6 +108,7 @@ class Agent:
         self._clock = clock
         self._build = build
         self._ledger = Ledger(root / "ledger")
+        self.gpus = Gpus(config.gpu_ids, self._ledger, config.name, cards)
         self._folder = CheckpointFolder(config.checkpoints)
         self._look = Looks(self._folder, config.name)
         self._offers = Offers(config.volumes, config.name, () if runtime.mounts else config.pythons)
@@ -121,10 +129,12 @@ class Agent:
         self._changed = asyncio.Condition()
         self._seen: list[Seen] = []
         self._actions = Actions(
-            config, self.desired, runtime, self._ledger, self._reporter, self._look, self._offers, environments,
+            config, self.desired, runtime, self.gpus, self._reporter, self._look, self._offers, environments,
             port_taken=port_taken, may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
         )  # fmt: skip
-        self._status = StatusAnswerer(self.vitals, config, self.desired, root, build, runtime.name, clock)
+        self._status = StatusAnswerer(
+            self.vitals, config, self.desired, root, build, runtime.name, clock, self.gpus, detected
+        )
         self._repeats = Repeats()
         self._idle = False
         self._leaving = False
@@ -146,7 +156,9 @@ class Agent:
         """Run until cancelled; containers keep running afterwards. The agent waits for a log that cannot be reached.
         Raises RuntimeFault or LogRefused before it has joined, LogClosed, LogDamaged whenever the log is not the one
         it had followed, and Displaced when its folder is not the one it had opened."""
-        await asyncio.to_thread(self._ledger.open)
+        await asyncio.to_thread(self.gpus.open)
+        if self.gpus.any:
+            await self.gpus.look()
         await self._runtime.open()
         try:
             await asyncio.to_thread(self.identity.load, await self._runtime.root_id())
@@ -165,6 +177,7 @@ class Agent:
                 tasks.create_task(self._reporter.watch_progress())
                 tasks.create_task(self._watch_folder())
                 tasks.create_task(self._actions.remove_remains())
+                tasks.create_task(self._watch_gpus())
                 asked = self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder
                 tasks.create_task(answer_all(*asked, self._log, self._outbox, self._clock, self._actions.inside))
                 await self._converge(tasks)
@@ -276,7 +289,12 @@ class Agent:
         self._cut_off = False
         self._is_well("the node can't be used yet", "the node can be used")
         self.joined.set()
-        _log.info("joined", node=self.config.name, runtime=self._runtime.name, capacity=self.config.capacity)
+        _log.info(
+            "joined",
+            node=self.config.name,
+            runtime=self._runtime.name,
+            capacity=self.gpus.capacity(self.config.capacity),
+        )
 
     @property
     def _holds_name(self) -> bool:
@@ -316,9 +334,10 @@ class Agent:
         event = NodeJoined(
             # Not derived from a clock, which may be set back: the same id twice would be stored once.
             id=f"{name}.joined.{secrets.token_hex(8)}", at=self._clock(), by=name, node=name, address=config.address,
-            capacity=config.capacity, ports=config.ports, labels=config.labels, runtime=config.announced(self._runtime.name),
-            build=self._build, lease_s=self._announced_s, identity=self.identity.value, checkpoints=self._folder.id,
-            process=self.identity.process, prepares=True, abilities=[*ABILITIES], offers=await self._offers.announce(),
+            capacity=self.gpus.announce(config.capacity), ports=config.ports, labels=config.labels,
+            runtime=config.announced(self._runtime.name), build=self._build, lease_s=self._announced_s,
+            identity=self.identity.value, checkpoints=self._folder.id, process=self.identity.process, prepares=True,
+            abilities=[*ABILITIES], offers=await self._offers.announce(),
         )  # fmt: skip
         seq = await self._append(event)
         async with self._changed:
@@ -339,7 +358,8 @@ class Agent:
             try:
                 # An expired lease, for example after the whole machine was paused, is never just extended.
                 same = await self._look(self._folder.is_the_same)
-                if self._leaving or (same and not await self._offers.changed()) or not await self._look_at_lease():
+                news = not same or self.gpus.changed or await self._offers.changed()
+                if self._leaving or not news or not await self._look_at_lease():
                     continue
                 if not same:
                     _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
@@ -347,6 +367,20 @@ class Agent:
             except Unavailable as error:
                 self._warn("the folder can't be looked at", error)
             await asyncio.sleep(_AGAIN_S)
+
+    async def _watch_gpus(self) -> None:
+        """Look at the GPUs now and then.  The loop of `_converge` stops what has lost its own."""
+        while self.gpus.any:
+            await asyncio.sleep(_GPUS_S)
+            try:
+                await self.gpus.look()
+            except OSError as error:
+                _log.warning("the GPUs can't be looked at", node=self.config.name, reason=str(error))
+                continue
+            if self.gpus.lost:
+                self._wake.set()
+            if self.gpus.changed:
+                self._look.doubted.set()
 
     async def _announce_lease(self) -> None:
         """Announce a lowered lease once it is in force here, so that the master need not wait for the longer one: the master
@@ -500,7 +534,7 @@ class Agent:
             self._reporter.look(self._seen)
             # While it listed, the node may have been cut off, or another machine may have been found to hold its name.
             now, fresh = self._follower.log_time(), self.desired.fresh and not self._cut_off
-            acted = self._actions.announced, self._actions.prepared
+            acted = self._actions.announced, self._actions.prepared, self.gpus.lost
             actions = r.reconcile(self.desired, self._seen, now, *acted) if fresh else []
             for action in actions:
                 if action.key not in unsure and not (self._leaving and isinstance(action, r.Launch | r.Prepare)):

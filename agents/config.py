@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from agents.runtime.docker.profile import FREEDOMS, is_allowance
 from agents.volumes.configuration import OfferedVolume
 from events.errors import DormError
-from events.quantities import CPU, GPU, MEMORY
+from events.quantities import GPU
 from events.spec.requirements import is_label
 
 _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
@@ -90,6 +88,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                     f"allow {allowance!r}: use {', '.join(FREEDOMS)}, for one tenant TENANT:FREEDOM",
                     code="config.allow.unknown",
                 )
+        if len(set(self.gpus)) != len(self.gpus):
+            again = next(one for index, one in enumerate(self.gpus) if one in self.gpus[:index])
+            raise ConfigError(
+                f"--gpu {again} is given twice; name each card once, best by its UUID (`nvidia-smi -L`)",
+                code="config.gpus.twice",
+            )
         if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
             raise ConfigError(
                 f"capacity says {self.capacity.get(GPU, 0)} GPUs, and {len(self.gpus)} ids are given",
@@ -121,19 +125,3 @@ def check_folder(folder: Path | None) -> None:
             f"the path {shown} is not UTF-8, and apps' specs could not name it: choose another folder, or rename it",
             code="config.path.not_utf8",
         ) from None
-
-
-def detect_capacity() -> dict[str, int]:
-    """Return the usable cores (milli-cores) and nine tenths of the memory (bytes); the rest is left to the machine."""
-    cores = len(psutil.Process().cpu_affinity() or []) or psutil.cpu_count() or 1
-    return {CPU: cores * 1000, MEMORY: int(psutil.virtual_memory().total * 0.9)}
-
-
-def detect_address() -> str:
-    """Return the address from which this machine would reach others; 127.0.0.1 if it has no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737 documentation address: nothing is sent.
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.engines import registry
-from agents.engines.interface import Place
+from agents.engines.interface import Place, endpoint
 from agents.environment import plan
 from agents.runtime import secrets
 from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, PROGRESS_FILE, ContainerSpec, Key, Mount, Refused
@@ -131,7 +131,7 @@ def _dorm(app_id: str, app: DesiredApp, placement: Sequence[Placed], slot: int) 
         "DORM_SLOT": str(slot),
         "DORM_RANK": str(rank_of(placement, slot)),
         "DORM_WORLD_SIZE": str(len(placement)),
-        "DORM_PEERS": ",".join(f"{placed.address}:{placed.port}" for placed in placement),
+        "DORM_PEERS": ",".join(map(endpoint, placement)),
         "DORM_MASTER_ADDR": placement[0].address,
         "DORM_MASTER_PORT": str(app.master_port),
     }

@@ -3,9 +3,8 @@
     KEY.asked     it asked this container to stop: an exit code of 0 then does not mean that the app is done
     KEY.killed    it had to kill the container, since the grace time was over
     KEY.devices   GPU ids assigned to this container
-
-A note of devices is written whole.  If the disk damaged one, nobody knows which devices its container has, so none is free
-until that container is gone.
+    KEY.lost-device    why this container was stopped, or failed: its GPU is gone
+    gpus.json     which GPU each index of the configuration meant when it was first looked up
 
 Every method blocks for the time of a small file.
 """
@@ -13,17 +12,21 @@ Every method blocks for the time of a small file.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
-import structlog
+import msgspec
 
-from agents.runtime.interface import Key, Unavailable, key_name
+from agents.runtime.interface import Key, key_name
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-_log = structlog.get_logger(__name__)
+UNKNOWN_DEVICE: Final = "?"
+"""What a container holds whose note can't be read: it may be any GPU of the node."""
+_KNOWN: Final = "gpus.json"
+_NAME: Final = re.compile(r"(.+)-(\d+)-(\d+)")
+"""As `key_name` writes a key."""
 
 
 class Ledger:
@@ -31,8 +34,6 @@ class Ledger:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._named: set[Path] = set()
-        """Damaged notes that the log has named."""
 
     def open(self) -> None:
         """Create the folder.  Raises OSError if it can't be created."""
@@ -50,51 +51,65 @@ class Ledger:
     def killed(self, key: Key) -> bool:
         return (self._root / f"{key_name(key)}.killed").exists()
 
-    def take_devices(self, key: Key, count: int, all_devices: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Take the first free devices (dockerd does not allocate), the same ones on a repeated call; None if too few are
-        free.  Raises Unavailable if that can't be known."""
-        own = self._root / f"{key_name(key)}.devices"
-        if count == 0:
-            return self._devices_of(own) or ()
-        if (had := self._devices_of(own)) is not None and len(had) == count:
-            return had
-        others = [(file, self._devices_of(file)) for file in sorted(self._root.glob("*.devices")) if file != own]
-        taken = {device for _, devices in others for device in devices or ()}
-        free = [device for device in all_devices if device not in taken]
-        if len(free) < count:
-            return None
-        if unknown := next((file for file, devices in others if devices is None), None):
-            raise Unavailable(
-                f"{unknown} is damaged, so nobody knows which devices are free: wait until its container is gone",
-                code="container.record.damaged",
-            )
-        aside = own.with_suffix(".new")
+    def devices(self, key: Key) -> tuple[str, ...]:
+        """Return what this container holds."""
+        return _ids(self._root / f"{key_name(key)}.devices")
+
+    def held_devices(self) -> dict[Key, tuple[str, ...]]:
+        """Return what all containers hold."""
+        found: dict[Key, tuple[str, ...]] = {}
+        for file in sorted(self._root.glob("*.devices")):
+            if (name := _NAME.fullmatch(file.stem)) is not None:
+                found[Key(name[1], int(name[2]), int(name[3]))] = _ids(file)
+        return found
+
+    def note_devices(self, key: Key, devices: tuple[str, ...]) -> None:
+        self._write(f"{key_name(key)}.devices", " ".join(devices))
+
+    def known_devices(self) -> dict[str, str]:
+        """Return which GPU (UUID) an index of the configuration meant when it was first looked up."""
+        try:
+            return msgspec.json.decode((self._root / _KNOWN).read_bytes(), type=dict[str, str])
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}  # It can be looked up again.
+
+    def note_known_devices(self, known: dict[str, str]) -> None:
+        self._write(_KNOWN, msgspec.json.encode(known).decode())
+
+    def note_lost_device(self, key: Key, why: str) -> None:
+        self._write(f"{key_name(key)}.lost-device", why)
+
+    def lost_device(self, key: Key) -> str:
+        """Return why a GPU's loss ended this container, in words; "" if it did not."""
+        try:
+            return (self._root / f"{key_name(key)}.lost-device").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a note whole or not at all, even if the machine fails meanwhile."""
+        aside = self._root / f".{name}.new"
         with aside.open("w") as file:
-            file.write(" ".join(free[:count]))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(own)
-        return tuple(free[:count])
-
-    def _devices_of(self, file: Path) -> tuple[str, ...] | None:
-        """Return the devices of a note, () if there is none; None if it is damaged."""
-        try:
-            text = file.read_text()
-        except FileNotFoundError:
-            return ()
-        except UnicodeDecodeError:
-            text = ""
-        if text.isprintable() and text.split():
-            return tuple(text.split())
-        if file not in self._named:
-            self._named.add(file)
-            _log.error("a record of a container is damaged, so what it says is not known", file=str(file))
-        return None
+        aside.replace(self._root / name)
 
     def free_devices(self, key: Key) -> None:
         (self._root / f"{key_name(key)}.devices").unlink(missing_ok=True)
 
     def forget(self, key: Key) -> None:
         self.free_devices(key)
-        for note in ("asked", "killed"):
+        for note in ("asked", "killed", "lost-device"):
             (self._root / f"{key_name(key)}.{note}").unlink(missing_ok=True)
+
+
+def _ids(file: Path) -> tuple[str, ...]:
+    """Return what a note of devices says; a disk or a crash may have left it empty, or full of NUL."""
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    return tuple(text.split()) if text.isprintable() and text.split() else (UNKNOWN_DEVICE,)

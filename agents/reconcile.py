@@ -7,6 +7,7 @@
     seen running, its files say another membership or batch size    announce it
     seen running, not wanted                halt it (checkpoint, SIGTERM, grace, SIGKILL), unless it works on while
                                             its successor is prepared
+    seen running, its GPU is gone           stop it; its end is the node's fault, not an answer to a request
     to be released, unseen                  prepare it, once
     created, neither wanted nor to be released    discard it
     seen exited, not reported               report its exit
@@ -43,6 +44,10 @@ class Halt(msgspec.Struct, frozen=True):
     key: Key
 
 
+class Withdraw(msgspec.Struct, frozen=True):
+    key: Key
+
+
 class ReportStarted(msgspec.Struct, frozen=True):
     seen: Seen
 
@@ -66,7 +71,7 @@ class Discard(msgspec.Struct, frozen=True):
     key: Key
 
 
-Action = Launch | Prepare | Halt | Announce | ReportStarted | ReportExited | Discard
+Action = Launch | Prepare | Halt | Withdraw | Announce | ReportStarted | ReportExited | Discard
 
 
 def reconcile(
@@ -75,10 +80,12 @@ def reconcile(
     now: int,
     written: Mapping[Key, Announced] | None = None,
     prepared: Collection[Key] = (),
+    lost: Collection[Key] = (),
 ) -> list[Action]:
     """Return the actions due now, in order of keys.  `now` is log time (UTC ns): a machine's clock may be off by hours.
     `written` has this process's last announcement to each container; a restarted one has announced nothing, and does so
-    again.  `prepared` are the containers that this process has prepared for their release as far as possible."""
+    again.  `prepared` are the containers that this process has prepared for their release as far as possible; `lost` are
+    those whose GPU is gone."""
     wanted, ahead = desired.wanted(), desired.to_prepare()
     found = {container.key: container for container in seen}
     actions: list[Action] = []
@@ -89,6 +96,8 @@ def reconcile(
             action = None  # It is created, and starts with its release.
         if isinstance(action, Halt) and desired.works_on(key, now):
             action = None if key in desired.started or key in desired.announced else ReportStarted(found[key])
+        if key in lost and key in wanted and key in found and found[key].state == "running":
+            action = Withdraw(key)
         if action is None and key in wanted:
             action = _announcement(key, announced(wanted[key]), found.get(key), (written or {}).get(key, Announced()))
         if action is not None and not (has_zombie and isinstance(action, Launch)):

@@ -1,9 +1,53 @@
-"""Addresses of servers as messages show them: without the names, passwords and tokens that they may hold."""
+"""Addresses as text: host and port in one, and servers' addresses without the names, passwords and tokens in them.
+
+An IPv6 address has colons itself, so it is in brackets before a port and in a URL (RFC 3986, section 3.2.2), and nowhere else:
+`MASTER_ADDR`, `--address` and a socket take it bare.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+
 _LONGEST = 500
 _HIDDEN = "***@"
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it stands before a port and in a URL."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def joined(host: str, port: int) -> str:
+    """Return `host:port`, with an IPv6 address in brackets."""
+    return f"{bracketed(host)}:{port}"
+
+
+def split(text: str) -> tuple[str, int | None]:
+    """Return the host, without brackets, and the port of `host:port`, `[address]:port`, or of one of these without port (then
+    None); a bare IPv6 address has none.  Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if text.startswith("["):
+        if not colon or text.endswith("]"):
+            host, colon, port = text, "", ""
+        if not host.endswith("]"):
+            raise ValueError(f"{text!r} lacks a bracket")
+        host = host[1:-1]
+        ipaddress.IPv6Address(host.partition("%")[0])
+    elif not colon or ":" in host:
+        host, colon, port = text, "", ""
+    if "[" in host or "]" in host:
+        raise ValueError(f"{text!r} has a bracket in its host")
+    if colon and not (port.isascii() and port.isdigit() and int(port[:6]) <= 65535):
+        raise ValueError(f"{text!r} has no port between 0 and 65535")
+    return host, int(port) if colon else None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, as it is written, is this machine's own and no other's."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def shown(address: str) -> str:

@@ -133,6 +133,10 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Whose limit that is."""
     delays: list[Delayed] = []
     """At most 16."""
+    gpus: list[str] = []
+    """Why it does not give some of its GPUs to apps, in words."""
+    detected: str = ""
+    """Where its capacity comes from, in words."""
 
 
 class ViewQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

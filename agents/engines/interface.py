@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.addresses import joined
 from events.kinds import Placed
 from events.spec import AppSpec
 
@@ -77,5 +78,4 @@ if TYPE_CHECKING:
 
 def endpoint(placed: Placed) -> str:
     """Return `host:port`, with an IPv6 address in brackets."""
-    host = f"[{placed.address}]" if ":" in placed.address else placed.address
-    return f"{host}:{placed.port}"
+    return joined(placed.address, placed.port)

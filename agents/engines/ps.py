@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agents.engines.interface import Launch
+from agents.engines.interface import Launch, endpoint
 from agents.engines.roles import servers_and_workers
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def prepare(place: Place) -> Launch:
         "DMLC_TASK_ID": number,
         "DORM_ROLE": role,
         "DORM_ROLE_RANK": number,
-        "DORM_SERVERS": ",".join(f"{placed.address}:{placed.port}" for placed in servers),
-        "DORM_WORKERS": ",".join(f"{placed.address}:{placed.port}" for placed in workers),
+        "DORM_SERVERS": ",".join(map(endpoint, servers)),
+        "DORM_WORKERS": ",".join(map(endpoint, workers)),
     }
     command = place.command
     if place.spec.engine_options.scheduler and place.rank == 0:

@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from agents.engines.interface import Launch
+from events.addresses import joined
 
 if TYPE_CHECKING:
     from agents.engines.interface import Place
@@ -69,11 +70,10 @@ def _static(place: Place) -> tuple[str, ...]:
 
 
 def _c10d(place: Place) -> tuple[str, ...]:
-    host = f"[{place.master_address}]" if ":" in place.master_address else place.master_address
     # Named by the generation, so that a straggler of the previous one can't join.  Containers of one node share an
     # address, and torchrun would guess from it who hosts the store.
     return (
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{place.master_port}"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", joined(place.master_address, place.master_port)),
         *("--rdzv-id", f"{place.app}-{place.generation}", "--rdzv-conf", f"is_host={int(place.rank == 0)}"),
         *("--local-addr", place.own.address, "--max-restarts", str(place.spec.engine_options.restarts)),
     )

@@ -132,6 +132,8 @@ class Reporter:
         self._clock = clock
         self._identity = identity
         self._asked: set[Key] = set()
+        self._lost: dict[Key, str] = {}
+        """Containers that this process stopped, or saw fail, because their GPU is gone, with that reason."""
         self._lived: set[Key] = set()
         """Containers that this process has seen running."""
         self._delays = 0
@@ -175,6 +177,17 @@ class Reporter:
         self._asked.add(key)
         try:
             await asyncio.to_thread(self._ledger.note_asked, key)
+        except OSError as error:
+            _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
+
+    async def lost_device(self, key: Key, why: str) -> None:
+        """Note that its GPU is gone, and that its end follows from that."""
+        if key in self._lost:
+            return
+        self._lost[key] = why
+        _log.error("a container's GPU is gone", node=self._config.name, key=key, reason=why)
+        try:
+            await asyncio.to_thread(self._ledger.note_lost_device, key, why)
         except OSError as error:
             _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
 
@@ -259,6 +272,11 @@ class Reporter:
         if seen.exit_code == PORT_TAKEN:
             reason = "port"
         message = seen.error
+        if (lost := await self._lost_device(key)) and not seen.lease_ended:
+            # Its exit code says nothing: 0 may be the answer to a request to stop, and is not the end of its work.
+            seen = msgspec.structs.replace(seen, exit_code=None, interrupted=False)
+            await self._exited(key, "device", lost, seen)
+            return
         if seen.lease_ended:
             message = CUT_OFF
         elif seen.interrupted and not await asyncio.to_thread(self._asked_by_this_agent, key):
@@ -266,6 +284,15 @@ class Reporter:
                 "its engine was asked to stop it, the engine or the machine was restarted, or its records are damaged"
             )
         await self._exited(key, reason, message, seen)
+
+    async def _lost_device(self, key: Key) -> str:
+        """Return why a GPU's loss ended it, in words; "" if it did not, or if it was asked to stop before."""
+        if key not in self._lost and not self._config.gpu_ids:
+            return ""
+        if not (why := self._lost.get(key, "")):
+            why = await asyncio.to_thread(self._ledger.lost_device, key)
+        asked = bool(why) and await asyncio.to_thread(self._asked_by_this_agent, key)
+        return "" if asked else why
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:
         """Report a container that never ran, or whose end is unknown."""
@@ -477,3 +504,4 @@ class Reporter:
         self._asked.discard(key)
         self.doubts.pop(key, None)
         self._lived.discard(key)
+        self._lost.pop(key, None)

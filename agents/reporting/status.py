@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.desired import Desired
+    from agents.gpus import Gpus
     from agents.reporting.vitals import Vitals
     from events.log.interface import Bus
 
@@ -29,7 +30,8 @@ _log = Logger(__name__)
 
 
 class StatusAnswerer:
-    """The answerer of one node.  `vitals` looks at the agent, `root` is its private folder, and `clock` returns UTC ns."""
+    """The answerer of one node.  `vitals` looks at the agent, `root` is its private folder, `clock` returns UTC ns, and
+    `detected` says in words where the capacity comes from."""
 
     def __init__(
         self,
@@ -40,6 +42,8 @@ class StatusAnswerer:
         build: str,
         runtime: str,
         clock: Callable[[], int],
+        gpus: Gpus,
+        detected: str = "",
     ) -> None:
         self._vitals = vitals
         self._folders = [root, config.checkpoints]
@@ -47,6 +51,8 @@ class StatusAnswerer:
         self._build = build
         self._runtime = runtime
         self._clock = clock
+        self._gpus = gpus
+        self._detected = detected
 
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         del question
@@ -69,6 +75,8 @@ class StatusAnswerer:
             processes_free=max(0, left.free) if left is not None else 0,
             processes=left.most if left is not None else 0,
             processes_of=left.of if left is not None else "",
+            gpus=self._gpus.troubles,
+            detected=self._detected,
         )
         yield msgspec.json.encode(status)
 

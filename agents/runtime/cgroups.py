@@ -8,9 +8,12 @@ as `docker stats` counts it.  See cgroups(7) and the kernel's admin-guide/cgroup
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agents.runtime.interface import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Mount(NamedTuple):
@@ -43,24 +46,35 @@ def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
     return tuple(found)
 
 
+class Within(NamedTuple):
+    """Where a group lies in a mounted hierarchy."""
+
+    mount: Mount
+    inside: str
+    """Its path below the mount point; "/" if it is that, or out of view."""
+    visible: bool
+
+
+def memberships(text: str) -> dict[str, str]:
+    """Return the group of each controller in the text of /proc/PID/cgroup; that of version 2 is under ""."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    return paths
+
+
 def locate(membership: str, mounts: tuple[Mount, ...]) -> Place | None:
     """Return where a process is accounted for, from the text of its /proc/PID/cgroup; None if that is unknown."""
-    cpu = folder_of("cpuacct", membership, mounts)
-    memory = folder_of("memory", membership, mounts)
+    paths = memberships(membership)
+    cpu = folder_of("cpuacct", paths, mounts)
+    memory = folder_of("memory", paths, mounts)
     return Place(cpu, memory) if cpu is not None and memory is not None else None
 
 
-def folder_of(controller: str, membership: str, mounts: tuple[Mount, ...]) -> Path | None:
-    """Return the folder of a process's control group for one controller; None if that is unknown."""
-    paths: dict[str, str] = {}
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        for one in controllers.split(","):
-            paths[one] = path
-    return _folder(controller, paths, mounts)
-
-
-def _folder(controller: str, paths: dict[str, str], mounts: tuple[Mount, ...]) -> Path | None:
+def within(controller: str, paths: Mapping[str, str], mounts: tuple[Mount, ...]) -> Within | None:
+    """Return where the group of a controller lies; None if its hierarchy is not mounted."""
     if controller in paths:
         path = paths[controller]
         fitting = [mount for mount in mounts if controller in mount.controllers]
@@ -72,8 +86,16 @@ def _folder(controller: str, paths: dict[str, str], mounts: tuple[Mount, ...]) -
     for mount in fitting:
         inside = path.removeprefix(mount.root) if mount.root != "/" else path
         if ".." not in inside.split("/"):
-            return Path(mount.point) / inside.lstrip("/")
-    return None
+            return Within(mount, inside, visible=True)
+    return Within(fitting[0], "/", visible=False) if fitting else None
+
+
+def folder_of(controller: str, paths: Mapping[str, str], mounts: tuple[Mount, ...]) -> Path | None:
+    """Return the folder of a process's control group for one controller; None if that is unknown."""
+    found = within(controller, paths, mounts)
+    if found is None or not found.visible:
+        return None
+    return Path(found.mount.point) / found.inside.lstrip("/")
 
 
 def read(place: Place) -> Use:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agents.runtime.cgroups import folder_of, parse_mounts
+from agents.runtime.cgroups import folder_of, memberships, parse_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def _of_groups(pid: int, proc: Path) -> Iterator[Left]:
         mounts = parse_mounts((proc / "self" / "mountinfo").read_text())
     except OSError:
         return
-    folder = folder_of("pids", membership, mounts)
+    folder = folder_of("pids", memberships(membership), mounts)
     tops = {Path(mount.point) for mount in mounts}
     while folder is not None:
         try:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from events.addresses import is_loopback
+
 DEFAULT_PORT = 4280
 
 
@@ -78,4 +80,4 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return is_loopback(self.host)

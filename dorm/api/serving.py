@@ -30,6 +30,7 @@ from dorm.api.page import Page
 from dorm.api.resources.table import ROUTES
 from dorm.api.routes import Call, Parameters, Route, handler_of
 from dorm.api.services import Services, Tenants
+from events.addresses import joined
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Server:
             )
 
         encryption = await asyncio.to_thread(_encryption, self.options)
-        where = f"{self.options.host}:{self.options.port}"
+        where = joined(self.options.host, self.options.port)
         try:
             self._listening = await loop.create_server(
                 connection,
@@ -107,7 +108,7 @@ class Server:
             raise CannotListen(f"{where} cannot be listened on ({reason}); choose another with --listen") from None
         host, port = self._listening.sockets[0].getsockname()[:2]
         scheme = "http" if encryption is None else "https"
-        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        self.url = f"{scheme}://{joined(host, port)}"
 
     async def run(self) -> None:
         """Follow the log until cancelled.  Raises LogClosed."""

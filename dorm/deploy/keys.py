@@ -37,6 +37,8 @@ def prepare(settings: Deployment, keys: KeyFolder, admin: str, now: int) -> list
     renewed = []
     for machine in dict.fromkeys((*settings.servers, *settings.api)):
         hosts = [settings.machines[machine], machine, "localhost", "127.0.0.1"]
+        if ":" in settings.machines[machine]:
+            hosts.append("::1")
         if not _good(keys, machine, hosts, now):
             keys.make_machine_certificate(machine, hosts, now)
             renewed.append(machine)

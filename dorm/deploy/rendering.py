@@ -5,7 +5,6 @@ A template is the file itself, with `{{name}}` where a value goes; a line that o
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +13,7 @@ import compose
 from dorm.deploy import layout
 from dorm.deploy.settings import DeploymentError
 from dorm.security.quoting import quoted
+from events.addresses import is_loopback
 from events.quantities import MEMORY, resource, short
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _server(settings: Deployment, machine: str) -> list[File]:
         server_name=quoted(machine),
         host=quoted(host),
         port=str(ports.clients),
-        monitor=quoted(f"{settings.address(machine) if _loopback(host) else '127.0.0.1'}:{ports.monitor}"),
+        monitor=quoted(f"{settings.address(machine) if is_loopback(host) else '127.0.0.1'}:{ports.monitor}"),
         store=quoted(layout.STORE),
         store_limit=str(resource(MEMORY, settings.store_limit)),
         routes=_routes(settings, machine) if len(settings.servers) > 1 else "",
@@ -215,13 +215,6 @@ def _security() -> str:
 def _certificate() -> str:
     certificate, key = (quoted(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
     return f"cert_file: {certificate}, key_file: {key}"
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # --- Dorm's own commands ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from agents.volumes.configuration import VolumeSettings, WrongVolume
+from events.addresses import bracketed
 from events.errors import DormError
 from events.quantities import MEMORY, Quantity, QuantityError, duration, resource, resources
 from events.spec.faults import readable, unknown_field
@@ -156,8 +157,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def address(self, machine: str) -> str:
         """Return a machine's address for a URL."""
-        found = self.machines[machine]
-        return f"[{found}]" if ":" in found else found
+        return bracketed(self.machines[machine])
 
     def url(self, machine: str = "") -> str:
         """Return the servers' URL for clients; a machine's own server comes first."""

@@ -151,6 +151,11 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
         yield f.wrong(
             "lag", name, f"{status.pending} facts wait to be stored", "look at the NATS servers: the log takes nothing"
         )
+    for why in status.gpus:
+        todo = "look at `nvidia-smi -L` there, and name each card by its UUID (--gpu)"
+        yield f.wrong("gpu", name, f"{why}; apps do not get it", todo)
+    if status.detected:
+        yield f.ok("capacity", name, status.detected)
     for one in status.disks:
         yield from f.disks(name, one)
     for late in status.delays:

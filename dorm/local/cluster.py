@@ -18,14 +18,16 @@ import msgspec
 import structlog
 
 from agents.agent import Agent
-from agents.config import DEFAULT_PORTS, NodeConfig, detect_capacity
+from agents.config import DEFAULT_PORTS, NodeConfig
 from agents.environment.pythons import detect_pythons
+from agents.gpus import nvidia_cards
 from agents.volumes.configuration import OfferedVolume
 from dorm.client.client import Client, login_name
 from dorm.health.status import answering_status
 from dorm.history import with_history
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
+from dorm.local.loopback import loopback
 from dorm.local.nats_server import EmbeddedServer
 from dorm.local.runtimes import choose_runtime
 from dorm.master.computing import LIMIT_S
@@ -40,10 +42,12 @@ from dorm.workdir.keeping import keeping_beside
 from events import subjects
 from events.log.waiting import until_answered
 from events.nats.connection import Connection
+from events.quantities import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agents.capacity import Detected
     from agents.runtime.interface import Runtime
     from dorm.metrics.parts import SolveTimer
     from dorm.webhooks.deliverer import Deliverer
@@ -121,6 +125,7 @@ class LocalCluster:
         self.client: Client
         self._tenant = ""
         """The admin's tenant, which plain processes serve; "" for an open cluster."""
+        self._detected: Detected | None = None
         self.runtime_name = ""
         self.runtime_note = ""
         """Why this runtime, in words."""
@@ -169,6 +174,8 @@ class LocalCluster:
             self.options.runtime, self.options.docker_url, trust_apps=trust_apps, tenant=self._tenant
         )
         self.runtime_name, self.runtime_note = choice.name, choice.note
+        if not self.options.capacity:
+            self._detected = await asyncio.to_thread(choice.detect)
         for index in range(self.options.agents):
             config = self._node(index)
             runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
@@ -304,6 +311,8 @@ class LocalCluster:
             root=root,
             clock=time.time_ns,
             build=BUILD,
+            cards=nvidia_cards,
+            detected=self._detected.text if self._detected is not None else "",
         )
 
     async def _run_parts(self) -> None:
@@ -321,17 +330,20 @@ class LocalCluster:
         return self.options.checkpoints or self.options.data / "checkpoints"
 
     def _node(self, index: int) -> NodeConfig:
-        """Return a node's configuration.  Nodes on one machine share its address, so each has its own range of ports."""
+        """Return a node's configuration.  Nodes on one machine share its address, so each has its own range of ports; and they
+        share its GPUs, so each has its own."""
         low, high = self.options.ports
         share = (high - low + 1) // self.options.agents
         first = low + index * share
-        capacity = self.options.capacity or {
-            name: amount // self.options.agents for name, amount in detect_capacity().items()
-        }
+        capacity = self.options.capacity or {}
+        if self._detected is not None:
+            capacity = {name: amount // self.options.agents for name, amount in self._detected.capacity.items()}
+        gpus = capacity.get(GPU, 0)
         return NodeConfig(
             name=f"node-{index + 1}",
-            address="127.0.0.1",
+            address=loopback(),
             capacity=capacity,
+            gpus=tuple(str(index * gpus + number) for number in range(gpus)),
             ports=(first, first + share - 1),
             checkpoints=self._checkpoints,
             report_interval_s=self.options.report_interval_s,

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import psutil
 
+from events.addresses import is_loopback
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _far(nodes: Iterable[Node], url: str) -> list[str]:
     """Return the nodes on other machines."""
     own = _addresses()
     near = any(urlsplit(one).hostname in own for one in url.split(","))
-    return [node.id for node in nodes if node.address not in own or (_loops(node.address) and not near)]
+    return [node.id for node in nodes if node.address not in own or (is_loopback(node.address) and not near)]
 
 
 def _named(nodes: list[str]) -> str:
@@ -239,7 +240,3 @@ def _addresses() -> set[str]:
     """Return the names and addresses of this machine."""
     found = {address.address.partition("%")[0] for each in psutil.net_if_addrs().values() for address in each}
     return found | {"localhost", "127.0.0.1", "::1", os.uname().nodename}
-
-
-def _loops(address: str) -> bool:
-    return address in ("localhost", "::1") or address.startswith("127.")

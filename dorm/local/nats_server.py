@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING
 import psutil
 import structlog
 
+from dorm.local.loopback import family_of, loopback
 from dorm.security.quoting import quoted
+from events.addresses import joined
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -59,13 +61,11 @@ class EmbeddedError(DormError):
 class EmbeddedServer:
     """One server process with its data in `folder`.  It listens on `host` only."""
 
-    def __init__(
-        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, synced: bool = True, more: str = ""
-    ) -> None:
-        """`synced`: whether acknowledged writes are on disk; without that a log is filled ten times as fast.  `more`: further
-        parts of its configuration, such as accounts."""
+    def __init__(self, folder: Path, *, host: str = "", port: int = 0, synced: bool = True, more: str = "") -> None:
+        """`host`: default, this machine's loopback address.  `synced`: whether acknowledged writes are on disk; without that a
+        log is filled ten times as fast.  `more`: further parts of its configuration, such as accounts."""
         self._folder = folder
-        self._host = host
+        self._host = host or loopback()
         self._port = port
         self._synced = synced
         self._more = more
@@ -74,7 +74,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        return f"nats://{self._host}:{self._port}"
+        return f"nats://{joined(self._host, self._port)}"
 
     async def start(self) -> None:
         """Start the server.  Raises EmbeddedError: no binary, port in use, folder not writable, or the server's own
@@ -273,13 +273,13 @@ def find_binary() -> str:
 
 
 def free_port(host: str) -> int:
-    with socket.socket() as probe:
+    with socket.socket(family_of(host)) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def in_use(host: str, port: int) -> bool:
-    with socket.socket() as probe:
+    with socket.socket(family_of(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

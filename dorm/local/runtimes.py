@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from agents.capacity import detect, detect_for_engine
 from agents.runtime.docker.engine import Engine
 from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
 from agents.runtime.docker.runtime import DockerRuntime
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from agents.capacity import Detected
     from agents.config import NodeConfig
     from agents.runtime.interface import Runtime
 
@@ -33,6 +36,8 @@ class Choice(NamedTuple):
     note: str
     make: Callable[[NodeConfig, str, Path, Path], Runtime]
     """(config, cluster, root of the node, root of checkpoints) to a runtime that is not open yet."""
+    detect: Callable[[], Detected]
+    """What its containers may use of this machine.  Blocks, briefly."""
 
 
 async def choose_runtime(
@@ -48,8 +53,8 @@ async def choose_runtime(
     """
     if wanted == "process":
         return _process("asked for", trust_apps, tenant)
-    found = await _engine_version(docker_url)
-    if found is None:
+    info = await _engine_info(docker_url)
+    if info is None:
         if wanted == "docker":
             raise EngineError(
                 f"no Docker engine answers at {docker_url or 'the usual place'}; start one, or use --runtime process"
@@ -72,13 +77,14 @@ async def choose_runtime(
             ),
         )
 
-    return Choice("docker", f"Docker {found}", make)
+    version, at = info.get("ServerVersion", "of unknown version"), Engine(docker_url).url
+    return Choice("docker", f"Docker {version}", make, partial(detect_for_engine, info, at))
 
 
-async def _engine_version(url: str | None) -> str | None:
+async def _engine_info(url: str | None) -> dict[str, Any] | None:
     engine = Engine(url)
     try:
-        return str((await engine.open()).get("ServerVersion", "of unknown version"))
+        return await engine.open()
     except RuntimeFault:
         return None
     finally:
@@ -89,4 +95,4 @@ def _process(why: str, trust_apps: bool, tenant: str) -> Choice:
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
         return ProcessRuntime(config.name, root / "containers", trust_apps=trust_apps, tenant=tenant)
 
-    return Choice("process", f"plain processes ({why}; they limit nothing)", make)
+    return Choice("process", f"plain processes ({why}; they limit nothing)", make, detect)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from events.addresses import joined
 from events.errors import DormError
 
 DEFAULT_PORT = 9475
@@ -29,7 +30,7 @@ class Address(NamedTuple):
     """0 for any free one."""
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return joined(self.host, self.port)
 
 
 def parse_address(text: str) -> Address | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,9 +21,10 @@ from events.log.records import Appended, LogUnavailable, Record
 from events.spec import check_spec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from agents.gpus import Source
     from agents.runtime.interface import Runtime
 
 CLUSTER, NODE = "one", "node-1"
@@ -86,20 +88,24 @@ class Node:
         self._basis = 0
 
     @contextlib.asynccontextmanager
-    async def agent(self, *, joined: bool = True) -> AsyncIterator[Agent]:
+    async def agent(
+        self, *, joined: bool = True, gpus: tuple[str, ...] = (), cards: Source | None = None
+    ) -> AsyncIterator[Agent]:
         """It lives as long as the block, and its end is as sudden for its containers as a kill."""
         config = NodeConfig(
             name=NODE,
             address="127.0.0.1",
-            capacity={"cpu": 4000},
+            capacity={"cpu": 4000, **({"gpu": len(gpus)} if gpus else {})},
+            gpus=gpus,
             checkpoints=self.root / "checkpoints",
             report_interval_s=0.1,
             progress_interval_s=0.0,
             secrets=self.root / "secrets",
         )
         agent = Agent(
-            self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock
-        )
+            self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock,
+            cards=cards,
+        )  # fmt: skip
         running = self.running = asyncio.create_task(agent.run())
         joining = asyncio.create_task(agent.joined.wait())
         try:
@@ -145,14 +151,15 @@ class Node:
         await self.log.append(subjects.rounds(CLUSTER), encode(event), msg_id=event.id)
 
     async def release(
-        self, script: str = UNTIL_TERM, *, app: str = "app-1", slots: int = 1, checkpoints: str = "", **more: Any
-    ) -> None:
+        self, script: str = UNTIL_TERM, *, app: str = "app-1", slots: int = 1, checkpoints: str = "",
+        demand: Mapping[str, int] = MappingProxyType({}), **more: Any,
+    ) -> None:  # fmt: skip
         """An app's first generation, all of it here, which works in that folder of checkpoints; `more` is of its spec."""
         spec = check_spec(
             {
                 "name": "app",
                 "command": ["sh", "-c", script],
-                "demand": {"cpu": 1},
+                "demand": {"cpu": 1, **demand},
                 "grace": "1s",
                 "n_max": slots,
                 **more,

@@ -23,11 +23,13 @@ PLACEMENT = [
 ]
 
 
-def made(slot: int, *, resumes: bool = False, mount: str = "", **fields: Any) -> ContainerSpec:
+def made(
+    slot: int, *, resumes: bool = False, mount: str = "", placement: list[Placed] = PLACEMENT, **fields: Any
+) -> ContainerSpec:
     app = DesiredApp(
         check_spec(document(**fields)),
         generation=3,
-        placement=PLACEMENT,
+        placement=placement,
         master_port=20042,
         released=True,
         resume=resumes,
@@ -48,6 +50,13 @@ def test_every_slot_finds_itself_and_its_peers() -> None:
         assert (env["DORM_RANK"], env["DORM_SLOT"], env["DORM_WORLD_SIZE"]) == (str(rank), str(slot), "3")
         assert (env["DORM_MASTER_ADDR"], env["DORM_MASTER_PORT"]) == ("10.0.0.1", "20042")
         assert (env["DORM_APP"], env["DORM_GENERATION"]) == ("app-x", "3")
+
+
+def test_an_ipv6_address_is_in_brackets_before_a_port_and_nowhere_else() -> None:
+    placement = [Placed(slot=slot, node="a", address="fd00::1", port=20001 + slot) for slot in (1, 2)]
+    env = made(2, placement=placement).env
+    assert env["DORM_PEERS"] == "[fd00::1]:20002,[fd00::1]:20003"
+    assert env["DORM_MASTER_ADDR"] == "fd00::1"
 
 
 def test_resources_grace_devices_and_key() -> None:

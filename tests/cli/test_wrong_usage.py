@@ -50,6 +50,7 @@ USAGE = [
     (["agent", "--ports", "1-80"], "config.ports.out_of_range", "1-80"),
     (["agent", "--ports", "30000-40000"], "config.ports.out_of_range", "30000-40000"),
     (["agent", "--name", "no.dots"], "config.name.malformed", "'no.dots'"),
+    (["agent", "--gpu", "GPU-1", "--gpu", "GPU-1"], "config.gpus.twice", "GPU-1"),
     (["agent", "--label", "gpu"], "usage.not_a_pair", "'gpu'"),
     (["agent", "--label", "gpu type=h100"], "config.labels.malformed", "'gpu type'"),
     (["agent", "--allow", "alice:privileged"], "config.allow.unknown", "'alice:privileged'"),

@@ -101,6 +101,8 @@ def test_rotations_that_failed(codes: list[str], expected: list[str]) -> None:
         (agent(silence_s=90.0), [("wrong", "engine", "a")]),
         (agent(joined=False), [("wrong", "nodes", "a")]),
         (agent(pending=500), [("wrong", "lag", "a")]),
+        (agent(gpus=["GPU-a1 (--gpu 0) is missing"]), [("wrong", "gpu", "a")]),
+        (agent(detected="2 of 64 cores: cgroup quota"), []),
         (agent(disks=[Disk("/var", 30 * GIB, 1000 * GIB)]), []),  # Little of a large disk is plenty.
         (agent(disks=[Disk("/var", GIB, 1000 * GIB)]), [("wrong", "disk", "a")]),
         ({}, [("unknown", "nodes", "a")]),

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from dorm.local.nats_server import EmbeddedError, EmbeddedServer
+from dorm.local.nats_server import EmbeddedError, EmbeddedServer, free_port, in_use
 from events.log.records import LogUnavailable
 from events.nats.connection import Connection
 from tests.e2e.commands import dorm, processes_of
@@ -44,6 +44,22 @@ async def _append(server: EmbeddedServer) -> int:
         return (await connection.log.append("dorm.local.NoSuchKind.tester", b"{}")).seq
     finally:
         await connection.close()
+
+
+async def test_it_listens_on_ipv6(tmp_path: Path) -> None:
+    try:
+        port = free_port("::1")
+    except OSError:
+        pytest.skip("no IPv6 here")
+    server = EmbeddedServer(tmp_path, host="::1", port=port)
+    assert not in_use("::1", port)
+    await server.start()
+    try:
+        assert in_use("::1", port)
+        assert server.url == f"nats://[::1]:{port}"
+        assert await _append(server) == 1
+    finally:
+        await server.stop()
 
 
 async def test_a_port_in_use(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def listen(place: Place) -> socket.socket:
         if error.errno != errno.EADDRNOTAVAIL:
             raise _cannot_listen(place, error) from None
     try:
-        return _bind(socket.AF_INET, ("", port))
+        return _bind(socket.AF_INET6 if ":" in host else socket.AF_INET, ("", port))
     except OSError as error:
         raise _cannot_listen(place, error) from None
 

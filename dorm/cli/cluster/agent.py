@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -9,9 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, check_folder, detect_address, detect_capacity
+from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, check_folder
 from agents.environment.pythons import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
@@ -22,11 +24,14 @@ from dorm.cli.service import run_service
 from dorm.cli.settings import VolumeOption, parse_bytes, parse_capacity, parse_pairs, parse_ports, volumes_of_option
 from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
+from events.addresses import is_loopback
+from events.quantities import GPU
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from agents.agent import Agent
+    from agents.capacity import Detected
     from dorm.health.checks import Health
     from dorm.metrics.address import Address
 
@@ -53,11 +58,23 @@ def agent(
     ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: all of this machine's."),
+        typer.Option(
+            help="Resources for apps, such as cpu=8,memory=32GiB,gpu=2; default: what this machine, its control groups "
+            "and CPU sets allow."
+        ),
     ] = None,
-    gpu: Annotated[list[str] | None, typer.Option("--gpu", help="Id of a GPU for apps; may be repeated.")] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpu",
+            help="A GPU for apps, by its UUID (nvidia-smi -L) or its index, which is looked up once; may be repeated.",
+        ),
+    ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Address at which other nodes reach this one; default: detected.")
+        str | None,
+        typer.Option(
+            help="Address at which other nodes reach this one; default: the one from which it reaches the NATS server."
+        ),
     ] = None,
     ports: Annotated[
         str, typer.Option(help="Ports for apps; agents on the same address need disjoint ranges.")
@@ -154,6 +171,8 @@ def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
+    from agents.capacity import detect
+    from agents.gpus import check_given, nvidia_cards
     from dorm.health.checks import Health
     from dorm.health.parts import agents_checks
     from dorm.local.cluster import BUILD
@@ -165,12 +184,13 @@ def agent(
     node = name or (introduction.node if introduction else "") or socket.gethostname().split(".")[0]
     root = (data or home() / "nodes" / node).absolute()
     shared = (checkpoints or home() / "checkpoints").absolute()
-    found = parse_capacity(capacity) or detect_capacity()
+    chosen = parse_capacity(capacity)
+    found = chosen or detect().capacity  # Until the runtime is known.
     try:
         check_folder(root)
-        config = NodeConfig(
+        given = NodeConfig(
             name=node,
-            address=address or detect_address(),
+            address=address or "",
             capacity={**found, **({"gpu": len(gpu)} if gpu else {})},
             checkpoints=shared,
             ports=parse_ports(ports),
@@ -186,6 +206,7 @@ def agent(
             volumes=volumes_of_option(volume),
             pythons=detect_pythons(),
         )
+        check_given(given.gpus, nvidia_cards)
     except ConfigError as error:
         raise WrongUsage.of(error) from None
 
@@ -198,9 +219,11 @@ def agent(
         cluster_name = found.cluster
         choice = await choose_runtime(runtime.value, docker, trust_apps=trust_apps)
         if firewall is not None:
-            await _firewall(firewall is FirewallChoice.on, config, choice.name, found.url)
+            await _firewall(firewall is FirewallChoice.on, given, choice.name, found.url)
         connection = await found.connection(f"dorm-agent-{node}", create=True, patient=True)
         try:
+            detected = await asyncio.to_thread(choice.detect) if chosen is None else None
+            config = await asyncio.to_thread(_completed, given, detected, found.url)
             runs = choice.make(config, cluster_name, root, shared)
             worker = Agent(
                 connection.log,
@@ -211,6 +234,8 @@ def agent(
                 root=root,
                 clock=time.time_ns,
                 build=BUILD,
+                cards=nvidia_cards,
+                detected=detected.text if detected is not None else "",
             )
             health.watch(agents_checks([worker]))
             async with _metrics(worker, serve_at, health):
@@ -219,6 +244,25 @@ def agent(
             await connection.close()
 
     run(run_service(work(), health))
+
+
+def _completed(given: NodeConfig, detected: Detected | None, servers: str) -> NodeConfig:
+    """Add what is detected, and say it, once the NATS servers are reached.  Blocks.  Raises ConfigError."""
+    import structlog
+
+    from agents.own_address import detect_address
+
+    log = structlog.get_logger(__name__)
+    capacity, address = given.capacity, given.address
+    if detected is not None:
+        capacity = {**detected.capacity, **({GPU: len(given.gpus)} if given.gpus else {})}
+        log.info("capacity detected", node=given.name, reason=detected.text)
+    if not address:
+        own = detect_address(servers)
+        address = own.address
+        say = log.warning if is_loopback(address) else log.info
+        say("address detected", node=given.name, address=address, reason=own.text)
+    return msgspec.structs.replace(given, capacity=capacity, address=address)
 
 
 async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -> None:

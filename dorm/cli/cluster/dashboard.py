@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 import webbrowser
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -19,6 +20,7 @@ from dorm.cli.connect import ClusterName, Url, client
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.output import console
 from dorm.local.home import home, read_running
+from events.addresses import is_loopback
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,7 +151,8 @@ def _asked(where: str, secret: str) -> str:
         f"{where}/v1/session/codes", data=b"", method="POST", headers={"Authorization": f"Bearer {secret}"}
     )
     # No proxy of the environment gets to see the token of a server on this machine.
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if "://127.0.0.1" in where else []))
+    here = is_loopback(urlsplit(where).hostname or "")
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if here else []))
     try:
         with opener.open(request, timeout=_ANSWER_S) as answer:
             return str(msgspec.json.decode(answer.read(_LARGEST))["code"])

@@ -35,6 +35,7 @@ from dorm.cli.signals import first_of, stops
 from dorm.core.apps.costs import cost_s
 from dorm.core.query.views import app_rows, sizes, summary
 from dorm.local.home import home
+from dorm.local.loopback import family_of, loopback
 from dorm.local.spec_files import load_document, load_spec
 from events.kinds import Round
 from events.positions import logged
@@ -137,11 +138,12 @@ def _own_folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def _own_ports() -> Iterator[tuple[int, int]]:
     """Reserve a range that no other demo on this machine has: its last port is held, unused, until this one ends."""
+    host = loopback()
     first = os.getpid() % len(_PORTS)
     for low in [*_PORTS[first:], *_PORTS[:first]]:
-        with socket.socket() as guard:
+        with socket.socket(family_of(host)) as guard:
             try:
-                guard.bind(("127.0.0.1", low + _PORTS.step - 1))
+                guard.bind((host, low + _PORTS.step - 1))
             except OSError:
                 continue
             yield low, low + _PORTS.step - 2

@@ -20,6 +20,7 @@ from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.service import run_service
 from dorm.cli.signals import first_of
+from events.addresses import split
 
 if TYPE_CHECKING:
     from dorm.api.options import Options
@@ -167,15 +168,15 @@ def address_of(text: str) -> tuple[str, int]:
     """Return host and port of `HOST:PORT`, `[ADDRESS]:PORT`, `HOST` or `:PORT`.  Raises Fail."""
     from dorm.api.options import DEFAULT_PORT
 
-    host, sign, port = text.rpartition(":")
-    if not sign or text.endswith("]"):
-        host, port = text, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not port.isascii() or not port.isdigit() or int(port[:6]) > 65535:
+    try:
+        host, port = split(text)
+    except ValueError:
         raise Fail(
-            f"{text[:80]!r} is not an address to listen on; write 127.0.0.1:4280", 2, code="api.listen.malformed"
-        )
-    return host, int(port)
+            f"{text[:80]!r} is not an address to listen on; write 127.0.0.1:4280 or [::1]:4280",
+            2,
+            code="api.listen.malformed",
+        ) from None
+    return host or "127.0.0.1", DEFAULT_PORT if port is None else port
 
 
 def announce(url: str, cluster: str, options: Options) -> None:

@@ -31,6 +31,7 @@ from dorm.cli.settings import (
 from dorm.cli.signals import Stops, exit_despite_threads, first_of, hears_ctrl_c, stops
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
+from dorm.local.loopback import loopback
 from events.kinds import PolicyChanged
 from events.quantities import humanize
 
@@ -198,7 +199,7 @@ def up(
         accept_log=accept_log,
         trust=trust,
         trust_apps=trust_apps,
-        metrics=metrics_address(metrics) if metrics is not None else Address(),
+        metrics=metrics_address(metrics) if metrics is not None else Address(loopback()),
         metrics_else_any_port=metrics is None,
         webhooks=tuple(webhooks_allow or ()),
         volumes={**file.offered(), **volumes_of_option(volume)},

@@ -14,13 +14,14 @@ from dorm.cli.containers.exec import PANEL
 from dorm.cli.containers.naming import Container, split
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.terminal import say
+from dorm.local.loopback import loopback
+from events.addresses import joined
 from events.errors import DormError
 from events.sessions.messages import CHUNK, Begun, Ended, Output
 
 if TYPE_CHECKING:
     from dorm.client.sessions.session import Session
 
-_HOST: Final = "127.0.0.1"
 _HIGHEST: Final = 65535
 
 
@@ -102,7 +103,7 @@ class _Forwarding:
             task.add_done_callback(connections.discard)
 
         try:
-            server = await asyncio.start_server(serve, _HOST, local, limit=CHUNK, start_serving=False)
+            server = await asyncio.start_server(serve, loopback(), local, limit=CHUNK, start_serving=False)
         except OSError as error:
             raise _taken(error, local, self._port) from None
         keeping = asyncio.create_task(self._session.keep())
@@ -120,8 +121,8 @@ class _Forwarding:
             await asyncio.gather(keeping, *connections, return_exceptions=True)
 
     def _print_where(self, server: asyncio.Server) -> None:
-        place, local = self._session.place, server.sockets[0].getsockname()[1]
-        say(f"{_HOST}:{local} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True)
+        place, (host, local) = self._session.place, server.sockets[0].getsockname()[:2]
+        say(f"{joined(host, local)} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1

@@ -14,6 +14,7 @@ from rich.text import Text
 from dorm.cli.errors import Fail, run
 from dorm.cli.output import console
 from dorm.local.home import DEFAULT_CLUSTER
+from events.addresses import is_loopback, joined
 
 
 def register(app: typer.Typer) -> None:
@@ -69,10 +70,10 @@ def init(
     reached = [*(name or []), *([host] if not _all(host) else [])]
     if not reached:
         raise Fail("use --name to give the address or name at which others reach this server", 2, code="security.host")
-    encrypted = tls if tls is not None else not _loopback(host)
+    encrypted = tls if tls is not None else not is_loopback(host)
     scheme = "tls" if encrypted else "nats"
     root = folder.absolute()
-    hosts = [*reached, "localhost", "127.0.0.1"] if encrypted else []
+    hosts = [*reached, "localhost", "127.0.0.1", "::1"] if encrypted else []
 
     async def work() -> None:
         from dorm.local.founding import KEYS, found, make_keys
@@ -85,9 +86,10 @@ def init(
         before = await asyncio.to_thread(keys.admin)
         who = token(admin or before or login_name())
         own = await asyncio.to_thread(
-            make_keys, keys, cluster, f"{scheme}://{_address(reached[0])}:{port}", who, hosts, time.time_ns()
+            make_keys, keys, cluster, f"{scheme}://{joined(reached[0], port)}", who, hosts, time.time_ns()
         )
-        near = f"{scheme}://{_address('127.0.0.1' if _all(host) else host)}:{port}"
+        near_host = ("::1" if ":" in host else "127.0.0.1") if _all(host) else host
+        near = f"{scheme}://{joined(near_host, port)}"
         if await asyncio.to_thread(in_use, host, port):  # Its server runs already.
             await found(keys, own, near, (), clock=time.time_ns)
         else:
@@ -124,15 +126,3 @@ def _all(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _address(host: str) -> str:
-    """Return a host as it stands in a URL."""
-    return f"[{host}]" if ":" in host else host

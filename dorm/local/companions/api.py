@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.local.companions.companion import Companion
+from dorm.local.loopback import loopback
 from dorm.local.nats_server import free_port, in_use
+from events.addresses import joined
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-HOST = "127.0.0.1"
 
 
 class ApiProcess(Companion):
@@ -23,15 +23,16 @@ class ApiProcess(Companion):
         """`url` is that of the cluster's log, `log` the file for the process's output, `port` the one to listen on; if that
         is taken, or 0, it is any free one.  On a cluster with identities, `credentials` are the API's own, and it makes
         requests on behalf of `user`."""
-        self._port = port if port and not in_use(HOST, port) else free_port(HOST)
+        self._host = loopback()
+        self._port = port if port and not in_use(self._host, port) else free_port(self._host)
         # Not an argument: everyone on the machine sees those, and the address may hold a password.
         environment = {"DORM_URL": url}
         if credentials is not None:
             environment |= {"DORM_CREDENTIALS": str(credentials), "DORM_USER": user}
-        where = ("--listen", f"{HOST}:{self._port}", "--cluster", cluster)
+        where = ("--listen", joined(self._host, self._port), "--cluster", cluster)
         super().__init__("the dashboard's process", ("serve", *where), environment, log)
 
     @property
     def url(self) -> str:
         """Where it listens, or is about to."""
-        return f"http://{HOST}:{self._port}"
+        return f"http://{joined(self._host, self._port)}"

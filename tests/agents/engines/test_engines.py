@@ -128,6 +128,7 @@ def test_ps_names_what_ps_lite_reads() -> None:
     assert (env["DMLC_PS_ROOT_URI"], env["DMLC_PS_ROOT_PORT"]) == ("10.0.0.1", "20042")
     assert (env["DMLC_NODE_HOST"], env["PORT"]) == ("fd00::3", "20003")
     assert env["DORM_WORKERS"] == "10.0.0.1:20001,10.0.0.1:20002"
+    assert env["DORM_SERVERS"] == "10.0.0.2:20009,[fd00::3]:20003"
     assert "DMLC_WORKER_ID" not in env
 
 

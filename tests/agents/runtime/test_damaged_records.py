@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agents import lease
+from agents.gpus import Gpus
 from agents.ledger import Ledger
 from agents.runtime import stopping
 from agents.runtime.docker import disk as docker_disk
@@ -213,16 +214,17 @@ async def test_a_damaged_tenant_is_unknown(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["zeros", "empty", "garbage"])
-def test_devices_of_a_damaged_note_are_not_free(tmp_path: Path, how: str) -> None:
-    ledger = Ledger(tmp_path)
-    ledger.open()
-    assert ledger.take_devices(KEY, 1, ("0", "1", "2")) == ("0",)
+async def test_devices_of_a_damaged_note_are_not_free(tmp_path: Path, how: str) -> None:
+    gpus = Gpus(("0", "1"), Ledger(tmp_path), "node")
+    gpus.open()
+    assert await gpus.take(KEY, 1) == ("0",)
     damage(tmp_path / "app-1-0.devices", how)
-    assert ledger.take_devices(OTHER, 0, ("0", "1", "2")) == ()
     with capture_logs() as logs:
         for _ in range(2):
-            with pytest.raises(Unavailable):
-                ledger.take_devices(OTHER, 1, ("0", "1", "2"))
+            await gpus.settle()
+            with pytest.raises(Unavailable) as unknown:
+                await gpus.take(OTHER, 1)
+            assert unknown.value.code == "container.record.damaged"
     assert len(logs) == 1, "it is named once"
-    assert ledger.take_devices(KEY, 1, ("0", "1", "2")) == ("0",), "its own container takes devices again"
-    assert ledger.take_devices(OTHER, 1, ("0", "1", "2")) == ("1",)
+    assert await gpus.take(KEY, 1) == ("0",), "its own container takes devices again"
+    assert await gpus.take(OTHER, 1) == ("1",)
