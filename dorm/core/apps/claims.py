@@ -199,6 +199,8 @@ def _interrupted(state: State, app: App, last: Generation, rooms: dict[str, _Roo
     gone: dict[str, int] = {}
     for name, count in last.by_node().items():
         if missing := count - place.get(name, 0):
-            where = NO_NODE if name in rooms else name
+            node = state.nodes.get(name)
+            suspect = node is not None and node.suspect is not None
+            where = NO_NODE if suspect or name in rooms else name
             gone[where] = gone.get(where, 0) + missing
     return Claim({**place, **gone}, may_have.n_max, pausing=False, interrupted=True)

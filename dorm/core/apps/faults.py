@@ -55,6 +55,7 @@ from events.quantities import SECOND
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from dorm.core.apps.claims import Claim
     from dorm.core.apps.failures import Fault
     from dorm.core.state import App, Container, Generation, Node, State
     from events.kinds import Event, GenerationFailed, MembersLost
@@ -319,24 +320,32 @@ class Placing(NamedTuple):
         return [name for name, allowed in self.watched.items() if app.id not in allowed]
 
 
-def placing(state: State, now: int) -> Placing:
-    """Return what concerns a decision at `now` (UTC ns)."""
+def placing(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Placing:
+    """Return what concerns a decision at `now` (UTC ns).  Apps with a claim count as being at the place that they claim."""
     avoiding = {app.id: nodes for app in state.live_apps() if app.failed_on and (nodes := avoided(state, app, now))}
     suspects = [node for _, node in sorted(state.nodes.items()) if node.suspect is not None]
     probes: dict[str, str] = {}
     for node in suspects:
         if (chosen := _prober(state, node, now, probes)) is not None:
             probes[node.id] = chosen
-    return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes))
+    return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes, claimed or {}))
 
 
 def _watched(
-    state: State, now: int, avoiding: Mapping[str, list[str]], probes: Mapping[str, str]
+    state: State,
+    now: int,
+    avoiding: Mapping[str, list[str]],
+    probes: Mapping[str, str],
+    claimed: Mapping[str, Claim],
 ) -> dict[str, list[str]]:
     """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
     found: dict[str, list[str]] = {}
     taken = list(probes.values())
     there = _by_node(state, nearly := _nearly_suspect(state, now))
+    for app_id, claim in sorted(claimed.items()):
+        for name in claim.place:
+            if name in there:
+                there[name].append((state.apps[app_id], []))
     for name in nearly:
         found[name] = [app.id for app, _ in there[name]]
         if all(_run_well(app, containers, now) for app, containers in there[name]):

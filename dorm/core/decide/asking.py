@@ -79,7 +79,7 @@ def question(state: State, now: int) -> Question:
     problem, settling, whole, said = _pinned(state, problem_of(state, now, claimed), now)
     kept = tuple(app_id for app_id, claim in claimed.items() if claim.pausing)
     give_way = tuple(app_id for app_id in kept if not claimed[app_id].interrupted)
-    return Question(problem, settling, kept, give_way, whole, said, placing(state, now))
+    return Question(problem, settling, kept, give_way, whole, said, placing(state, now, claimed))
 
 
 def ask(
@@ -122,7 +122,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so none of its containers is moved before the node's lease has ended.
     """
     apps = []
-    where = placing(state, now)
+    where = placing(state, now, claimed)
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
