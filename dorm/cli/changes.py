@@ -11,7 +11,17 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
-from dorm.core.query.in_force import APPS, CHECKPOINTS, POLICY, RETENTION, SHARES, TIMES, in_force, words
+from dorm.core.query.in_force import (
+    APPS,
+    CHECKPOINTS,
+    POLICY,
+    RETENTION,
+    SHARES,
+    SUSPECT_AFTER,
+    TIMES,
+    in_force,
+    words,
+)
 from dorm.core.query.planning.assumed_settings import settings_of
 from dorm.core.settings import TENANT_APPS, WEIGHTS, policy_after
 from dorm.core.state import Settings
@@ -61,7 +71,9 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
     if SHARES in given:
         change[SHARES] = _counted(given.pop(SHARES))
     if APPS in given:
-        change[APPS] = _apps(given.pop(APPS))
+        change[APPS] = _number(APPS, given.pop(APPS), TENANT_APPS)
+    if SUSPECT_AFTER in given:
+        change[SUSPECT_AFTER] = _number(SUSPECT_AFTER, given.pop(SUSPECT_AFTER), Settings().suspect_after)
     if chosen is not None and chosen != settings.policy:
         change["policy"] = chosen
     asked = PolicyChanged(**change)
@@ -136,14 +148,14 @@ def _counted(text: str) -> str:
     return value
 
 
-def _apps(text: str) -> int:
-    """Return how many apps a tenant may have.  Raises SpecError."""
+def _number(name: str, text: str, default: int) -> int:
+    """Return a setting that is a number of apps.  Raises SpecError."""
     if text == DEFAULT:
-        return TENANT_APPS
-    low, high, _ = _range(APPS)
+        return default
+    low, high, _ = _range(name)
     if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
-        reason = f"{APPS}: {text[:80]!r} is not a whole number from {low:,.0f} to {high:,.0f}"
-        raise SpecError(reason, code="settings.tenant_apps.malformed")
+        reason = f"{name}: {text[:80]!r} is not a whole number from {low:,.0f} to {high:,.0f}"
+        raise SpecError(reason, code=f"settings.{name}.malformed")
     return int(text)
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 SHOWN = 6
 """Nodes that are named at once; a chapter's fields name all."""
-_TIMES = ("quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "retention_s")
+_TIMES = (
+    "quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "suspect_within_s", "retention_s",
+)  # fmt: skip
 
 
 def short_name(app_id: str) -> str:
@@ -84,6 +86,7 @@ def settings(event: k.PolicyChanged) -> str:
     parts += [f"{name}={getattr(event, name)}" for name in _TIMES if getattr(event, name) is not None]
     parts += [f"weights={event.weights}"] if event.weights is not None else []
     parts += [f"tenant_apps={event.tenant_apps}"] if event.tenant_apps is not None else []
+    parts += [f"suspect_after={event.suspect_after}"] if event.suspect_after is not None else []
     what = ", ".join(parts)
     return f"{event.by} changed settings ({what if len(what) <= 80 else what[:79] + '…'})"
 

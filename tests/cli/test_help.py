@@ -24,7 +24,7 @@ COMMANDS = [
     "top", "webhooks add", "webhooks list", "webhooks remove", "webhooks rotate", "webhooks enable", "webhooks test",
     "webhooks secret", "webhooks run",
     "wait", "scale",
-    "logs", "events", "cancel", "nodes", "nodes maintenance", "nodes up", "nodes forget", "drain", "pause", "resume", "retry",
+    "logs", "events", "cancel", "nodes", "nodes maintenance", "nodes up", "nodes forget", "nodes trust", "drain", "pause", "resume", "retry",
     "hold", "release",
     "policy show", "policy get", "policy set", "policy list", "schema",
     "demo", "completion", "log seal", "log verify", "log key", "log rotate", "log show",

@@ -103,7 +103,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
         ),
         ACTS,
     ),
-    **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
+    **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget", "nodes trust"), ACTS),
     "sweep list": [["sweep", "list", "--all"]],
     "history": [["history"], ["history", "one", "two", "--compare"]],
     "sweep show": [["sweep", "show", "lr"], ["sweep", "show", "lr", "--output", "csv"]],

@@ -289,9 +289,7 @@ class Placing(NamedTuple):
         if whole == require:
             return text
         said = text.replace(whole, require) if require.strip() else text.replace(f"satisfies {whole}", "may take it")
-        left_out = [
-            f"{name}, where it failed ({_brief(app.failed_on[name])})" for name in self.avoiding.get(app.id, [])
-        ]
+        left_out = [f"{name}, where it failed ({brief(app.failed_on[name])})" for name in self.avoiding.get(app.id, [])]
         left_out += [
             f"{name}, which is suspect" for name, node in sorted(state.nodes.items()) if node.suspect is not None
         ]
@@ -413,7 +411,7 @@ def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected
     return NodeSuspected(
         node=node.id,
         apps=[pair.app for pair in pairs],
-        failures=[_brief(pair) for pair in pairs],
+        failures=[brief(pair) for pair in pairs],
         least=least,
         reason=reason,
         probe_at=now + pause_s * SECOND,
@@ -541,7 +539,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _brief(pair: PairFailure) -> str:
+def brief(pair: PairFailure) -> str:
     """Return the failure's reason without what the verdict added to it, and without its place, which is known."""
     text = pair.reason.partition("; ")[0]
     for mark in (f" on {pair.node} ", f" on {pair.node}: "):
