@@ -8,11 +8,12 @@ from dorm.core.apps.failures import SHARED, counts_against
 from dorm.core.apps.size_requests import counts_at
 from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.query.reported import doubt_shown
+from dorm.core.query.suspects import failed_there
 from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY
 from replay.story.policies import planned
-from replay.words import begins_again, containers, moment, span
+from replay.words import begins_again, containers, failure_cost, moment, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -102,6 +103,29 @@ def drain(event: k.NodeDrainRequested) -> str:
 
 def forgotten(event: k.NodeForgetRequested) -> str:
     return f"{event.by} had {event.node} forgotten{why(event.reason)}"
+
+
+RETURNED = {
+    "probe": "an app that was tried there ran well",
+    "evidence": "the apps that failed there turned out to be broken",
+    "operator": "nodes do not become suspect by rule any more",
+}
+"""By `NodeTrusted.how`."""
+
+
+def suspected(state: State, fact: k.NodeSuspected) -> str:
+    """`takes nothing new: train failed (no such file) and eval failed (exit code 1); …`"""
+    probe = f"; one app is tried there at {moment(fact.probe_at)} or later" if fact.probe_at else ""
+    failed = failed_there(state, fact.apps, fact.failures)
+    return f"suspect, so it takes nothing new: {failed}{why(fact.reason)}{probe}"
+
+
+def trusted(fact: k.NodeTrusted) -> str:
+    return f"trusted again: {RETURNED[fact.how]}"
+
+
+def trust_requested(event: k.NodeTrustRequested) -> str:
+    return f"{event.by} had {event.node} trusted again{why(event.reason)}"
 
 
 def scheduling(event: k.SchedulingPaused | k.SchedulingResumed) -> str:
@@ -345,7 +369,7 @@ def doubted(app: App | None, event: k.Event, told: Sequence[Chapter]) -> str:
 def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
     retries, limit = (fact.retries, fact.limit) if fact.failure else (app.failures, app.spec.retries.limit)
     own = f" for {fact.failure}" if counts_against(app, fact.failure) != SHARED else ""
-    cost = f"retry {retries} of {limit}{own}" if fact.counted else "not counted as a retry"
+    cost = failure_cost(fact.fault, f"retry {retries} of {limit}{own}" if fact.counted else "")
     more = f"; {others} other container{'' if others == 1 else 's'} ended the same way" if others > 0 else ""
     again = f"it is retried at {moment(fact.retry_at)} or later ({cost})"
     return f"generation {fact.generation} failed: {fact.reason}{more}; {again}"

@@ -45,7 +45,7 @@ ACTS = "acts, and prints the answer of its own cluster"
 RAW = "prints what containers print, raw, as kubectl and docker do"
 COMMANDS: dict[str, list[list[str]] | str] = {
     "ps": [["ps"], ["ps", "--all"]],
-    "describe": [["describe", "one"], ["describe", "two"]],
+    "describe": [["describe", "one"], ["describe", "two"], ["describe", "n0"]],
     "explain": [["explain", "one"], ["explain", "two"]],
     "story": [["story", "one"], ["story", "n0"]],
     "plan": [["plan"]],

@@ -489,8 +489,8 @@ def trusted(state: State, node_id: str, how: str) -> bool:
     node = state.nodes.get(node_id)
     if node is None or (node.suspect is None and not node.failed):
         return False
-    for name in node.failed:
-        if (app := state.apps.get(name)) is not None and how == "operator":
+    if how == "operator":
+        for app in state.apps.values():
             app.failed_on.pop(node.id, None)
     node.failed = {}
     if how == "probe":

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 4
 """Apps whose failures a text names one by one."""
-ENDS_IT = "an operator ends it with `dorm nodes trust {}`"
 
 
 class FailedPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +68,18 @@ def _pair(state: State, app: App, node: str, left_out: bool) -> FailedPair:
 
 
 def suspicion(state: State, node: Node) -> str:
-    """Return since when a node is suspect, what failed there, and what ends that; "" if it is not suspect."""
+    """Return since when a node is suspect, what failed there, and when it is tried; "" if it is not suspect."""
     suspect = node.suspect
     if suspect is None:
         return ""
-    since = f"{node.id} is suspect since {moment(suspect.since)}, and takes nothing new"
+    since = f"suspect since {moment(suspect.since)}, so it takes nothing new"
     return f"{since}: {failed_there(state, suspect.apps, suspect.failures)}; {next_probe(state, node)}"
+
+
+def with_remedy(state: State, node: Node) -> str:
+    """Return the same as a sentence that says what to do."""
+    text = suspicion(state, node)
+    return f"{node.id} is {text}; repair it, and `dorm nodes trust {node.id}` ends this" if text else ""
 
 
 def failed_there(state: State, apps: list[str], failures: list[str]) -> str:
@@ -91,18 +96,14 @@ def failed_there(state: State, apps: list[str], failures: list[str]) -> str:
 
 
 def next_probe(state: State, node: Node) -> str:
-    """Return when one app is tried on a suspect node, and how an operator ends that."""
+    """Return when one app is tried on a suspect node."""
     suspect = node.suspect
     if suspect is None:
         return ""
     tries = f" after {suspect.failed_probes} that failed" if suspect.failed_probes else ""
     if (app := probing(state, node)) is not None:
-        when = f"{app.name} is tried there now{tries}"
-    elif suspect.probe_at > state.time:
-        when = f"one app is tried there{tries} at {moment(suspect.probe_at)} or later"
-    else:
-        when = f"the next app that suits is tried there{tries}"
-    return f"{when}; {ENDS_IT.format(node.id)}"
+        return f"{app.name} is tried there now{tries}"
+    return f"one app is tried there{tries} at {moment(suspect.probe_at)} or later"
 
 
 def avoiding(state: State, app: App, now: int) -> str:

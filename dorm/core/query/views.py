@@ -16,7 +16,7 @@ from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
 from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
 from dorm.core.query.reported import doubt_shown, shown
-from dorm.core.query.suspects import avoiding, failed_here, failed_where, suspicion
+from dorm.core.query.suspects import avoiding, failed_here, failed_where, with_remedy
 from dorm.core.settings import kept_until
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
@@ -208,7 +208,7 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
         note=_refused(node),
         checkpoints=node.checkpoints,
         trouble=trouble(state, node)
-        or "; ".join(said for said in (suspicion(state, node), trouble_with_volumes(node)) if said),
+        or "; ".join(said for said in (with_remedy(state, node), trouble_with_volumes(node)) if said),
         volumes=shown_volumes(node),
         suspect=_suspect(node),
     )
