@@ -71,9 +71,9 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
     if SHARES in given:
         change[SHARES] = _counted(given.pop(SHARES))
     if APPS in given:
-        change[APPS] = _number(APPS, given.pop(APPS), TENANT_APPS)
+        change[APPS] = _apps(given.pop(APPS))
     if SUSPECT_AFTER in given:
-        change[SUSPECT_AFTER] = _number(SUSPECT_AFTER, given.pop(SUSPECT_AFTER), Settings().suspect_after)
+        change[SUSPECT_AFTER] = _failures(given.pop(SUSPECT_AFTER))
     if chosen is not None and chosen != settings.policy:
         change["policy"] = chosen
     asked = PolicyChanged(**change)
@@ -148,15 +148,33 @@ def _counted(text: str) -> str:
     return value
 
 
-def _number(name: str, text: str, default: int) -> int:
-    """Return a setting that is a number of apps.  Raises SpecError."""
+def _apps(text: str) -> int:
+    """Return how many apps a tenant may have.  Raises SpecError."""
     if text == DEFAULT:
-        return default
+        return TENANT_APPS
+    if (number := _whole(APPS, text)) is None:
+        raise SpecError(_no_number(APPS, text), code="settings.tenant_apps.malformed")
+    return number
+
+
+def _failures(text: str) -> int:
+    """Return after the failures of how many apps a node is suspect.  Raises SpecError."""
+    if text == DEFAULT:
+        return Settings().suspect_after
+    if (number := _whole(SUSPECT_AFTER, text)) is None:
+        raise SpecError(_no_number(SUSPECT_AFTER, text), code="settings.suspect_after.malformed")
+    return number
+
+
+def _whole(name: str, text: str) -> int | None:
     low, high, _ = _range(name)
-    if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
-        reason = f"{name}: {text[:80]!r} is not a whole number from {low:,.0f} to {high:,.0f}"
-        raise SpecError(reason, code=f"settings.{name}.malformed")
-    return int(text)
+    digits = text.isascii() and text.isdigit()
+    return int(text) if digits and low <= int(text[:20]) <= high else None
+
+
+def _no_number(name: str, text: str) -> str:
+    low, high, _ = _range(name)
+    return f"{name}: {text[:80]!r} is not a whole number from {low:,.0f} to {high:,.0f}"
 
 
 def _retention(text: str) -> float | None:

@@ -192,8 +192,9 @@ def trust(
 
         async with client(url, cluster, user=user) as connected:
             for node in await chosen(connected, nodes, selector):
-                suspect = (await connected.state()).nodes[node].suspect is not None
+                known = (await connected.state()).nodes.get(node)
                 await operating.trust(connected, node, reason)
+                suspect = known is not None and known.suspect is not None
                 console.print(
                     Text(f"{node} is trusted, and used again" if suspect else f"the failures on {node} are forgotten")
                 )

@@ -48,7 +48,7 @@ TIMES = {
     "node_grace_s": Time("node_grace", 1.0, "a node that is silent for longer is lost: nothing new goes there"),
     "node_lease_s": Time("node_lease", 1.0, "a node that is silent for longer has stopped its containers by itself"),
     "suspect_within_s": Time(
-        "suspect_within", 1.0, "within this time, for suspect_after; also how long an app avoids a node where it failed"
+        "suspect_within", 1.0, "within which time they fail; also how long an app avoids a node where it failed"
     ),
     "retention_s": Time("retention", 1.0, "how long an ended app, its logs, checkpoints and outputs stay"),
 }
@@ -137,8 +137,9 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
     counted = WEIGHTS[0] if isinstance(settings.weights, msgspec.UnsetType) else settings.weights
     times.append(Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS))
     times.append(Setting(APPS, APPS, most_apps(settings), TENANT_APPS, _MOST))
-    most = Settings().suspect_after
-    return parameters, [*times, Setting(SUSPECT_AFTER, SUSPECT_AFTER, settings.suspect_after, most, _SUSPECT)]
+    most = Setting(SUSPECT_AFTER, SUSPECT_AFTER, settings.suspect_after, Settings().suspect_after, _SUSPECT)
+    before = next(place for place, one in enumerate(times) if one.name == "suspect_within_s")
+    return parameters, [*times[:before], most, *times[before:]]
 
 
 def meaning_of(parameter: str) -> str:
