@@ -154,7 +154,13 @@ class PairFailure(msgspec.Struct, frozen=True, gc=False):
     """Log time."""
     tries: int
     """How often it failed there in a row."""
-    needs: list[str]
+    proven: bool
+    """Whether the app had run well there since its last failure there."""
+    confirmed: bool = False
+    """Whether the app has run well on another node since."""
+    disproved: bool = False
+    """Whether another app, which needs no less, has run well there since."""
+    needs: list[str] = []
     """What the app needs of a node (`needs_of`)."""
 
 
@@ -282,6 +288,8 @@ class App(msgspec.Struct):
     """Of the files that it started from, if `from` of its spec names another app's checkpoint.  Unset for all others."""
     failed_on: dict[str, PairFailure] = {}
     """By node, where it failed lately at its start or shortly after it (`dorm.core.apps.faults`)."""
+    ran_well_on: list[str] = []
+    """The nodes where it ran well last, and has not failed since."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.apps.groups`). Unset
     otherwise."""

@@ -33,7 +33,7 @@ class Deadline(NamedTuple):
     due: int
     reason: str
     node: str = ""
-    """The only node that is late; "" if several are."""
+    """Of the first container that is late."""
 
 
 def noticed_s(state: State) -> float:
@@ -96,13 +96,13 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
     since = max(since, heard)
     margin_s = noticed_s(state)
     due = since + int((allowed + margin_s) * SECOND)
-    late = {one.node: None for one in containers if failure == "stalled" or one.state == "desired"}
+    late = [one.node for one in containers if failure == "stalled" or one.state == "desired"]
     return Deadline(
         failure,
         since,
         due,
         _reason(app, generation, failure, margin_s) if words else "",
-        next(iter(late)) if len(late) == 1 else "",
+        late[0] if late else "",
     )
 
 

@@ -10,7 +10,9 @@ the recent failures of each pair (`PairFailure`), bounded, with the app and with
     open     everything else.  The app is tried on another node, which costs it no retry yet
 
 **Avoided pairs.** An app is not placed again on a node where it failed within t, as long as other nodes could hold n_min of
-it.  Policies know only labels and requirements: the node has the label `avoided/APP`, and the app must not have it there.
+it.  If it had run well there before, another size or a passing fault may explain the first failure, so that one does not
+count here.  Policies know only labels and requirements: the node has the label `avoided/APP`, and the app must not have it
+there.
 
 **Suspect nodes.** A node on which k different apps failed within t, while anything runs on other nodes, is suspect
 (`NodeSuspected`).  It takes nothing new; what runs there stays, and apps that run there are not resized.  At most a third of
@@ -24,6 +26,13 @@ the nodes (but one, of two or more) are suspect by these rules, so a broken imag
     operator   when an operator says so (`NodeTrustRequested`), or turns the rule off
 
 After a return by a probe, the node is on trial for twice the time: the first failure makes it suspect again.
+
+**Watched nodes.** While one more failure would make a node suspect, it takes one app at a time that has not run well there,
+so that not many start at once where they would fail.
+
+**What counts.**  A failure counts if its app has run well elsewhere since (confirmed), or if no app that needs no less was
+started there later and ran well (disproved).  A node is suspect only if it has more than twice as many failures as others
+have on average: apps that fail now and then do so on all nodes.
 
 k is `suspect_after`, t is `suspect_within` of the cluster's settings.  Everything follows from the log alone.
 """
@@ -59,9 +68,12 @@ LONGEST_PROBE_S = 86_400
 MOST_PAIRS = 32
 """How many apps a node remembers, and how many nodes an app."""
 MOST_NAMED = 4
+OUTLIER = 2
+"""A node is suspect if it has more than so many times the failures that others have on average."""
 PART = 3
 """At most one of so many nodes is suspect by rule."""
 SUSPECT = "suspect"
+WATCHED = "watched"
 _AVOIDED = "avoided/"
 _PROBE = "probe/"
 
@@ -117,9 +129,11 @@ def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed
         reason=clipped(event.reason),
         at=state.time,
         tries=(before.tries if before is not None else 0) + 1,
+        proven=node.id in app.ran_well_on,
         needs=needs_of(app),
     )
     app.failed_on[node.id] = pair
+    app.ran_well_on = [name for name in app.ran_well_on if name != node.id]
     _bound(app.failed_on)
     if event.fault != "app":
         node.failed[app.id] = pair
@@ -162,15 +176,21 @@ def note_ran_well(state: State, app: App, container: Container) -> None:
     if node is None:
         return
     app.failed_on.pop(node.id, None)
+    for name in app.failed_on:
+        other = state.nodes.get(name)
+        if other is not None and app.id in other.failed:
+            other.failed[app.id] = msgspec.structs.replace(other.failed[app.id], confirmed=True)
+    app.ran_well_on = [*(name for name in app.ran_well_on if name != node.id), node.id][-MOST_PAIRS:]
     needs = dict.fromkeys(needs_of(app))
     if node.suspect is not None:
         if container.started_at >= node.suspect.since and node.suspect.probe == app.id:
             node.proven_at = state.time
         return
     node.proven_at = state.time
-    for name, pair in list(node.failed.items()):
-        if name == app.id or (pair.at <= container.started_at and all(need in needs for need in pair.needs)):
-            del node.failed[name]
+    node.failed.pop(app.id, None)
+    for name, pair in node.failed.items():
+        if pair.at <= container.started_at and all(need in needs for need in pair.needs):
+            node.failed[name] = msgspec.structs.replace(pair, disproved=True)
 
 
 def ran_well(container: Container) -> bool:
@@ -200,7 +220,9 @@ def verdict(state: State, app: App, generation: Generation, found: Fault, now: i
         if len(names) == 1:
             return Verdict("")
         return Verdict("app", f"; it failed on {_listed(names)}, and no other node could take it", before)
-    return Verdict("open", f"; it is tried on another node than {_listed(names)}, which costs no retry")
+    if node.id in app.ran_well_on:
+        return Verdict("open", f"; it ran well on {node.id} before, so it is tried again, which costs no retry yet")
+    return Verdict("open", f"; it is tried on another node than {_listed(names)}, which costs no retry yet")
 
 
 def _most_nodes(state: State) -> int:
@@ -261,6 +283,8 @@ class Placing(NamedTuple):
     """By node that is probed now, the app for that."""
     suspect: bool
     """Whether any node is suspect."""
+    watched: Mapping[str, list[str]]
+    """By node that is watched, the apps that may be there: those that are, and the next one."""
 
     def labels(self, node: Node, labels: Mapping[str, str]) -> Mapping[str, str]:
         """Return a node's labels, with those for pairs and probes."""
@@ -269,11 +293,13 @@ class Placing(NamedTuple):
             made[SUSPECT] = ""
         if node.id in self.probes:
             made[f"{_PROBE}{self.probes[node.id]}"] = ""
+        if node.id in self.watched:
+            made |= {WATCHED: "", **{f"{WATCHED}/{name}": "" for name in self.watched[node.id]}}
         return {**labels, **made} if made else labels
 
     def require(self, app: App, require: str) -> str:
         """Return an app's requirement, with what follows from pairs and probes."""
-        if not self.suspect and app.id not in self.avoiding:
+        if not self.suspect and not self.watched and app.id not in self.avoiding:
             return require
         parts = [f"({require})"] if require.strip() else []
         parts += [f"not has {_AVOIDED}{app.id}"] if app.id in self.avoiding else []
@@ -281,6 +307,7 @@ class Placing(NamedTuple):
             parts.append(f"has {_PROBE}{app.id}")
         elif self.suspect:
             parts.append(f"not has {SUSPECT}")
+        parts += [f"(not has {WATCHED} or has {WATCHED}/{app.id})"] if self.watched else []
         return " and ".join(parts)
 
     def in_words(self, state: State, app: App, require: str, text: str) -> str:
@@ -293,7 +320,11 @@ class Placing(NamedTuple):
         left_out += [
             f"{name}, which is suspect" for name, node in sorted(state.nodes.items()) if node.suspect is not None
         ]
+        left_out += [f"{name}, which takes one app at a time after failures" for name in self._closed_to(app)]
         return f"{said}; left out: {_listed(left_out)}" if left_out else said
+
+    def _closed_to(self, app: App) -> list[str]:
+        return [name for name, allowed in self.watched.items() if app.id not in allowed]
 
 
 def placing(state: State, now: int) -> Placing:
@@ -304,14 +335,83 @@ def placing(state: State, now: int) -> Placing:
     for node in suspects:
         if (chosen := _prober(state, node, now, probes)) is not None:
             probes[node.id] = chosen
-    return Placing(avoiding, probes, bool(suspects))
+    return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes))
+
+
+def _watched(
+    state: State, now: int, avoiding: Mapping[str, list[str]], probes: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
+    found: dict[str, list[str]] = {}
+    taken = list(probes.values())
+    for node in _nearly_suspect(state, now):
+        there = [app for app in state.live_apps() if app.current is not None and node.id in app.current.by_node()]
+        found[node.id] = [app.id for app in there]
+        if all(_runs_well(app, node, now) for app in there):
+            following = _next_of(state, node, now, avoiding, taken)
+            found[node.id] += following
+            taken += following
+    return found
+
+
+def _nearly_suspect(state: State, now: int) -> list[Node]:
+    k = state.settings.suspect_after
+    if not k:
+        return []
+    return [
+        node
+        for _, node in sorted(state.nodes.items())
+        if node.usable
+        and (now < node.trial_until or len(node.failed) >= k - 1)
+        and (now < node.trial_until or len(evidence(state, node, now)) >= k - 1)
+    ]
+
+
+def _next_of(state: State, node: Node, now: int, avoiding: Mapping[str, list[str]], taken: list[str]) -> list[str]:
+    """Return the first app that waits and may be tried on a watched node, as a list."""
+    for app in state.live_apps():
+        waits = app.current is None and app.retry_at <= now and not app.cancel_requested and app.id not in taken
+        if waits and node.id not in avoiding.get(app.id, ()) and _suits(app, node):
+            return [app.id]
+    return []
+
+
+def _runs_well(app: App, node: Node, now: int) -> bool:
+    """Return whether all containers of an app on a node have run there for long enough, or have worked."""
+    current = app.current
+    there = [one for one in current.containers.values() if one.node == node.id] if current is not None else []
+    if current is None or not there or any(one.state != "running" for one in there):
+        return False
+    return current.worked or now - max(one.started_at for one in there) >= SHORT_S * SECOND
+
+
+def evidence(state: State, node: Node, now: int) -> list[PairFailure]:
+    """Return the recent failures on a node that its app's run elsewhere confirms, or that no app's run there disproves."""
+    pairs = [
+        pair for pair in node.failed.values() if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
+    ]
+    if not pairs:
+        return []
+    for app in state.live_apps():
+        if app.current is None or node.id not in app.current.by_node() or not _runs_well(app, node, now):
+            continue
+        since = min(one.started_at for one in app.current.containers.values() if one.node == node.id)
+        needs = needs_of(app)
+        pairs = [
+            pair for pair in pairs if pair.confirmed or pair.at > since or not all(need in needs for need in pair.needs)
+        ]
+    return pairs
 
 
 def avoided(state: State, app: App, now: int) -> list[str]:
     """Return the nodes that an app avoids at `now` (UTC ns): where it failed, unless it runs there, or no others could take
     it."""
     here = app.current.by_node() if app.current is not None else {}
-    tried = [name for name, pair in app.failed_on.items() if name not in here and _is_recent(state, pair, now)]
+    tried = [
+        name
+        for name, pair in app.failed_on.items()
+        if name not in here and not pair.proven and _is_recent(state, pair, now)
+    ]
     return sorted(tried) if tried and _could_run_without(state, app, dict.fromkeys(tried)) else []
 
 
@@ -398,8 +498,10 @@ def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected
     least = 1 if now < node.trial_until else settings.suspect_after
     if not settings.suspect_after or len(node.failed) < least:
         return None
-    pairs = [pair for pair in node.failed.values() if _is_recent(state, pair, now)]
+    pairs = evidence(state, node, now)
     if len(pairs) < least or suspects >= _most_suspects(state) or not _runs_elsewhere(state, node, now):
+        return None
+    if len(pairs) <= OUTLIER * _usual(state, node, now):
         return None
     pairs.sort(key=lambda pair: (pair.at, pair.app))
     if least == 1:
@@ -416,6 +518,12 @@ def _becomes(state: State, node: Node, suspects: int, now: int) -> NodeSuspected
         reason=reason,
         probe_at=now + pause_s * SECOND,
     )
+
+
+def _usual(state: State, node: Node, now: int) -> float:
+    """Return how many such failures the other nodes have on average: apps that fail now and then do so everywhere."""
+    others = [one for one in state.nodes.values() if one.usable and one.id != node.id]
+    return sum(len(evidence(state, one, now)) for one in others if one.failed) / max(1, len(others))
 
 
 def _most_suspects(state: State) -> int:
@@ -492,7 +600,8 @@ def trusted(state: State, node_id: str, how: str) -> bool:
     if how == "operator":
         for app in state.apps.values():
             app.failed_on.pop(node.id, None)
-    node.failed = {}
+    if how != "evidence":
+        node.failed = {}
     if how == "probe":
         node.relapses += 1
         node.trial_until = state.time + 2 * int(state.settings.suspect_within_s * SECOND)
@@ -523,6 +632,14 @@ def ends_of_waits(state: State) -> Iterator[int]:
     for node in state.nodes.values():
         if node.suspect is not None and probing(state, node) is None:
             yield node.suspect.probe_at
+        elif node.failed or node.trial_until:
+            for app_id in state.names.values():
+                current = state.apps[app_id].current
+                if current is None or current.worked:
+                    continue
+                for one in current.containers.values():
+                    if one.node == node.id and one.state == "running":
+                        yield one.started_at + SHORT_S * SECOND
     within = int(state.settings.suspect_within_s * SECOND)
     for app_id in state.names.values():
         app = state.apps[app_id]

@@ -194,8 +194,6 @@ def _count_failure(state: State, app: App, generation: Generation, event: k.Gene
     if not (event.counted or event.fault == "open") or generation.worked:
         return
     app.failed_trials += 1
-    if event.fault == "open":
-        return
     size = len(generation.containers)
     if app.worked_with and size != app.worked_with:
         held = Held(generation.number, size, app.worked_with)

@@ -182,10 +182,15 @@ def test_whatever_happens_the_limit_holds_and_all_get_their_turn(seed: int) -> N
     for _ in range(200):
         bench.settle()
         for app in list(bench.state.apps.values()):
-            current = app.generations.get(app.generation)
-            if current is not None and current.released and not current.ended:
-                states = {container.state for container in current.containers.values()}
-                bench.started(app.id) if states == {"desired"} else bench.all_exited(app.id)
+            for number, generation in list(app.generations.items()):
+                if generation.released and not generation.ended:
+                    states = {container.state for container in generation.containers.values()}
+                    if number < app.generation:  # It was asked to stop.
+                        bench.all_exited(app.id, 143, generation=number, asked=True)
+                    elif states == {"desired"}:
+                        bench.started(app.id)
+                    else:
+                        bench.all_exited(app.id)
         bench.wait(3)
         if not any(bench.state.live_apps()):
             break

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dorm.core.apps.costs import UNMEASURED_LIVE_S, adjust_s
+from dorm.core.apps.faults import SHORT_S
 from dorm.core.decide.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
@@ -143,6 +144,7 @@ def test_a_leader_speaks_for_the_members_that_were_announced_only() -> None:
 def test_a_member_that_fails_costs_a_retry_and_no_generation() -> None:
     bench = bench_of(2, 2)
     live_app(bench)
+    bench.wait(SHORT_S)  # It had what it needs to start.
     bench.exited(slot=2, code=1)
     said = bench.decide()
     lost = only(said, k.MembersLost)
@@ -156,6 +158,7 @@ def test_a_member_that_fails_costs_a_retry_and_no_generation() -> None:
 def test_failures_of_members_end_an_app_that_has_no_retries_left() -> None:
     bench = bench_of(2, 2)
     live_app(bench, retries={"limit": 0})
+    bench.wait(SHORT_S)
     bench.exited(slot=2, code=1)
     assert kinds(bench.decide()) == ["AppFailed"]
 

@@ -1,0 +1,422 @@
+"""Whose fault a failure is, in small worlds: good and bad nodes, honest and broken apps."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from dorm.core.apps import faults
+from dorm.core.decide.timing import next_deadline
+from events import kinds as k
+from events.quantities import SECOND
+from tests.core.records import Bench, joined
+from tests.tries import tries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dorm.core.state import App, Container, Generation
+
+Way = Literal["start", "exit", "slow", "flapping"]
+"""How a node is bad: nothing starts there, all fails after 5 s, nothing starts within its deadline, or all fails that is
+started in every other three minutes."""
+HOUR_S = 3600.0
+START_S = 120.0
+
+
+class World:
+    """A cluster on which time passes: agents start what is released, honest apps end well unless their node is bad."""
+
+    def __init__(self, nodes: int, bad: Mapping[str, Way], cores: float = 2) -> None:
+        self.bench = Bench(**{f"n{number}": cores for number in range(nodes)})
+        self.bad = dict(bad)
+        self.broken: set[str] = set()
+        self.lasts_s: dict[str, float] = {}
+        self.wasted: dict[str, list[int]] = {}
+        """By node, when (log time) a try failed there."""
+        self.suspected: list[k.NodeSuspected] = []
+        self.trusted: list[k.NodeTrusted] = []
+        self.failures: list[k.GenerationFailed | k.AppFailed] = []
+        self._seen = self._allocated_at = 0
+
+    def submit(self, name: str, *, broken: bool = False, lasts_s: float = 20.0, **fields: Any) -> None:
+        if broken:
+            self.broken.add(name)
+        self.lasts_s[name] = lasts_s
+        self.bench.submit(name, **{"n_max": 1, "deadlines": {"start": f"{START_S:g}s"}, **fields})
+
+    def run(self, seconds: float, step_s: float = 2.0) -> None:
+        end = self.bench.now + int(seconds * SECOND)
+        while self.bench.now < end:
+            self._step()
+            self.bench.wait(step_s)
+
+    def settled(self) -> None:
+        """Let the master say what follows."""
+        for fact in self._said():
+            if isinstance(fact, k.NodeSuspected):
+                self.suspected.append(fact)
+            elif isinstance(fact, k.NodeTrusted):
+                self.trusted.append(fact)
+            elif isinstance(fact, (k.GenerationFailed, k.AppFailed)):
+                self.failures.append(fact)
+                if fact.fault and self.bench.app(fact.app).name not in self.broken:
+                    self.wasted.setdefault(fact.node, []).append(self.bench.now)
+
+    def _said(self) -> list[Any]:
+        said: list[Any] = []
+        while True:
+            state = self.bench.state
+            due = next_deadline(state, self._allocated_at)
+            if not (facts := self.bench.decide()):
+                if state.dirty_seq <= self._seen and (due is None or due > self.bench.now):
+                    return said
+                self._seen, self._allocated_at = state.dirty_seq, self.bench.now
+                facts = self.bench.decide(allocate=True)
+            said += facts
+
+    def _step(self) -> None:
+        self.settled()
+        for app in list(self.bench.state.apps.values()):
+            for number, generation in list(app.generations.items()):
+                if generation.released and not generation.ended:
+                    self._live(app, number, generation)
+
+    def _live(self, app: App, number: int, generation: Generation) -> None:
+        for container in list(generation.containers.values()):
+            if container.state == "exited":
+                continue
+            if number < app.generation or generation.failed or app.ended:
+                self._exits(app, number, container, 143, asked=True)
+            elif container.state == "desired":
+                self._starts(app, number, container)
+            elif self.bench.now - container.started_at >= self._fails_after_s(app, container) * SECOND:
+                self._exits(app, number, container, 1)
+            elif self.bench.now - container.started_at >= self.lasts_s[app.name] * SECOND:
+                self._exits(app, number, container, 0)
+
+    def _is_bad(self, node: str, way: Way, started_at: int = 0) -> bool:
+        found = self.bad.get(node)
+        if found == "flapping" and way == "exit":
+            return (started_at // SECOND // 180) % 2 == 0
+        return found == way
+
+    def _fails_after_s(self, app: App, container: Container) -> float:
+        if app.name in self.broken:
+            return 2.0
+        return 5.0 if self._is_bad(container.node, "exit", container.started_at) else float("inf")
+
+    def _starts(self, app: App, number: int, container: Container) -> None:
+        if self._is_bad(container.node, "slow"):
+            return
+        if self._is_bad(container.node, "start"):
+            self._exits(app, number, container, None, reason="command", message="no such file or directory")
+            return
+        self.bench.add(
+            k.ContainerStarted(app=app.id, generation=number, slot=container.slot, node=container.node), container.node
+        )
+
+    def _exits(self, app: App, number: int, container: Container, code: int | None, **how: Any) -> None:
+        self.bench.add(
+            k.ContainerExited(
+                app=app.id, generation=number, slot=container.slot, node=container.node, exit_code=code, **how
+            )
+        )
+
+    def app(self, name: str) -> App:
+        return self.bench.app(name)
+
+
+def bench_with_a_failure(**nodes: float) -> tuple[Bench, str]:
+    """An app that has failed on the node where it was placed first."""
+    bench = Bench(**nodes)
+    bench.running("app", n_max=1, retries={"limit": 0})
+    where = bench.placed("app")
+    bench.exited(code=1)
+    return bench, where
+
+
+class TestPairs:
+    def test_a_failure_is_open_and_the_next_try_goes_elsewhere(self) -> None:
+        bench, where = bench_with_a_failure(a=8, b=1)
+        (fact,) = bench.decide()
+        assert isinstance(fact, k.GenerationFailed)
+        assert (fact.fault, fact.node, fact.counted, fact.retries) == ("open", where, False, 0)
+        bench.wait(2)
+        bench.settle()
+        assert bench.placed("app") != where, "although the other node is smaller"
+
+    def test_it_fails_for_good_where_no_other_node_could_take_it(self) -> None:
+        bench, _ = bench_with_a_failure(a=8)
+        (fact,) = bench.decide()
+        assert isinstance(fact, k.AppFailed)
+        assert fact.fault == ""
+
+    def test_it_is_broken_if_it_failed_on_all_nodes(self) -> None:
+        bench, _ = bench_with_a_failure(a=2, b=2)
+        bench.decide()
+        bench.wait(2)
+        bench.settle()
+        bench.started()
+        bench.exited(code=1)
+        (fact,) = bench.decide()
+        assert isinstance(fact, k.AppFailed)
+        assert fact.fault == "app"
+        assert "no other node could take it" in fact.reason
+        assert not any(node.failed for node in bench.state.nodes.values()), "it says nothing about nodes"
+
+    def test_open_failures_count_once_the_app_is_broken(self) -> None:
+        world = World(10, {})
+        world.submit("app", broken=True, retries={"limit": 2, "backoff": "1s"})
+        world.run(60)
+        last = world.failures[-1]
+        assert isinstance(last, k.AppFailed)
+        assert [fact.fault for fact in world.failures] == ["open", "open", "open", "app"]
+        assert len({fact.node for fact in world.failures}) == 4
+
+    def test_a_command_that_is_missing_on_one_node_does_not_end_the_app(self) -> None:
+        world = World(3, {"n0": "start"})
+        for number in range(6):
+            world.submit(f"j{number}")
+        world.run(120)
+        assert {app.ended for app in world.bench.state.apps.values()} == {"completed"}
+        assert all("would end in the same way" not in fact.reason for fact in world.failures)
+
+    def test_fatal_exit_codes_are_final_at_once(self) -> None:
+        bench = Bench(a=2, b=2)
+        bench.running("app", n_max=1, retries={"fatal_exit_codes": [3]})
+        bench.exited(code=3)
+        assert [type(fact) for fact in bench.decide()] == [k.AppFailed]
+
+    def test_what_ran_for_long_is_no_failure_of_a_pair(self) -> None:
+        bench = Bench(a=2, b=2)
+        bench.running("app", n_max=1)
+        bench.wait(faults.SHORT_S)
+        bench.exited(code=1)
+        (fact,) = bench.decide()
+        assert isinstance(fact, k.GenerationFailed)
+        assert (fact.fault, fact.counted) == ("", True)
+
+    def test_an_app_that_outlived_it_on_the_same_node_shows_that_the_node_is_well(self) -> None:
+        bench = Bench(a=2, b=2)
+        bench.running("app", n_max=1, retries={"limit": 0}, require='zone != "b"')
+        bench.running("other", n_max=1)
+        if bench.placed("other") != bench.placed("app"):
+            bench.running("third", n_max=1)
+        bench.wait(1)
+        bench.add(k.NodeDrainRequested(node="b"))
+        bench.wait(20)
+        assert bench.placed("third" if "third" in bench.state.names else "other") == bench.placed("app")
+
+    def test_a_pair_is_avoided_for_a_while_only(self) -> None:
+        bench, where = bench_with_a_failure(a=2, b=2)
+        bench.decide()
+        app = bench.app()
+        assert faults.avoided(bench.state, app, bench.now) == [where]
+        assert faults.avoided(bench.state, app, bench.now + int(HOUR_S * SECOND)) == []
+
+    def test_two_containers_that_need_both_nodes_avoid_none(self) -> None:
+        bench = Bench(a=1, b=1)
+        bench.running("app", n_min=2, n_max=2)
+        bench.exited(slot=1, code=1)
+        bench.decide()
+        assert faults.avoided(bench.state, bench.app(), bench.now) == []
+        bench.exited(slot=0, code=143, asked=True)
+        bench.wait(5)
+        bench.settle()
+        assert len(bench.app().generations[bench.app().generation].containers) == 2
+
+    def test_an_edit_of_its_owner_forgets_what_failed(self) -> None:
+        bench, _ = bench_with_a_failure(a=2, b=2)
+        bench.decide()
+        bench.add(k.AppUpdated(app="app", weight=2.0))
+        assert bench.app().failed_on == {}
+
+
+def suspect_world(**fields: Any) -> World:
+    """Three nodes, on one of which all fails, and jobs until it is suspect."""
+    world = World(3, {"n1": "exit"})
+    for number in range(8):
+        world.submit(f"j{number}", **fields)
+    world.run(30)
+    assert [fact.node for fact in world.suspected] == ["n1"]
+    return world
+
+
+class TestSuspects:
+    def test_a_node_on_which_different_apps_fail_takes_nothing_new(self) -> None:
+        world = suspect_world()
+        (fact,) = world.suspected
+        assert len(fact.apps) >= 3
+        assert world.bench.state.nodes["n1"].shown == "suspect"
+        before = len(world.wasted["n1"])
+        for number in range(8, 20):
+            world.submit(f"j{number}")
+        world.run(300)
+        assert len(world.wasted["n1"]) == before
+        assert {app.ended for app in world.bench.state.apps.values()} == {"completed"}
+
+    def test_what_runs_there_stays_and_is_not_resized(self) -> None:
+        world = World(3, {})
+        world.submit("long", lasts_s=1e6, n_max=1, require="has first")
+        world.bench.add(joined("n0", 2, labels={"first": ""}))
+        world.run(70)
+        assert world.bench.placed("long") == "n0"
+        world.bad["n0"] = "exit"
+        world.lasts_s["long"] = 1e6
+        world.bad.clear()
+        node = world.bench.state.nodes["n0"]
+        world.bench.say(k.NodeSuspected(node="n0", reason="by hand", least=0, probe_at=world.bench.now + SECOND * 9999))
+        assert node.suspect is not None
+        world.run(20)
+        assert world.app("long").generation == 1
+        assert world.app("long").phase == "running"
+
+    def test_it_is_probed_and_returns(self) -> None:
+        world = suspect_world()
+        world.bad.clear()
+        world.run(60)
+        suspect = world.bench.state.nodes["n1"].suspect
+        assert suspect is not None
+        world.bench.now = max(world.bench.now, suspect.probe_at)
+        world.submit("probe", lasts_s=10.0)
+        world.submit("next", lasts_s=10.0)
+        world.settled()
+        assert world.bench.placed("probe") == "n1"
+        assert world.bench.placed("next") != "n1", "one at a time"
+        world.run(30)
+        assert [(fact.node, fact.how) for fact in world.trusted] == [("n1", "probe")]
+        assert world.bench.state.nodes["n1"].shown == "up"
+
+    def test_a_probe_that_runs_for_long_returns_it_too_and_its_time_is_awaited(self) -> None:
+        world = suspect_world()
+        world.bad.clear()
+        world.run(60)
+        suspect = world.bench.state.nodes["n1"].suspect
+        assert suspect is not None
+        world.bench.now = max(world.bench.now, suspect.probe_at)
+        world.submit("probe", lasts_s=1e6)
+        world._step()
+        world._step()
+        assert world.bench.placed("probe") == "n1"
+        due = next_deadline(world.bench.state, world.bench.now)
+        assert due is not None
+        assert due <= world.bench.now + faults.SHORT_S * SECOND
+        world.bench.now = due
+        world.settled()
+        assert [fact.how for fact in world.trusted] == ["probe"]
+
+    def test_a_failed_probe_costs_no_retry_and_doubles_the_pause(self) -> None:
+        world = suspect_world()
+        suspect = world.bench.state.nodes["n1"].suspect
+        assert suspect is not None
+        world.run(100)
+        world.bench.now = max(world.bench.now, suspect.probe_at)
+        world.submit("probe", lasts_s=10.0)
+        world.run(60)
+        after = world.bench.state.nodes["n1"].suspect
+        assert after is not None
+        assert (after.failed_probes, after.probe) == (1, "")
+        assert after.probe_at - world.bench.now > 1.9 * (faults.FIRST_PROBE_S - 60) * SECOND
+        assert world.app("probe").ended == "completed"
+        assert world.app("probe").retries_used == {}
+
+    def test_an_app_without_retries_is_no_probe(self) -> None:
+        world = suspect_world()
+        world.run(100)
+        suspect = world.bench.state.nodes["n1"].suspect
+        assert suspect is not None
+        world.bench.now = max(world.bench.now, suspect.probe_at)
+        world.submit("once", retries={"limit": 0})
+        world.settled()
+        assert world.bench.placed("once") != "n1"
+
+    def test_an_operator_trusts_it(self) -> None:
+        world = suspect_world()
+        world.bench.add(k.NodeTrustRequested(node="n1"))
+        node = world.bench.state.nodes["n1"]
+        assert (node.suspect, node.failed, node.usable) == (None, {}, True)
+        before = world.bench.state.counters.ignored
+        world.bench.add(k.NodeTrustRequested(node="n1"))
+        assert world.bench.state.counters.ignored == before + 1
+
+    def test_a_restarted_agent_is_probed_at_once(self) -> None:
+        world = suspect_world()
+        world.bench.add(joined("n1", 2, process="other"))
+        suspect = world.bench.state.nodes["n1"].suspect
+        assert suspect is not None
+        assert suspect.probe_at == world.bench.now
+
+    def test_the_rule_can_be_turned_off(self) -> None:
+        world = suspect_world()
+        world.bench.add(k.PolicyChanged(suspect_after=0))
+        world.run(4)
+        assert [(fact.node, fact.how) for fact in world.trusted] == [("n1", "operator")]
+
+    def test_after_its_return_one_failure_is_enough(self) -> None:
+        world = suspect_world()
+        world.bad.clear()
+        world.run(60)
+        suspect = world.bench.state.nodes["n1"].suspect
+        assert suspect is not None
+        world.bench.now = max(world.bench.now, suspect.probe_at)
+        world.submit("probe", lasts_s=10.0)
+        world.run(30)
+        world.bad["n1"] = "exit"
+        for number in range(20, 26):
+            world.submit(f"j{number}")
+        world.run(30)
+        assert len(world.suspected) == 2
+        assert world.suspected[1].least == 1
+
+    def test_broken_apps_stop_no_cluster(self) -> None:
+        """Whether a broken image or a hostile user: at most a third of the nodes are suspect, and not for long."""
+        world = World(10, {})
+        world.submit("honest", lasts_s=1e6)
+        for number in range(40):
+            world.submit(f"b{number}", broken=True)
+        most = 0
+        for _ in range(150):
+            world.run(2)
+            most = max(most, sum(node.suspect is not None for node in world.bench.state.nodes.values()))
+        assert most <= 10 // faults.PART
+        assert {world.app(f"b{number}").ended for number in range(40)} == {"failed"}
+        assert not any(node.suspect for node in world.bench.state.nodes.values())
+        assert {fact.how for fact in world.trusted} <= {"evidence"}
+
+
+@pytest.mark.parametrize("seed", range(tries(12, 5000)))
+def test_a_black_hole_swallows_nobody(seed: int) -> None:
+    """No honest app fails, a bad node wastes at most k + 1 tries an hour, and a broken app makes no good node suspect for
+    longer than the first probe."""
+    chance = Random(seed)
+    ways: list[Way] = ["start", "exit", "slow", "flapping"]
+    number = chance.randint(1, 3)
+    bad: dict[str, Way] = {f"n{node}": chance.choice(ways) for node in chance.sample(range(10), number)}
+    world = World(10, bad)
+    limit = chance.choice([0, 0, 3])
+    broken = chance.choice([0, 0, 1, 2])
+    for app in range(chance.randint(10, 40)):
+        fields: dict[str, Any] = {"retries": {"limit": limit}}
+        if chance.random() < 0.3:
+            fields["n_min"] = fields["n_max"] = chance.choice([2, 4])
+        is_broken = broken > 0 and chance.random() < 0.1
+        broken -= is_broken
+        world.submit(f"j{app}", broken=is_broken, lasts_s=chance.choice([10, 20, 90, 400]), **fields)
+        world.run(chance.choice([0, 2, 10, 60]))
+    world.run(1200, step_s=5)
+    state = world.bench.state
+    ended = {app.name: app.ended for app in state.apps.values()}
+    assert [name for name, how in ended.items() if how == "failed" and name not in world.broken] == [], f"seed {seed}"
+    assert all(ended[name] == "failed" for name in world.broken), f"seed {seed}"
+    assert {how for name, how in ended.items() if name not in world.broken} == {"completed"}, f"seed {seed}: {ended}"
+    most = state.settings.suspect_after + 1
+    for node in bad:
+        tried = world.wasted.get(node, [])
+        for at in tried:
+            within = [one for one in tried if at <= one < at + HOUR_S * SECOND]
+            assert len(within) <= most, f"seed {seed}: {node} ({bad[node]}) wasted {len(within)} tries within an hour"
+    for fact in world.suspected:
+        assert fact.node in bad or fact.probe_at <= world.bench.now + faults.FIRST_PROBE_S * SECOND, f"seed {seed}"
