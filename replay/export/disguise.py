@@ -387,7 +387,7 @@ _RULES: dict[str, Rule] = {
     "NodeSuspected.failures": lambda disguise, value: [WITHHELD] * len(value),
     "Suspect.failures": lambda disguise, value: [WITHHELD] * len(value),
     "PairFailure.needs": _needs, "Suspect.needs": _needs,
-    "Node.failed": _keys("app_references"), "App.failed_on": _keys("nodes"),
+    "Node.failed": _keys("app_references"), "App.failed_on": _keys("nodes"), "App.ran_well_on": _list("nodes"),
     "origin_digest": _digest, "Doubt.files": lambda disguise, value: [WITHHELD] * len(value),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from events import kinds as k
 from tests.core.records import Bench
@@ -14,7 +14,7 @@ BAD = "bad"
 NAMES = ("one", "two", "three")
 
 
-def failing(**fields: int) -> Bench:
+def failing(**fields: Any) -> Bench:
     """Three apps have failed on `BAD`, each with an open fault, and `well` runs on another node."""
     bench = Bench(bad=4, good=1, other=4)
     for node in (BAD, "other"):
@@ -35,7 +35,7 @@ def fails(bench: Bench, name: str) -> list[object]:
     return bench.decide()
 
 
-def suspect(**fields: int) -> Bench:
+def suspect(**fields: Any) -> Bench:
     """All three have failed, and `BAD` is suspect."""
     bench = failing(**fields)
     for name in NAMES:

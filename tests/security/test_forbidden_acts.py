@@ -41,7 +41,8 @@ USER = {
     "TokenAdded", "TokenRemoved",
 }  # fmt: skip
 OPERATOR = USER | {
-    "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "PolicyChanged", "SealRequested",
+    "NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested", "SchedulingPaused", "SchedulingResumed", "PolicyChanged",
+    "SealRequested",
     "RotationRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
 }  # fmt: skip
 NODE = {

@@ -46,7 +46,7 @@ import msgspec
 from dorm.core.app import PairFailure
 from dorm.core.apps.offers import labels_of, require_of
 from dorm.core.state import Suspect
-from dorm.policies.integer import satisfies
+from dorm.policies.matching import satisfies
 from events.kinds import AppFailed, NodeSuspected, NodeTrusted
 from events.limits import clipped
 from events.quantities import SECOND

@@ -57,7 +57,7 @@ def test_an_app_says_where_it_failed_and_which_nodes_it_avoids() -> None:
     assert found["avoids"] == "bad (one: no such file)"
     assert describe(bench.app("one"), bench.now)["avoids"] == "", "an app alone does not know it"
     assert note_of(bench.app("one"), bench.now) == (
-        "slot 0 on bad: one: no such file; it is tried on another node than bad, which costs no retry"
+        "slot 0 on bad: one: no such file; it is tried on another node than bad, which costs no retry yet"
     )
     later = bench.now + 3600 * SECOND
     assert describe(bench.app("one"), later, bench.state)["avoids"] == ""

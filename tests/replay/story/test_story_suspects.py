@@ -57,8 +57,8 @@ def test_an_app_whose_failure_may_be_its_nodes() -> None:
     bench.settle()
     told = of_app(bench, "one")
     assert told["retried"].text == (
-        "generation 1 failed: slot 0 on bad: one: no such file; it is tried on another node than bad, which costs no retry; "
-        "it is retried at 2023-11-14 22:13:21 UTC or later (open whose fault it is, so it costs no retry)"
+        "generation 1 failed: slot 0 on bad: one: no such file; it is tried on another node than bad, which costs no "
+        "retry yet; it is retried at 2023-11-14 22:13:21 UTC or later (open whose fault it is, so it costs no retry)"
     )
     assert told["node_suspected"].text == (
         "bad is suspect, because 2 other apps failed there as well; what failed there is the node's fault"
