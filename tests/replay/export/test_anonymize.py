@@ -258,6 +258,23 @@ def told(people: People, policy: str = "dorm") -> list[Record]:
     story.say(k.AppSubmitted(spec={"name": people.apps[0], "secret": people.words[5]}), people.users[0])
     story.say(k.PolicyChanged(policy=people.words[0], params={people.words[1]: people.words[2]}), people.users[1])
     story.say(k.NodeDrainRequested(node=people.nodes[0], reason=people.words[3]), people.users[0])
+    failed = [app for app in story.state.apps.values() if app.generations][:2]
+    story.round(
+        [
+            *(
+                k.GenerationFailed(
+                    app=app.id, generation=app.generation, reason=people.words[5], counted=False, failure="command",
+                    retry_at=story.now, node=people.nodes[1], fault="open",
+                )
+                for app in failed
+            ),
+            k.NodeSuspected(
+                node=people.nodes[1], reason=people.words[3], apps=[app.id for app in failed],
+                failures=[people.words[4] for _ in failed], least=1, probe_at=story.now,
+            ),
+        ]
+    )  # fmt: skip
+    story.say(k.NodeTrustRequested(node=people.nodes[1], reason=people.words[5]), people.users[0])
     story.say(k.SchedulingPaused(reason=people.words[2]), people.users[1])
     story.say(k.AppRetryRequested(app=people.apps[0]), people.users[0])
     story.say(k.AppHoldRequested(app=people.apps[0], reason=people.words[2]), people.users[1])
