@@ -78,7 +78,7 @@ def check_against_states(records: list[Record], since: int = 0) -> None:
         now = state.time
         for name, node in state.nodes.items():
             assert picture.nodes[name].held_at(now) == held_on(state, name)
-            condition = "draining" if node.condition == "up" and node.draining else node.condition
+            condition: str = "draining" if node.condition == "up" and node.draining else node.condition
             condition = "suspect" if condition == "up" and node.suspect is not None else condition
             assert picture.nodes[name].conditions.at(now) == condition
         for app in state.apps.values():
