@@ -26,7 +26,7 @@ _INTERNAL = frozenset(
 )
 """Values for programs: ids of folders, machines and processes, keys, digests."""
 _NOTHING = object()
-_MOMENTS = frozenset(("retry_at", "resize_at", "expires_at", "last_heard", "previous_until", "since"))
+_MOMENTS = frozenset(("retry_at", "resize_at", "expires_at", "last_heard", "previous_until", "probe_at", "since"))
 """UTC nanoseconds; 0 for none."""
 
 
@@ -140,6 +140,15 @@ def _joined(event: Any, whole: bool) -> str:
     return f"node={event.node} address={event.address} with {has}, {event.build}"
 
 
+def _suspected(event: Any, whole: bool) -> str:
+    if whole:
+        return _fields(event, whole)
+    reasons = [*event.failures, *[""] * len(event.apps)]
+    failed = [f"{app} ({why})" if why else app for app, why in zip(event.apps, reasons, strict=False)]
+    probe = f" probe_at={rfc3339(event.probe_at)[:-7]}Z" if event.probe_at else ""
+    return f"node={event.node} failed={_short(', '.join(failed), whole)}{probe}: {_short(event.reason, whole)}"
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
@@ -159,6 +168,7 @@ _WORDS = {
     "MembersReleased": _members_released,
     "MembershipChanged": _membership,
     "NodeJoined": _joined,
+    "NodeSuspected": _suspected,
     "PolicyFailed": _policy_failed,
     "RecordsRefused": _refused,
     "Resized": _resized,

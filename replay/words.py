@@ -30,3 +30,11 @@ def begins_again(lost_s: float) -> str:
 
 def containers(number: int) -> str:
     return f"{number} container{'' if number == 1 else 's'}"
+
+
+_FREE = {"open": "open whose fault it is, so it costs no retry", "node": "the node's fault, so it costs no retry"}
+
+
+def failure_cost(fault: str, retry: str) -> str:
+    """Return what a failure costs its app: the retry in words, or, without one, why there is none."""
+    return retry or _FREE.get(fault, "not counted as a retry")

@@ -69,6 +69,7 @@ ACCESS: dict[str, Access] = {
     "drain_node": "write",
     "undrain_node": "write",
     "forget_node": "write",
+    "trust_node": "write",
     "pause_scheduling": "write",
     "resume_scheduling": "write",
     "retry_app": "write",

@@ -11,7 +11,17 @@ import msgspec
 from msgspec import inspect
 
 from dorm.cli.settings import parse_pairs
-from dorm.core.query.in_force import APPS, CHECKPOINTS, POLICY, RETENTION, SHARES, TIMES, in_force, words
+from dorm.core.query.in_force import (
+    APPS,
+    CHECKPOINTS,
+    POLICY,
+    RETENTION,
+    SHARES,
+    SUSPECT_AFTER,
+    TIMES,
+    in_force,
+    words,
+)
 from dorm.core.query.planning.assumed_settings import settings_of
 from dorm.core.settings import TENANT_APPS, WEIGHTS, policy_after
 from dorm.core.state import Settings
@@ -62,6 +72,8 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
         change[SHARES] = _counted(given.pop(SHARES))
     if APPS in given:
         change[APPS] = _apps(given.pop(APPS))
+    if SUSPECT_AFTER in given:
+        change[SUSPECT_AFTER] = _failures(given.pop(SUSPECT_AFTER))
     if chosen is not None and chosen != settings.policy:
         change["policy"] = chosen
     asked = PolicyChanged(**change)
@@ -140,11 +152,29 @@ def _apps(text: str) -> int:
     """Return how many apps a tenant may have.  Raises SpecError."""
     if text == DEFAULT:
         return TENANT_APPS
-    low, high, _ = _range(APPS)
-    if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
-        reason = f"{APPS}: {text[:80]!r} is not a whole number from {low:,.0f} to {high:,.0f}"
-        raise SpecError(reason, code="settings.tenant_apps.malformed")
-    return int(text)
+    if (number := _whole(APPS, text)) is None:
+        raise SpecError(_no_number(APPS, text), code="settings.tenant_apps.malformed")
+    return number
+
+
+def _failures(text: str) -> int:
+    """Return after the failures of how many apps a node is suspect.  Raises SpecError."""
+    if text == DEFAULT:
+        return Settings().suspect_after
+    if (number := _whole(SUSPECT_AFTER, text)) is None:
+        raise SpecError(_no_number(SUSPECT_AFTER, text), code="settings.suspect_after.malformed")
+    return number
+
+
+def _whole(name: str, text: str) -> int | None:
+    low, high, _ = _range(name)
+    digits = text.isascii() and text.isdigit()
+    return int(text) if digits and low <= int(text[:20]) <= high else None
+
+
+def _no_number(name: str, text: str) -> str:
+    low, high, _ = _range(name)
+    return f"{name}: {text[:80]!r} is not a whole number from {low:,.0f} to {high:,.0f}"
 
 
 def _retention(text: str) -> float | None:

@@ -274,6 +274,11 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete(ctx, incomplete, lambda state: state.nodes)
 
 
+def complete_app_or_node(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of apps and nodes for tab completion."""
+    return complete(ctx, incomplete, lambda state: [*(app.name for app in state.apps.values()), *state.nodes])
+
+
 def complete_engine(incomplete: str) -> list[str]:
     """Names of engines for tab completion."""
     from events.spec.engines import ENGINES

@@ -42,6 +42,7 @@ _CONTAINERS = [
     ("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("ADDRESS", "address"), ("PORT", "port"),
     ("EXIT", "exit_code"), ("REASON", "reason"), ("NOTE", "message"),
 ]  # fmt: skip
+_FAILED_HERE = [("APP", "name"), ("WHEN", "when"), ("CAUSE", "failure"), ("TIMES", "tries"), ("WHY", "why")]
 _ADJUSTMENTS = [
     ("FROM", "from_generation"), ("TO", "to_generation"), ("SIZE", "containers"), ("STOP s", "stop_s"),
     ("WAIT s", "wait_s"), ("START s", "start_s"), ("WORK s", "work_s"), ("TOTAL s", "total_s"), ("CHECKPOINT", "checkpoint"),
@@ -90,6 +91,17 @@ def show_nodes(rows: Sequence[NodeRow], output: Format) -> None:
     show(plain, columns, output, wide=_NODES_WIDE, note=_NOTE)
 
 
+def show_node(d: dict[str, Any], output: Format) -> None:
+    """Print one node in full; `d` is what `dorm.core.query.views.describe_node` returns."""
+    resources = [(name.upper(), f"of {name}") for name in d["capacity"]]
+    show([_with_shares(d)], [*_NODES, *resources], output, wide=_NODES_WIDE, note=_NOTE)
+    if d["trouble"]:
+        console.print(Text(d["trouble"]))
+    failed = [{**one, "when": when(one["at"])} for one in d["failed"]]
+    _titled("apps that failed here lately", failed, _FAILED_HERE)
+    show_containers(d["containers_now"], of_apps=True)
+
+
 def show_pause(state: State) -> None:
     """Print that scheduling is paused, if it is."""
     from dorm.core.query.views import paused_text
@@ -133,7 +145,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("doubtful", _doubt(d["doubt"])),
-        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
+        ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("failed on", _failed_on(d["failed_on"])), ("avoids", d["avoids"]), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", _adjusted(d)),
         ("kept until", when(d["kept_until"]) if d["kept_until"] else ""),
@@ -286,6 +298,16 @@ def _failures(d: dict[str, Any]) -> str:
     failures = d["failures"] + (d["phase"] == "failed" and d["generation"] > 0)
     used = [f"{'' if cause == SHARED else f'{cause} '}{count}" for cause, count in d["retries_used"].items()]
     return f"{failures} (retries: {', '.join(used)})" if used else str(failures)
+
+
+def _failed_on(pairs: Sequence[dict[str, Any]]) -> str:
+    """Return `node-1 at 2026-11-21 12:00:00 UTC (no such file), node-2 …`: where it failed lately at its start."""
+    named = []
+    for one in pairs:
+        times = f", {one['tries']} times" if one["tries"] > 1 else ""
+        why = f" ({one['why']})" if one["why"] else ""
+        named.append(f"{one['node']} at {when(one['at'])}{times}{why}")
+    return ", ".join(named)
 
 
 def _in_seconds(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The client library for users' programs.
 
     client   submit an app, watch it, change it, cancel it
-    operating  requests of operators: forget a node, pause and resume scheduling, retry an app now
+    operating  requests of operators: forget or trust a node, pause and resume scheduling, retry an app now
     gates    hold an app, and release it
     steering  edits and restarts of an app
     opening  a client with credentials

@@ -9,8 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.client.errors import NotFound, Refused
-from dorm.core.fold.operating import may_be_forgotten, may_be_retried
-from events.kinds import AppRetryRequested, NodeForgetRequested, SchedulingPaused, SchedulingResumed
+from dorm.core.fold.operating import may_be_forgotten, may_be_retried, may_be_trusted
+from events.kinds import (
+    AppRetryRequested,
+    NodeForgetRequested,
+    NodeTrustRequested,
+    SchedulingPaused,
+    SchedulingResumed,
+)
 
 if TYPE_CHECKING:
     from dorm.client.client import Client
@@ -39,6 +45,22 @@ def _may_run(state: State, node: str) -> str:
     return (
         f"{node} is lost, and what is there may run until its lease ends, {known.lease_s:g} s after it was last heard"
     )
+
+
+async def trust(client: Client, node: str, reason: str = "") -> None:
+    """Use a suspect node again, and forget which apps failed there.  Raises NotFound, Refused."""
+
+    def check(state: State) -> None:
+        if node not in state.nodes:
+            raise NotFound(f"there is no node {node!r}; `dorm nodes` lists them", code="node.not_found")
+        if not may_be_trusted(state, node):
+            raise Refused(
+                f"{node} is not suspect, and no app failed there lately, so there is nothing to trust",
+                code="node.not_suspect",
+            )
+
+    await client.look(check)
+    await client.ask(NodeTrustRequested, node=node, reason=reason)
 
 
 async def pause(client: Client, reason: str = "") -> None:

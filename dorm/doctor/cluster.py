@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from dorm.core.apps.offers import trouble_with_volumes
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.delays import delay_words, delayed
+from dorm.core.query.suspects import suspicion
 from dorm.core.query.views import paused_text
 from dorm.core.state import FailedPolicy
 from dorm.doctor import findings as f
@@ -111,6 +112,8 @@ def _node(state: State, node: Node) -> Iterator[Finding]:
         yield f.wrong("mount", name, trouble(state, node), "mount the shared folder of checkpoints there")
     elif shown == "left":
         yield f.note("nodes", name, "has left", f"`dorm nodes forget {name}` if it does not come back")
+    elif shown == "suspect":
+        yield f.wrong("nodes", name, suspicion(state, node), f"repair it, then `dorm nodes trust {name}`")
     elif shown in ("draining", "maintenance"):
         yield f.note(
             "nodes", name, f"in {shown}" if shown == "maintenance" else "drained", f"`dorm nodes up {name}` ends it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, get_args
 
 from dorm.core.state import ShownCondition
-from events.kinds import Adjustment, Failure, Trigger
+from events.kinds import Adjustment, Failure, OfWhom, Trigger
 
 OTHER = "other"
 Type = Literal["gauge", "counter", "histogram"]
@@ -35,8 +35,12 @@ REASONS = (
 """Why apps wait: codes of `Waiting`."""
 CONDITIONS: tuple[str, ...] = get_args(ShownCondition)
 """Of nodes.  A node that is up but drained, in maintenance, or has another folder of checkpoints mounted, counts as that;
-one in maintenance may be silent."""
+one in maintenance may be silent.  One that is suspect takes nothing new, because different apps failed there."""
 FAILURES = (*(one or "unknown" for one in get_args(Failure) if one != "unknown"), OTHER)
+FAULTS = (*(one for one in get_args(OfWhom) if one), OTHER)
+"""Whose fault a failure is; `other` for one that says nothing about that."""
+RETURNS = ("probe", "evidence", "operator")
+"""How suspect nodes return: as `NodeTrusted.how`."""
 TRIGGERS = get_args(Trigger)
 ADJUSTMENTS = get_args(Adjustment)
 """How decisions change apps."""
@@ -97,6 +101,9 @@ CLUSTER = (
     Family(
         "dorm_failures_total", "counter", "Generations, and members of live apps, that failed, by cause.", ("cause",)
     ),
+    Family("dorm_faults_total", "counter", "The same failures, by whose fault they are.", ("fault",)),
+    Family("dorm_nodes_suspected_total", "counter", "Times a node became suspect because different apps failed there."),
+    Family("dorm_nodes_trusted_total", "counter", "Times a suspect node was trusted again, by why.", ("how",)),
     Family("dorm_decisions_total", "counter", "Decisions, by what led to them.", ("trigger",)),
     Family("dorm_changes_total", "counter", "Apps that decisions changed, by kind of adjustment.", ("kind",)),
     Family("dorm_idle_ticks_total", "counter", "Times the allocation was computed again though nothing had happened."),

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.apps.costs import first_step_at
-from dorm.metrics.families import ADJUSTMENTS, ENDS, FAILURES, OTHER, OUTCOMES, PHASES_OF, ROTATIONS, TRIGGERS
+from dorm.metrics.families import (
+    ADJUSTMENTS,
+    ENDS,
+    FAILURES,
+    FAULTS,
+    OTHER,
+    OUTCOMES,
+    PHASES_OF,
+    RETURNS,
+    ROTATIONS,
+    TRIGGERS,
+)
 from events import kinds as k
 from events.quantities import SECOND
 
@@ -85,6 +96,9 @@ class Tally(msgspec.Struct):
     rejected: int = 0
     ended: dict[str, int] = msgspec.field(default_factory=_zeros(ENDS))
     failures: dict[str, int] = msgspec.field(default_factory=_zeros(FAILURES))
+    faults: dict[str, int] = msgspec.field(default_factory=_zeros(FAULTS))
+    suspected: int = 0
+    trusted: dict[str, int] = msgspec.field(default_factory=_zeros(RETURNS))
     decisions: dict[str, int] = msgspec.field(default_factory=_zeros(TRIGGERS))
     changes: dict[str, int] = msgspec.field(default_factory=_zeros(ADJUSTMENTS))
     idle_ticks: int = 0
@@ -232,6 +246,7 @@ class Tally(msgspec.Struct):
     def _failed(self, state: State, event: k.AppFailed | k.GenerationFailed | k.MembersLost) -> None:
         cause = event.failure or "unknown"
         self.failures[cause if cause in self.failures else OTHER] += 1
+        self.faults[event.fault or OTHER] += 1
         if isinstance(event, k.GenerationFailed):
             self.starting.pop(event.app, None)
             self.working.pop(event.app, None)
@@ -276,6 +291,12 @@ class Tally(msgspec.Struct):
     def _node_lost(self, state: State, event: k.NodeLost) -> None:
         self.nodes_lost += 1
 
+    def _node_suspected(self, state: State, event: k.NodeSuspected) -> None:
+        self.suspected += 1
+
+    def _node_trusted(self, state: State, event: k.NodeTrusted | k.NodeTrustRequested) -> None:
+        self.trusted[event.how if isinstance(event, k.NodeTrusted) else "operator"] += 1
+
     def _lease_ended(self, state: State, event: k.NodeLeaseEnded) -> None:
         self.leases_ended += 1
 
@@ -286,6 +307,7 @@ _OF_RECORDS: dict[type, Callable[[Tally, State, Any], None]] = {
     k.AppProgressed: Tally._worked,
     k.AppCheckpointed: Tally._worked,
     k.MembershipChanged: Tally._member_changed,
+    k.NodeTrustRequested: Tally._node_trusted,
     k.LogRotated: Tally._rotated,
     k.RotationFailed: Tally._rotation_failed,
     k.Round: Tally._round,
@@ -304,6 +326,8 @@ _OF_FACTS: dict[type, Callable[[Tally, State, Any], None]] = {
     k.IdleTicked: Tally._idle_ticked,
     k.PolicyFailed: Tally._policy_failed,
     k.MasterElected: Tally._elected,
+    k.NodeSuspected: Tally._node_suspected,
+    k.NodeTrusted: Tally._node_trusted,
     k.NodeLost: Tally._node_lost,
     k.NodeLeaseEnded: Tally._lease_ended,
 }

@@ -19,10 +19,10 @@ import numpy as np
 
 from dorm.policies import shares
 from dorm.policies.classes import classes
-from events.spec.requirements import LONGEST_DERIVED, requirement
+from dorm.policies.matching import satisfies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -265,14 +265,6 @@ def _eligible(nodes: Sequence[NodeRoom], apps: Sequence[AppDemand]) -> tuple[Fla
             known = {labels: satisfies(text, dict(labels)) for labels in sorted(set(labelled))}
             eligible[row] = [known[labels] for labels in labelled]
     return eligible, np.array([place[app.require] for app in apps], np.int64)
-
-
-def satisfies(text: str, labels: Mapping[str, str]) -> bool:
-    """Return whether labels meet a requirement.  An unreadable one is never met: specs are checked, logs are not."""
-    try:
-        return requirement(text, LONGEST_DERIVED).matches(labels)
-    except ValueError:
-        return False
 
 
 def _rows(apps: Sequence[AppDemand], column: dict[str, int]) -> tuple[tuple[dict[int, int], ...], Flags]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dorm.policies import goals, integer, scoring
 from dorm.policies.classes import classes
+from dorm.policies.matching import satisfies
 from dorm.policies.problem import Reason
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def drained(instance: Instance, app: int, missing: int) -> Reason | None:
             ],
             default=missing,
         )
-        if here > 0 and integer.satisfies(asked.require, node.labels):
+        if here > 0 and satisfies(asked.require, node.labels):
             names.append(node.id)
             room += here
     if room < missing or not names:

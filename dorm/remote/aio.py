@@ -84,6 +84,7 @@ class AsyncClient:
     compare = _one(past.compare)
     checkpoints = _one(past.checkpoints)
     drain = _one(verbs.drain)
+    trust = _one(verbs.trust)
     plan = _one(verbs.plan)
     get = _one(verbs.get)
     wait = _one(verbs.wait)

@@ -76,6 +76,11 @@ def drain(node: str, *, on: bool = True, reason: str = "") -> One[Stored]:
     return done(sending("POST", path, {"reason": reason}, Stored.of))
 
 
+def trust(node: str, reason: str = "") -> One[Stored]:
+    """Use a suspect node again.  Raises NotFound, Refused."""
+    return done(sending("POST", path_of("nodes", node, "trust"), {"reason": reason}, Stored.of, repeatable=False))
+
+
 def plan(**assumed: Any) -> One[dict[str, Any]]:
     """Return what the next decision would be, if something happened first (`submit`, `cancel`, `drain`, `policy`)."""
     return done(sending("POST", path_of("plan"), assumed, dict))

@@ -6,7 +6,7 @@
     user       USERS     read the own tenant's view of the log, output of its containers and files of its apps; put files in;
                          enter containers; submit apps, change, edit, restart, cancel and retry those of the tenant, and ship
                          folders for them
-    operator   USERS     what both may; and drain and forget nodes, pause scheduling, change settings and webhooks, seal
+    operator   USERS     what both may; and drain, forget and trust nodes, pause scheduling, change settings and webhooks, seal
                          the log
     api        USERS     the process of the HTTP API: do what operators may, on behalf of users whom it has identified
     node       NODES     read its own part and the log, and publish facts about itself and its containers, and their progress

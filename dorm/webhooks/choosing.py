@@ -36,6 +36,8 @@ def wants(endpoint: Endpoint, event: k.Event) -> bool:
             return "app.waits" in topics and event.after_s == endpoint.waits_s
         case k.NodeLost():
             return "node.lost" in topics
+        case k.NodeSuspected() | k.NodeTrusted():
+            return "node.suspect" in topics
         case k.Resized():
             return "adjustment" in topics and bool(event.changes)
         case k.LiveResizeFailed():

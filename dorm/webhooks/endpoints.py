@@ -20,6 +20,7 @@ TOPICS: dict[str, str] = {
     "app.failed": "an app failed permanently",
     "app.waits": "an app has waited for long",
     "node.lost": "a node is silent",
+    "node.suspect": "a node takes nothing new because apps failed there, or it is trusted again",
     "adjustment": "a decision that changes apps, or a live adjustment that failed",
     "app.notify": "what apps ask for in their specs (`notify`), at URLs under this one",
 }

@@ -22,8 +22,8 @@ class WebhookSet(Event, frozen=True):
     webhook: Name
     url: Url
     events: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=64)]
-    """What it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `adjustment`; other words are
-    ignored."""
+    """What it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `node.suspect`, `adjustment`; other
+    words are ignored."""
     key: KeyId
     """Id of the key that signs."""
     previous_key: KeyId = ""

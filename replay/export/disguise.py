@@ -79,6 +79,7 @@ _WORDS = {
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
     "SessionStarted.what", "SessionEnded.what", "doing", "PolicyChanged.weights", "Settings.weights",
+    "GenerationFailed.fault", "MembersLost.fault", "AppFailed.fault", "NodeTrusted.how",
 }  # fmt: skip
 """Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -93,7 +94,7 @@ _NAMES = {
     "Hold.by": "users", "Awaited.app": "app_references", "Awaited.name": "app_references",
     "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities",
     "NodeJoined.process": "identities", "NodeLeft.process": "identities", "Node.process": "identities",
-    "State.leader": "masters",
+    "State.leader": "masters", "Suspect.probe": "app_references",
     "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
     "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
     "editor": "users", "Revision.by": "users", "Restart.by": "users", "AppRestarted.tenant": "users",
@@ -334,6 +335,18 @@ def _nothing(disguise: Disguise, value: str) -> str:
     return ""
 
 
+def _needs(disguise: Disguise, value: list[str]) -> list[str]:
+    """Replace what an app needs of a node (`dorm.core.apps.faults.needs_of`): resources, `volume/NAME`, and words."""
+    made = []
+    for need in value:
+        kind, slash, name = need.partition("/")
+        if slash:
+            made.append(f"{kind}/{disguise.name('labels', name)}")
+        else:
+            made.append(need if need in ("secrets", "environment") else disguise.name("resources", need))
+    return sorted(made)
+
+
 def _folder(disguise: Disguise, value: str) -> str:
     """Keep random ids of folders, which reveal nothing; withhold any other text, which may be a client's."""
     return value if value in ("", NO_FOLDER) or _FOLDER.fullmatch(value) else WITHHELD
@@ -370,6 +383,11 @@ _RULES: dict[str, Rule] = {
     "batches": _keys("app_references"), "tenant_retention_s": _keys("users"), "App.awaited_by": _list("app_references"),
     "AppAccepted.after": _list("app_references"),
     "AppRevised.after": _list("app_references"),
+    "NodeSuspected.apps": _list("app_references"), "Suspect.apps": _list("app_references"),
+    "NodeSuspected.failures": lambda disguise, value: [WITHHELD] * len(value),
+    "Suspect.failures": lambda disguise, value: [WITHHELD] * len(value),
+    "PairFailure.needs": _needs, "Suspect.needs": _needs,
+    "Node.failed": _keys("app_references"), "App.failed_on": _keys("nodes"), "App.ran_well_on": _list("nodes"),
     "origin_digest": _digest, "Doubt.files": lambda disguise, value: [WITHHELD] * len(value),
     "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
     "State.names": _map("app_references", "app_references"),

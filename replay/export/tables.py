@@ -45,7 +45,7 @@ _REMEMBERED = 100_000
 """Apps, and unanswered submissions, whose users are remembered at a time."""
 _CLIENTS = (
     k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
-    k.NodeDrainRequested, k.NodeForgetRequested,
+    k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
     k.AppEditRequested, k.AppRestartRequested,
 )  # fmt: skip

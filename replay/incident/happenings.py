@@ -128,6 +128,10 @@ class Happenings:
         self.nodes[event.node] += 2
         self._note(state, position, "operators", words.drain(event))
 
+    def _trust_requested(self, state: State, position: str, event: k.NodeTrustRequested, folded: Folded) -> None:
+        self.nodes[event.node] += 2
+        self._note(state, position, "operators", words.trust_requested(event))
+
     def _joined(self, state: State, position: str, event: k.NodeJoined, folded: Folded) -> None:
         self._build(event.build)
         self.nodes[event.node] += 1
@@ -191,6 +195,16 @@ class Happenings:
         self.nodes[fact.node] += 3
         self._note(state, position, "nodes", f"the lease of {fact.node} ended, so nothing runs there any more")
 
+    def _suspected(self, state: State, position: str, fact: k.NodeSuspected, event: k.Round) -> None:
+        self.nodes[fact.node] += 5
+        for app in fact.apps:
+            self.apps[app] += 1
+        self._note(state, position, "nodes", f"{fact.node} is {words.suspected(state, fact)}")
+
+    def _trusted(self, state: State, position: str, fact: k.NodeTrusted, event: k.Round) -> None:
+        self.nodes[fact.node] += 1
+        self._note(state, position, "nodes", f"{fact.node} is {words.trusted(fact)}")
+
     def _policy_failed(self, state: State, position: str, fact: k.PolicyFailed, event: k.Round) -> None:
         if policies.is_first(state, fact):
             self._note(state, position, "policies", policies.failed(fact))
@@ -231,6 +245,7 @@ class Happenings:
 _RECORDS: dict[type, Callable[[Happenings, State, str, Any, Folded], None]] = {
     k.PolicyChanged: Happenings._settings,
     k.NodeDrainRequested: Happenings._drain,
+    k.NodeTrustRequested: Happenings._trust_requested,
     k.NodeJoined: Happenings._joined,
     k.NodeLeft: Happenings._left,
     k.AppSubmitted: Happenings._submitted,
@@ -245,6 +260,8 @@ _FACTS: dict[type, Callable[[Happenings, State, str, Any, k.Round], None]] = {
     k.NodeLost: Happenings._node_lost,
     k.NodeRecovered: Happenings._node_heard,
     k.NodeLeaseEnded: Happenings._lease_ended,
+    k.NodeSuspected: Happenings._suspected,
+    k.NodeTrusted: Happenings._trusted,
     k.PolicyFailed: Happenings._policy_failed,
     k.AppRejected: Happenings._rejected,
     k.RecordsRefused: Happenings._refused,

@@ -32,7 +32,7 @@ MARKS = 1000
 _ADJUSTING = frozenset({"adjusting", "starting", "stopping"})
 """Phases of an app that an adjustment has parts of."""
 _FAILURES = ("failed",)
-_BAD_NODES = ("lost", "lease ended", "refused")
+_BAD_NODES = ("lost", "lease ended", "refused", "suspect")
 
 
 class Span(NamedTuple):

@@ -22,6 +22,7 @@ from dorm.core.decide.asking import problem_of
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.gates import reason_of
 from dorm.core.query.standing import standings
+from dorm.core.query.suspects import with_remedy
 from dorm.core.query.views import paused_text
 from events.cloudevents import rfc3339
 from events.kinds import Resized, Waiting
@@ -66,7 +67,8 @@ class NodeView(msgspec.Struct, frozen=True):
     used: dict[str, int]
     """The present or future usage of its containers."""
     state: str
-    """`up`, `draining`, `maintenance`, `unmounted` (its checkpoint folder is not the cluster's), `lost` or `left`."""
+    """`up`, `draining`, `maintenance`, `unmounted` (its checkpoint folder is not the cluster's), `suspect` (apps failed
+    there, so it takes nothing new), `lost` or `left`."""
     containers: list[Held]
     address: str = ""
     runtime: str = ""
@@ -362,7 +364,7 @@ def node_view(state: State, node: Node, held: Iterable[Held]) -> NodeView | None
         containers=containers,
         address=node.address,
         runtime=node.runtime,
-        note=trouble(state, node),
+        note=trouble(state, node) or with_remedy(state, node),
     )
 
 

@@ -281,7 +281,9 @@ class AppTeller:
 
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
-    def _node_event(self, state: State, event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested) -> None:
+    def _node_event(
+        self, state: State, event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested | k.NodeTrustRequested
+    ) -> None:
         if self._app is not None and not self._ended:
             self._nodes.event(state, event, self._app, self.partition)
 
@@ -304,7 +306,7 @@ class AppTeller:
             self._resized(state, event, position, fact)
         elif kind is k.RecordsRefused:
             self._refused(state, position, fact)
-        elif kind in (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded):
+        elif kind in (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded, k.NodeSuspected, k.NodeTrusted):
             self._nodes.fact(state, position, fact, self._found, self.partition)
         elif kind is k.PolicyFailed and policies.is_first(state, fact):
             self._tell(state, position, "policy_failed", policies.failed(fact))
@@ -493,6 +495,7 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
     k.NodeJoined: AppTeller._node_event,
     k.NodeLeft: AppTeller._node_event,
     k.NodeDrainRequested: AppTeller._node_event,
+    k.NodeTrustRequested: AppTeller._node_event,
 }
 
 

@@ -25,16 +25,21 @@ class AppNodes:
         self._tell = tell
         self._latest: dict[str, Cause] = {}
         """The latest event of each node."""
+        self._suspected: dict[str, Cause] = {}
+        """By node that is suspect, since when."""
 
     def event(
         self,
         state: State,
-        event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested,
+        event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested | k.NodeTrustRequested,
         app: App,
         partition: Places,
     ) -> None:
         """Follow the events of a node or an operator."""
         node = event.node
+        if isinstance(event, k.NodeTrustRequested):
+            self._trusted(state, str(state.seq), node, words.trust_requested(event), app, partition, by=event.by)
+            return
         ended = _ended_with(state, app, node) if isinstance(event, k.NodeLeft) else 0
         if not ended and not _on(app, node, partition):
             return
@@ -55,11 +60,17 @@ class AppNodes:
         self,
         state: State,
         position: str,
-        fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded,
+        fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded | k.NodeSuspected | k.NodeTrusted,
         app: App,
         partition: Places,
     ) -> None:
         """Follow the master's conclusions about a node."""
+        if isinstance(fact, k.NodeSuspected):
+            self._suspect(state, position, fact, app, partition)
+            return
+        if isinstance(fact, k.NodeTrusted):
+            self._trusted(state, position, fact.node, f"{fact.node} is {words.trusted(fact)}", app, partition)
+            return
         ended = _ended_with(state, app, fact.node) if isinstance(fact, k.NodeLeaseEnded) else 0
         count = _on(app, fact.node, partition)
         if not ended and not count:
@@ -78,6 +89,28 @@ class AppNodes:
             changed = lease_ended_because(state, fact)
         text = blaming(text + _void_place(app, partition), changed)
         self._latest[fact.node] = self._tell(state, position, what, text, [before, changed])
+
+    def _suspect(self, state: State, position: str, fact: k.NodeSuspected, app: App, partition: Places) -> None:
+        """Name no other app: it may be another tenant's."""
+        count = _on(app, fact.node, partition)
+        if app.id in fact.apps:
+            others = len(fact.apps) - 1
+            text = (
+                f"{fact.node} is suspect, because {others} other app{'' if others == 1 else 's'} failed there as well"
+            )
+            text = f"{text}; what failed there is the node's fault" if others else f"{fact.node} is suspect again"
+        elif count:
+            text = f"{fact.node}, where {words.has(count)}, is suspect and takes nothing new; what runs there stays"
+        else:
+            return
+        self._suspected[fact.node] = self._tell(state, position, "node_suspected", text + _void_place(app, partition))
+
+    def _trusted(
+        self, state: State, position: str, node: str, text: str, app: App, partition: Places, by: str = ""
+    ) -> None:
+        before = self._suspected.pop(node, None)
+        if before is not None or _on(app, node, partition):
+            self._tell(state, position, "node_trusted", text, [before], by=by)
 
     def why_lost(self, app: App, number: int) -> Cause | None:
         """Return the latest event of a node that took containers of this generation with it."""

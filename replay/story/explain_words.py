@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.apps.faults import keeps
 from dorm.core.query.delays import delay_shown
 from dorm.core.query.gates import gate
 from dorm.core.query.reported import doubt_shown
+from dorm.core.query.suspects import avoiding
 from events.quantities import SECOND
 from replay.story.words import paused
 from replay.words import containers, moment, span
@@ -50,6 +52,7 @@ def paragraph(state: State, app: App, found: Explanation) -> str:
             *_by_plan(app, found),
             *_on_its_way(state, app),
             *_delayed(app, found),
+            *_around_nodes(state, app, found),
         ]
     sentences += _cost(app, found)
     doubt = doubt_shown(app)
@@ -96,9 +99,9 @@ def _part(share: float) -> str:
 
 def _place(state: State, node: str, count: int) -> str:
     known = state.nodes.get(node)
-    trouble = (
-        "" if known is None or known.usable else ", drained" if known.condition == "up" else f", {known.condition}"
-    )
+    trouble = "" if known is None or known.usable else f", {known.condition}"
+    if known is not None and known.condition == "up" and trouble:
+        trouble = ", suspect" if known.shown == "suspect" else ", drained"
     return f"{node} ({count}{trouble})"
 
 
@@ -177,6 +180,17 @@ def _on_its_way(state: State, app: App) -> list[str]:
         unheard = f"; {', '.join(lost)} is not heard, so its lease must end first" if lost else ""
         return [f"It gets {size} as soon as {len(running)} of the previous {len(left)} have stopped{unheard}."]
     return [f"Its {size} start as soon as their room is free."]
+
+
+def _around_nodes(state: State, app: App, found: Explanation) -> list[str]:
+    """Describe which nodes the app avoids, and whether it stays as it is because a node of it is suspect."""
+    said = [f"It avoids {text}, because it failed there."] if (text := avoiding(state, app, found.at)) else []
+    if app.current is not None and keeps(state, app, app.current):
+        suspect = [
+            node for node in app.current.by_node() if node in state.nodes and state.nodes[node].suspect is not None
+        ]
+        said.append(f"It is not resized while {', '.join(sorted(suspect))} is suspect.")
+    return said
 
 
 def _changing(change: LiveChange, count: int) -> str:

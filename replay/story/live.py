@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from events.quantities import SECOND, humanize
-from replay.words import containers, span
+from replay.words import containers, failure_cost, span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def _pause(event: k.MembershipChanged) -> str:
 
 
 def lost(fact: k.MembersLost) -> str:
-    cost = f"retry {fact.retries} of {fact.limit}" if fact.counted else "not counted as a retry"
+    cost = failure_cost(fact.fault, f"retry {fact.retries} of {fact.limit}" if fact.counted else "")
     left = containers(len(fact.members))
     goes = "goes" if len(fact.members) == 1 else "go"
     return f"{slots(fact.lost)} lost: {fact.reason}; {left} {goes} on, as membership {fact.membership} ({cost})"

@@ -126,6 +126,8 @@ class NodeTeller:
         self._doing: list[str] = []
         self._before: Node | None = None
         self._trouble: Cause | None = None
+        self._suspected: Cause | None = None
+        """Since when it is suspect."""
         self._apps: dict[str, None] = {}
         self._started = self._failed = 0
 
@@ -268,6 +270,10 @@ class NodeTeller:
     def _forgotten(self, state: State, event: k.NodeForgetRequested) -> None:
         self._trouble = self._tell(state, str(state.seq), "forgotten", words.forgotten(event), by=event.by)
 
+    def _trust_requested(self, state: State, event: k.NodeTrustRequested) -> None:
+        self._tell(state, str(state.seq), "trusted", words.trust_requested(event), [self._suspected], by=event.by)
+        self._suspected = None
+
     def _left(self, state: State, event: k.NodeLeft) -> None:
         ended = self._release_all()
         text = "left: its agent shut down cleanly" + (f"; {containers(ended)} ended there" if ended else "")
@@ -345,6 +351,11 @@ class NodeTeller:
                 text = f"lost: not heard since {moment(fact.last_heard)}; whether its containers run is unknown"
                 changed = lost_because(state, fact)
                 self._trouble = self._tell(state, position, "lost", blaming(text, changed), [changed])
+            elif isinstance(fact, k.NodeSuspected):
+                self._suspected = self._tell(state, position, "suspected", words.suspected(state, fact))
+            elif isinstance(fact, k.NodeTrusted):
+                self._tell(state, position, "trusted", words.trusted(fact), [self._suspected])
+                self._suspected = None
             elif isinstance(fact, k.NodeRecovered):
                 after = f" after {span((state.time - self._since) / SECOND)}" if self._doing == ["lost"] else ""
                 self._tell(state, position, "recovered", f"heard again{after}", [self._trouble])
@@ -396,6 +407,7 @@ _HANDLERS: dict[type, Callable[[NodeTeller, State, Any], None]] = {
     k.NodeLeft: NodeTeller._left,
     k.NodeDrainRequested: NodeTeller._drained,
     k.NodeForgetRequested: NodeTeller._forgotten,
+    k.NodeTrustRequested: NodeTeller._trust_requested,
     k.ContainerStarted: NodeTeller._container_started,
     k.ContainerExited: NodeTeller._container_exited,
 }

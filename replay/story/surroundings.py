@@ -18,7 +18,7 @@ from dorm.core.query.views import sizes
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained
 from replay.story.settings import SettingsWatch
-from replay.story.words import drain, forgotten, gate, scheduling, settings, short_name
+from replay.story.words import drain, forgotten, gate, scheduling, settings, short_name, trust_requested
 from replay.words import containers
 
 if TYPE_CHECKING:
@@ -154,6 +154,9 @@ class Surroundings:
     def _forget(self, state: State, event: k.NodeForgetRequested) -> None:
         self._note_cause(state, str(state.seq), forgotten(event))
         self._all_places(state)
+
+    def _trust(self, state: State, event: k.NodeTrustRequested) -> None:
+        self._note_cause(state, str(state.seq), trust_requested(event))
 
     def _resumed(self, state: State, event: k.SchedulingResumed) -> None:
         self._note_cause(state, str(state.seq), scheduling(event))
@@ -356,6 +359,8 @@ _NODES: dict[type, str] = {
     k.NodeLost: "was lost",
     k.NodeRecovered: "was heard again",
     k.NodeLeaseEnded: "lost its lease",
+    k.NodeSuspected: "became suspect",
+    k.NodeTrusted: "was trusted again",
 }
 _APPS: dict[type, str] = {
     k.AppAccepted: "was submitted",
@@ -376,6 +381,7 @@ _RECORDS: dict[type, Callable[[Surroundings, State, Any], None]] = {
     k.NodeLeft: Surroundings._node,
     k.NodeDrainRequested: Surroundings._drain,
     k.NodeForgetRequested: Surroundings._forget,
+    k.NodeTrustRequested: Surroundings._trust,
     k.SchedulingResumed: Surroundings._resumed,
     k.AppRetryRequested: Surroundings._retry,
     k.AppHoldRequested: Surroundings._gate,

@@ -10,11 +10,12 @@ from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.generation import Delay
 from dorm.core.query.delays import delay_words
 from dorm.core.query.reported import doubt_shown
+from dorm.core.query.suspects import failed_there
 from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY
 from replay.story.policies import planned
-from replay.words import begins_again, containers, moment, span
+from replay.words import begins_again, containers, failure_cost, moment, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 SHOWN = 6
 """Nodes that are named at once; a chapter's fields name all."""
-_TIMES = ("quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "retention_s")
+_TIMES = (
+    "quiet_ms", "quiet_limit_ms", "idle_s", "node_grace_s", "node_lease_s", "suspect_within_s", "retention_s",
+)  # fmt: skip
 
 
 def short_name(app_id: str) -> str:
@@ -86,6 +89,7 @@ def settings(event: k.PolicyChanged) -> str:
     parts += [f"{name}={getattr(event, name)}" for name in _TIMES if getattr(event, name) is not None]
     parts += [f"weights={event.weights}"] if event.weights is not None else []
     parts += [f"tenant_apps={event.tenant_apps}"] if event.tenant_apps is not None else []
+    parts += [f"suspect_after={event.suspect_after}"] if event.suspect_after is not None else []
     what = ", ".join(parts)
     return f"{event.by} changed settings ({what if len(what) <= 80 else what[:79] + '…'})"
 
@@ -101,6 +105,29 @@ def drain(event: k.NodeDrainRequested) -> str:
 
 def forgotten(event: k.NodeForgetRequested) -> str:
     return f"{event.by} had {event.node} forgotten{why(event.reason)}"
+
+
+RETURNED = {
+    "probe": "an app that was tried there ran well",
+    "evidence": "the apps that failed there turned out to be broken",
+    "operator": "nodes do not become suspect by rule any more",
+}
+"""By `NodeTrusted.how`."""
+
+
+def suspected(state: State, fact: k.NodeSuspected) -> str:
+    """`takes nothing new: train failed (no such file) and eval failed (exit code 1); …`"""
+    probe = f"; one app is tried there at {moment(fact.probe_at)} or later" if fact.probe_at else ""
+    failed = failed_there(state, fact.apps, fact.failures)
+    return f"suspect, so it takes nothing new: {failed}{why(fact.reason)}{probe}"
+
+
+def trusted(fact: k.NodeTrusted) -> str:
+    return f"trusted again: {RETURNED[fact.how]}"
+
+
+def trust_requested(event: k.NodeTrustRequested) -> str:
+    return f"{event.by} had {event.node} trusted again{why(event.reason)}"
 
 
 def scheduling(event: k.SchedulingPaused | k.SchedulingResumed) -> str:
@@ -352,7 +379,7 @@ def doubted(app: App | None, event: k.Event, told: Sequence[Chapter]) -> str:
 def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
     retries, limit = (fact.retries, fact.limit) if fact.failure else (app.failures, app.spec.retries.limit)
     own = f" for {fact.failure}" if counts_against(app, fact.failure) != SHARED else ""
-    cost = f"retry {retries} of {limit}{own}" if fact.counted else "not counted as a retry"
+    cost = failure_cost(fact.fault, f"retry {retries} of {limit}{own}" if fact.counted else "")
     more = f"; {others} other container{'' if others == 1 else 's'} ended the same way" if others > 0 else ""
     again = f"it is retried at {moment(fact.retry_at)} or later ({cost})"
     return f"generation {fact.generation} failed: {fact.reason}{more}; {again}"

@@ -16,7 +16,7 @@ from dorm.core.apps.admission import name_of
 from dorm.core.gates import Gates
 from dorm.core.generation import Container, Generation
 from dorm.core.revisions import Earlier, Revisions
-from dorm.core.state import Pause, ShortenedTime, State, Submission
+from dorm.core.state import Node, PairFailure, Pause, ShortenedTime, State, Submission, Suspect
 from events import kinds as k
 from events.identities import Identities, tenant_in
 from events.quantities import CPU
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SHOWN = (
     k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
     k.AppEditRequested, k.AppRestartRequested,
-    k.NodeDrainRequested, k.NodeForgetRequested,
+    k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
     k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
     k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
@@ -119,11 +119,16 @@ class Hiding(Disguise):
         spec = self.spec(event.spec, name, event.spec.user)
         return msgspec.structs.replace(made, spec=spec, next=later, changed=[], after=after)
 
-    def _drain(self, event: k.NodeDrainRequested) -> k.NodeDrainRequested:
+    def _of_operator(self, event: Any) -> Any:
         """All tenants whose containers have to leave a node may know the statements of an operator or its agent about
         it."""
-        made: k.NodeDrainRequested = super().struct(event)
+        made = super().struct(event)
         return msgspec.structs.replace(made, reason=event.reason if event.node in self._names.state.nodes else "")
+
+    def _suspected(self, event: k.NodeSuspected) -> k.NodeSuspected:
+        """That a node takes nothing new affects everyone; the reason counts apps, and names none."""
+        made: k.NodeSuspected = super().struct(event)
+        return msgspec.structs.replace(made, reason=event.reason)
 
     def _scheduling(self, event: Any) -> Any:
         """A pause affects everyone, so everyone may know its reason."""
@@ -245,6 +250,27 @@ class Hiding(Disguise):
         ]
         return msgspec.structs.replace(made, after=after)
 
+    def _pair(self, pair: PairFailure) -> PairFailure:
+        """Of what an app needs, only resources are shown, as in its spec."""
+        made: PairFailure = super().struct(pair)
+        return msgspec.structs.replace(made, needs=self._needs(pair.needs))
+
+    def _needs(self, needs: list[str]) -> list[str]:
+        words = ("secrets", "environment")
+        return sorted(self.name("resources", one) for one in needs if "/" not in one and one not in words)
+
+    def _suspect(self, suspect: Suspect) -> Suspect:
+        made: Suspect = super().struct(suspect)
+        return msgspec.structs.replace(made, reason=suspect.reason, needs=self._needs(suspect.needs))
+
+    def _node(self, node: Node) -> Node:
+        """Nodes belong to no tenant; apps that failed there do."""
+        if not node.failed and node.suspect is None:
+            return node
+        failed = {self.name("app_references", app): self.struct(pair) for app, pair in node.failed.items()}
+        suspect = self.struct(node.suspect) if node.suspect is not None else None
+        return msgspec.structs.replace(node, failed=failed, suspect=suspect)
+
     def _submission(self, waiting: Submission) -> Submission:
         tenant, name = waiting.tenant or waiting.who, name_of(waiting.spec)
         app = self.name("app_references", waiting.app) if waiting.app else ""
@@ -272,7 +298,7 @@ class Hiding(Disguise):
         names = self._names
         return msgspec.structs.replace(
             made,
-            nodes=dict(state.nodes),
+            nodes={name: self._node(node) for name, node in state.nodes.items()},
             names={names.key_of(state.apps[app]): names.app(state.apps[app]) for app in state.names.values()},
             refused_changes=[],
             shortened={
@@ -289,7 +315,11 @@ _SPECIAL: dict[type, Callable[[Hiding, Any], Any]] = {
     k.AppAccepted: Hiding._accepted,
     k.AppEditRequested: Hiding._edit_requested,
     k.AppRevised: Hiding._revised,
-    k.NodeDrainRequested: Hiding._drain,
+    k.NodeDrainRequested: Hiding._of_operator,
+    k.NodeTrustRequested: Hiding._of_operator,
+    k.NodeSuspected: Hiding._suspected,
+    PairFailure: Hiding._pair,
+    Suspect: Hiding._suspect,
     k.SchedulingPaused: Hiding._scheduling,
     k.SchedulingResumed: Hiding._scheduling,
     Pause: Hiding._pause,

@@ -164,6 +164,8 @@ class Projection:
             case k.RecordsRefused():
                 known = self.state.known
                 return frozenset(known.tenant_of(one.who) for one in fact.records) if known is not None else frozenset()
+            case k.NodeSuspected():
+                return self._owners(fact.apps)
             case k.AppAccepted() | k.AppRejected() if tenant_in(fact.submission):
                 return frozenset((tenant_in(fact.submission),))
         return self._owners((getattr(fact, "app", ""),))

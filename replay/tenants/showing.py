@@ -18,7 +18,7 @@ from events.identities import tenant_in
 
 if TYPE_CHECKING:
     from dorm.core.app import App
-    from dorm.core.state import State, Submission
+    from dorm.core.state import Node, State, Submission
     from events.identities import Identities
     from replay.tenants.names import Names
 
@@ -106,6 +106,9 @@ class Showing:
                     for one, other in zip(fact.records, hidden.records, strict=True)
                 ]
                 return msgspec.structs.replace(hidden, records=records)
+            case k.NodeSuspected():
+                apps, failures = self._failed_there(fact, hidden)
+                return msgspec.structs.replace(hidden, apps=apps, failures=failures)
             case k.AppAccepted() | k.AppRejected() if tenant_in(fact.submission):
                 # An answer belongs to the tenant that asked, no matter whose app it is about.
                 owned = tenant_in(fact.submission) == self.tenant
@@ -114,6 +117,30 @@ class Showing:
         if not owned:
             return hidden
         return fact if isinstance(fact, k.AppAccepted) else self.without_others(fact)
+
+    def _failed_there(self, known: Any, hidden: Any) -> tuple[list[str], list[str]]:
+        """Put the tenant's apps back into the apps that failed on a node, and into how each of them failed."""
+        mine = [self.owns(app) for app in known.apps]
+        apps = [app if own else other for own, app, other in zip(mine, known.apps, hidden.apps, strict=True)]
+        told = zip(known.failures, hidden.failures, strict=True)
+        failures = [
+            self.text(why) if number < len(mine) and mine[number] else other for number, (why, other) in enumerate(told)
+        ]
+        return apps, failures
+
+    def _node(self, node: Node, hidden: Node) -> Node:
+        """Put the tenant's apps back into the failures on a node."""
+        made = msgspec.structs.replace(hidden, offers=self._offers(node.offers))
+        if node.failed:
+            pairs = zip(node.failed.items(), hidden.failed.items(), strict=True)
+            made.failed = dict(known if self.owns(known[0]) else other for known, other in pairs)
+        if node.suspect is not None and hidden.suspect is not None:
+            apps, failures = self._failed_there(node.suspect, hidden.suspect)
+            probe = node.suspect.probe if self.owns(node.suspect.probe) else hidden.suspect.probe
+            made.suspect = msgspec.structs.replace(hidden.suspect, apps=apps, failures=failures, probe=probe)
+            if all(map(self.owns, node.suspect.apps)):
+                made.suspect = msgspec.structs.replace(made.suspect, needs=node.suspect.needs)
+        return made
 
     def _resized(self, fact: k.Resized, hidden: k.Resized) -> k.Resized:
         """Put the tenant's apps back into a decision, so that data of others is hidden once for all tenants."""
@@ -160,10 +187,7 @@ class Showing:
             else names.app(state.apps[app])
             for key, app in state.names.items()
         }
-        nodes = {
-            name: msgspec.structs.replace(one, offers=self._offers(state.nodes[name].offers))
-            for name, one in hidden.nodes.items()
-        }
+        nodes = {name: self._node(state.nodes[name], one) for name, one in hidden.nodes.items()}
         made = msgspec.structs.replace(hidden, apps=apps, submissions=submissions, names=keys, nodes=nodes)
         if state.known is not None and hidden.known is not None:
             made.identities = self._identities(state.known, hidden.known)

@@ -50,15 +50,18 @@ if TYPE_CHECKING:
 CHANGES = 40
 """Most changes of a decision that are kept, and most reasons; the totals are kept too."""
 REASONS = 12
-_ALL_APPS = (k.NodeLeft, k.NodeJoined, k.NodeDrainRequested, k.NodeForgetRequested)
+_ALL_APPS = (k.NodeLeft, k.NodeJoined, k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested)
 """Events that may affect any app: plans become void, containers end."""
-_NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
+_NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded, k.NodeSuspected, k.NodeTrusted)
 _NODE_WORDS = {
     "NodeJoined": "joined",
     "NodeLeft": "left",
     "NodeLost": "lost",
     "NodeRecovered": "heard again",
     "NodeLeaseEnded": "lease ended",
+    "NodeSuspected": "suspect",
+    "NodeTrusted": "trusted again",
+    "NodeTrustRequested": "trusted again",
 }
 _APP_FACTS = (
     k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.GenerationFailed, k.GenerationReleased, k.MembersReleased,
@@ -435,8 +438,12 @@ class Watcher:
     def _look_at_node(self, node: Node) -> None:
         lane = self.picture.nodes.setdefault(node.id, NodeLane(id=node.id, capacity=node.capacity))
         lane.capacity = node.capacity
-        drained = "maintenance" if node.draining == "maintenance" else "draining"
-        lane.conditions.put(self._time, drained if node.condition == "up" and node.draining else node.condition)
+        condition: str = node.condition
+        if condition == "up" and node.draining:
+            condition = "maintenance" if node.draining == "maintenance" else "draining"
+        elif condition == "up" and node.suspect is not None:
+            condition = "suspect"
+        lane.conditions.put(self._time, condition)
 
     # --- decisions and marks --------------------------------------------------------------------------------------------
 

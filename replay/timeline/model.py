@@ -204,8 +204,8 @@ class AppLane(msgspec.Struct):
 
 
 class NodeLane(msgspec.Struct):
-    """A node: its condition (`up`, `draining`, `maintenance`, `lost`, `left`), and how many containers of each app may run
-    there."""
+    """A node: its condition (`up`, `draining`, `maintenance`, `suspect`, `lost`, `left`), and how many containers of each app
+    may run there."""
 
     id: str
     capacity: dict[str, int]

@@ -31,7 +31,13 @@ _RESOURCES = ("#2a7f9e", "#8a5fbf", "#7f9138", "#b5654d", "#5f6b7a")
 _INK, _MUTED, _LINE, _BAND = "#22252b", "#6d7380", "#dddfe4", "#f0f1f4"
 _STRIPS = {"stop": "#e0701b", "wait": "#a9adb8", "start": "#3f8ae0", "waiting": "#d99a00", "retrying": "#d3313b"}
 _LARGEST = 1e6
-_CONDITIONS = {"draining": "#ecc878", "maintenance": "#ecc878", "lost": "#e58b90", "left": "#c2c6d0"}
+_CONDITIONS = {
+    "draining": "#ecc878",
+    "maintenance": "#ecc878",
+    "suspect": "#f0a04b",
+    "lost": "#e58b90",
+    "left": "#c2c6d0",
+}
 _ENDS = {"completed": ("o", "#2e9d5b"), "failed": ("X", "#d3313b"), "cancelled": ("s", "#6d7380")}
 _STRIP, _BODY = 0.14, 0.74
 _NANOSECONDS_A_DAY = 86_400e9

@@ -208,7 +208,9 @@ def _settings(settings: Settings) -> dict[str, Any]:
     times = {name: getattr(settings, name) for name in TIMES}
     weights = {"weights": settings.weights} if isinstance(settings.weights, str) else {}
     most = {"tenant_apps": settings.tenant_apps} if isinstance(settings.tenant_apps, int) else {}
-    return {"policy": settings.policy, **parameters, **times, "checkpoints": settings.checkpoints, **weights, **most}
+    suspicion = {"suspect_after": settings.suspect_after, "suspect_within_s": settings.suspect_within_s}
+    folder = {"checkpoints": settings.checkpoints}
+    return {"policy": settings.policy, **parameters, **times, **folder, **weights, **most, **suspicion}
 
 
 def _cluster(state: State) -> dict[str, Any]:

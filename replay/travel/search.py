@@ -23,6 +23,7 @@ _KINDS = {
         "LiveResizeFailed",
         "NodeLost",
         "NodeLeaseEnded",
+        "NodeSuspected",
         "ContainerExited",
     ),
 }

@@ -113,6 +113,8 @@ async def test_impossible_requests_are_refused_with_their_code(nats_server: Nats
             ("PATCH", "/v1/apps/nobody", {"weight": 2}, 404, "app.not_found"),
             ("POST", "/v1/apps/taken/retry", None, 409, "app.not_pausing"),
             ("POST", "/v1/nodes/a/forget", {}, 409, "node.may_run"),
+            ("POST", "/v1/nodes/a/trust", {}, 409, "node.not_suspect"),
+            ("POST", "/v1/nodes/none/trust", {}, 404, "node.not_found"),
             ("POST", "/v1/scheduling/resume", {}, 409, "scheduling.not_paused"),
             ("POST", "/v1/apps/nobody/cancel", {}, 404, "app.not_found"),
             ("POST", "/v1/nodes/none/drain", {}, 404, "node.not_found"),

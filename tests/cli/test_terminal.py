@@ -45,7 +45,7 @@ ACTS = "acts, and prints the answer of its own cluster"
 RAW = "prints what containers print, raw, as kubectl and docker do"
 COMMANDS: dict[str, list[list[str]] | str] = {
     "ps": [["ps"], ["ps", "--all"]],
-    "describe": [["describe", "one"], ["describe", "two"]],
+    "describe": [["describe", "one"], ["describe", "two"], ["describe", "n0"]],
     "explain": [["explain", "one"], ["explain", "two"]],
     "story": [["story", "one"], ["story", "n0"]],
     "plan": [["plan"]],
@@ -103,7 +103,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
         ),
         ACTS,
     ),
-    **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget"), ACTS),
+    **dict.fromkeys(("pause", "resume", "retry", "nodes maintenance", "nodes up", "nodes forget", "nodes trust"), ACTS),
     "sweep list": [["sweep", "list", "--all"]],
     "history": [["history"], ["history", "one", "two", "--compare"]],
     "sweep show": [["sweep", "show", "lr"], ["sweep", "show", "lr", "--output", "csv"]],

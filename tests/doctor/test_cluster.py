@@ -12,6 +12,7 @@ from dorm.doctor.cluster import Asked, judge_masters, judge_nodes, judge_rotatio
 from events import kinds as k
 from events.nats.inspection.servers import ClockState
 from events.requests import AgentStatus, Disk, MasterStatus
+from tests.core import suspect_node
 from tests.core.records import Bench, joined
 
 if TYPE_CHECKING:
@@ -126,6 +127,13 @@ def test_nodes() -> None:
         ("wrong", "nodes", "d"),
     ]  # fmt: skip
     assert bad(list(judge_nodes(Bench().state, {}))) == [("wrong", "nodes", "nodes")]
+
+
+def test_a_suspect_node_says_what_failed_there_and_what_ends_that() -> None:
+    bench = suspect_node.suspect()
+    (found,) = [one for one in judge_nodes(bench.state, None) if one.level == "wrong"]
+    assert (found.about, found.todo) == ("bad", "repair it, then `dorm nodes trust bad`")
+    assert found.text.startswith("suspect since 2023-11-14 22:13:20 UTC, so it takes nothing new: one failed (one: no ")
 
 
 def test_settings() -> None:

@@ -26,6 +26,7 @@ FIRES: list[tuple[str, dict[str, str], str, dict[str, str]]] = [
         "10m",
         {"severity": "critical"},
     ),
+    ("DormNodeSuspect", {'dorm_nodes{condition="suspect"}': "0x5 1x20"}, "15m", {"severity": "warning"}),
     ("DormRotationFails", {'dorm_rotations_total{outcome="failed"}': "0 0 1x100"}, "60m", {"severity": "warning"}),
     (
         "DormBackupOld",
@@ -37,6 +38,7 @@ FIRES: list[tuple[str, dict[str, str], str, dict[str, str]]] = [
 QUIET: dict[str, str] = {
     'dorm_master_leading{instance="a"}': "1x4320",
     'dorm_master_leading{instance="b"}': "0x4320",
+    'dorm_nodes{condition="suspect"}': "0x4320",
     "dorm_log_up": "1x4320",
     "dorm_log_size_bytes": "70x4320",
     "dorm_log_limit_bytes": "100x4320",

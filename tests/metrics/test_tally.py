@@ -17,6 +17,7 @@ from events import subjects
 from events.codec import decode, encode
 from events.nats.settings.limits import Room
 from events.quantities import SECOND
+from tests.core import suspect_node
 from tests.metrics.scrapes import series, values
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, all_facts, two_apps
@@ -134,6 +135,15 @@ def test_waits_end_with_a_release() -> None:
     assert not tally.waiting
     two = state.apps[state.names["two"]]
     assert tally.waits.total > (two.generations[1].released_at - two.submitted_at) / SECOND > 0
+
+
+def test_failures_count_by_whose_fault_they_are_and_suspect_nodes_as_well() -> None:
+    bench = suspect_node.suspect()
+    bench.add(k.NodeTrustRequested(node=suspect_node.BAD))
+    bench.add(k.NodeTrustRequested(node=suspect_node.BAD))  # There is nothing left to trust.
+    tally = counted(bench.records)[1]
+    assert tally.faults == {"app": 0, "node": 0, "open": 3, "other": 0}
+    assert (tally.suspected, tally.trusted) == (1, {"probe": 0, "evidence": 0, "operator": 1})
 
 
 def test_void_rounds_count_as_void_alone() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.policies import registry as policies
+from dorm.policies.matching import satisfies
 from dorm.policies.problem import Allocation, AppDemand, Problem, Reason
 
 if TYPE_CHECKING:
@@ -67,10 +68,14 @@ class AnyPolicy:
                 _take(free, app, app.current)
         askers = [app for app in problem.apps if not app.pinned]
         chance.shuffle(askers)
+        labels = {node.id: node.labels for node in problem.nodes}
         for app in askers:
+            may_use = {
+                name: room for name, room in free.items() if not app.require or satisfies(app.require, labels[name])
+            }
             wanted = app.current if chance.random() < 0.5 else {}
-            if not wanted or not _fits(free, app, wanted):
-                wanted = _anywhere(chance, free, app) if chance.random() < 0.9 else {}
+            if not wanted or not _fits(may_use, app, wanted):
+                wanted = _anywhere(chance, may_use, app) if chance.random() < 0.9 else {}
             counts[app.id] = wanted
             _take(free, app, wanted)
         reasons = {

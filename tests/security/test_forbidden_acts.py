@@ -41,8 +41,8 @@ USER = {
     "TokenAdded", "TokenRemoved",
 }  # fmt: skip
 OPERATOR = USER | {
-    "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "PolicyChanged", "SealRequested",
-    "RotationRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
+    "NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested", "SchedulingPaused", "SchedulingResumed",
+    "PolicyChanged", "SealRequested", "RotationRequested", "WebhookSet", "WebhookRemoved", "WebhookTestRequested",
 }  # fmt: skip
 NODE = {
     "NodeJoined", "NodeLeft", "NodeDrainRequested", "ContainersPrepared", "ContainerDelayed", "ContainerStarted",

@@ -21,6 +21,9 @@ from events.kinds import (
     AppFailed,
     AppWaitsLong,
     Event,
+    NodeLost,
+    NodeSuspected,
+    NodeTrusted,
     Resized,
     Waiting,
     WebhookDisabled,
@@ -133,6 +136,17 @@ def test_names_and_events_that_are_refused() -> None:
     with raises(asking.WebhookError, "webhook.event.unknown", "app.ended"):
         asking.check_events(["app.exploded"])
     assert asking.check_events(["node.lost", "app.ended", "node.lost"]) == ["app.ended", "node.lost"]
+
+
+def test_a_suspect_node_and_its_return_are_delivered_to_those_who_want_them() -> None:
+    wanting = folded(WebhookSet(webhook="a", url="https://x", events=["node.suspect"], key="k")).get("a")
+    others = folded(WebhookSet(webhook="b", url="https://x", events=["node.lost"], key="k")).get("b")
+    assert wanting is not None
+    assert others is not None
+    for event in (NodeSuspected(node="n1", reason="apps failed there"), NodeTrusted(node="n1", how="probe")):
+        assert choosing.wants(wanting, event)
+        assert not choosing.wants(others, event)
+    assert not choosing.wants(wanting, NodeLost(node="n1", last_heard=0))
 
 
 def folded(*events: Event) -> Endpoints:

@@ -4,7 +4,7 @@ apps       apps: list, submit, change, cancel, retry;  app_stories: why and how,
 steering/  another spec for an app, and its restart
 sweeps     sweeps: list, look at, submit, cancel
 past/      apps of any age, also side by side; what an app has saved
-nodes      nodes: list, story, usage, drain, forget
+nodes      nodes: list, story, usage, drain, forget, trust
 events     the log: lists and streams
 decisions  the master's decisions
 moments    the state, the view and partitions at any moment, and differences

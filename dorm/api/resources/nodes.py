@@ -1,4 +1,4 @@
-"""Nodes: list, look at, what their containers use, drain."""
+"""Nodes: list, look at, what their containers use, drain, forget, trust again."""
 
 from __future__ import annotations
 
@@ -78,6 +78,12 @@ class Drained(Stored, frozen=True, kw_only=True):
 
 class Forgotten(Stored, frozen=True, kw_only=True):
     """The node is no longer listed."""
+
+    node: str
+
+
+class Trusted(Stored, frozen=True, kw_only=True):
+    """The node takes new containers again."""
 
     node: str
 
@@ -235,6 +241,14 @@ async def forget_node(call: Call[Parameters, Why]) -> Answer:
         return stored(Forgotten(position=str(client.stored), node=node), client)
 
 
+async def trust_node(call: Call[Parameters, Why]) -> Answer:
+    """Use a suspect node again, and forget which apps failed there."""
+    node = call.path("node")
+    async with requester(call) as client:
+        await operating.trust(client, node, call.body.reason)
+        return stored(Trusted(position=str(client.stored), node=node), client)
+
+
 async def _drain(call: Call[Parameters, Any], *, drain: bool, maintenance: bool = False) -> Answer:
     node = call.path("node")
     async with requester(call) as client:
@@ -267,5 +281,9 @@ ROUTES = [
     Route(
         "POST", "/v1/nodes/{node}/forget", forget_node, "Forget a node", body=Why, answer=Forgotten, status=202,
         tag="nodes", problems=(409, 504),
+    ),
+    Route(
+        "POST", "/v1/nodes/{node}/trust", trust_node, "Trust a suspect node again", body=Why, answer=Trusted, status=202,
+        tag="nodes", problems=(409, 504), links=(Link("get_node", "node", "$response.body#/node"),),
     ),
 ]  # fmt: skip

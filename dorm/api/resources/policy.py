@@ -87,6 +87,10 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What an app's weight counts against."""
     tenant_apps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     """How many apps a tenant may have that have not ended."""
+    suspect_after: Annotated[int, msgspec.Meta(ge=0, le=32)] | None = None
+    """After the failures of how many different apps a node is suspect; 0: never."""
+    suspect_within_s: Annotated[float, msgspec.Meta(ge=60, le=604_800)] | None = None
+    """Within which time they have to fail."""
 
     def event(self) -> PolicyChanged:
         given: Mapping[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -1,36 +1,60 @@
-"""`dorm describe`: everything about one app."""
+"""`dorm describe`: everything about one app or node."""
 
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
 import typer
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import AppName, ClusterName, Url, client
+from dorm.cli.connect import ClusterName, Url, client, complete_app_or_node
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, show_document
-from dorm.cli.tables import show_app
+from dorm.cli.tables import show_app, show_node
 
 
 def register(app: typer.Typer) -> None:
     app.command("describe", rich_help_panel=PANEL)(describe_app)
 
 
-def describe_app(app: AppName, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
-    """Describe one app: where its containers are, what its adjustments cost, how it ended.
+def describe_app(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="APP|NODE", help="Name or id of the app, or name of the node.", autocompletion=complete_app_or_node
+        ),
+    ],
+    output: Output = Format.table,
+    url: Url = None,
+    cluster: ClusterName = None,
+) -> None:
+    """Describe one app: where its containers are, what its adjustments cost, how it ended, where it failed lately.
 
-    [bold]Example[/]
+    Of a node: its resources and containers, which apps failed there lately, and
+    why it is suspect, if it is. A name that an app and a node share is the app's.
+
+    [bold]Examples[/]
 
       dorm describe digits-mlp
+
+      dorm describe node-3
     """
     from dorm.client.finding import find_app
-    from dorm.core.query.views import describe
+    from dorm.core.query.views import describe, describe_node
 
     async def work() -> None:
         async with client(url, cluster) as connected:
             state = await connected.state()
-            found = find_app(state, app, connected.user)
+            node = state.nodes.get(name)
+            if node is not None and state.find_app(name) is None:
+                of_node = describe_node(state, node, time.time_ns())
+                if output in (Format.json, Format.yaml):
+                    show_document(of_node, output)
+                else:
+                    show_node(of_node, output)
+                return
+            found = find_app(state, name, connected.user)
             document = describe(found, time.time_ns(), state, await connected.reported(found.id))
         if output in (Format.json, Format.yaml):
             show_document(document, output)

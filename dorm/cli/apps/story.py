@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, complete
+from dorm.cli.connect import ClusterName, Url, complete_app_or_node
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import At, File, log_of, own_app, parse_moment, progress_of
@@ -28,13 +28,9 @@ _STYLES = {
     "doubtful": "yellow", "failed": "red", "cancelled": "yellow", "node_lost": "red", "node_left": "yellow", "node_lease_ended": "red",
     "node_drained": "yellow", "node_recovered": "green", "lost": "red", "lease_ended": "red", "left": "yellow",
     "settings": "yellow", "killed": "red", "container_killed": "red", "drained": "yellow", "recovered": "green", "joined": "green", "rejoined": "green",
+    "suspected": "red", "node_suspected": "red", "trusted": "green", "node_trusted": "green",
 }  # fmt: skip
 BARS = "▁▂▃▄▅▆▇█"
-
-
-def complete_either(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of apps and nodes for tab completion."""
-    return complete(ctx, incomplete, lambda state: [*(app.name for app in state.apps.values()), *state.nodes])
 
 
 Last = Annotated[int | None, typer.Option("--last", "-n", min=0, help="Only the last chapters.")]
@@ -48,7 +44,7 @@ def story(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="APP|NODE", help="Name or id of an app, or name of a node.", autocompletion=complete_either
+            metavar="APP|NODE", help="Name or id of an app, or name of a node.", autocompletion=complete_app_or_node
         ),
     ],
     node: Annotated[bool, typer.Option("--node", help="Show the node even if an app has the same name.")] = False,

@@ -214,6 +214,10 @@ def set_policy(
     tenant_apps=N limits how many apps of one tenant may be there at once that have
     not ended (10,000 by default); further submissions are refused.
 
+    suspect_after=N (3 by default) makes a node suspect, so that it takes nothing
+    new, when N different apps failed there within suspect_within (1h) while apps
+    run on other nodes; 0 turns that off.
+
     [bold]Examples[/]
 
       dorm policy set theta2=0.2 quiet=500ms
@@ -225,6 +229,8 @@ def set_policy(
       dorm policy set weights=tenants
 
       dorm policy set retention=3d retention.alice=30d
+
+      dorm policy set suspect_after=3 suspect_within=1h
 
       dorm policy set heartbeat=1s node_grace=5s node_lease=30s --dry-run
     """

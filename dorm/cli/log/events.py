@@ -220,7 +220,7 @@ def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
 
 
 _STYLES = {
-    "AppFailed": "bold red", "AppRejected": "bold red", "GenerationFailed": "bold red", "NodeLost": "bold red",
+    "AppFailed": "bold red", "AppRejected": "bold red", "GenerationFailed": "bold red", "NodeLost": "bold red", "NodeSuspected": "bold red",
     "NodeLeaseEnded": "bold red", "MembersLost": "bold red", "LiveResizeFailed": "bold red", "PolicyFailed": "bold red", "RecordsRefused": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`dorm nodes`: list nodes, take them out for maintenance and back, forget them."""
+"""`dorm nodes`: list nodes, take them out for maintenance and back, forget them, trust them again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def nodes(context: typer.Context, output: Output = Format.table, url: Url = None
     """List nodes: the resources of each, what is reserved for containers, and the cluster's utilization.
 
     A node is up, draining (empty, or being emptied), in maintenance, unmounted
-    (its checkpoint folder is not the cluster's), lost, or it has left.
+    (its checkpoint folder is not the cluster's), suspect (it takes nothing new,
+    because different apps failed there), lost, or it has left.
 
     [bold]Examples[/]
 
@@ -32,6 +33,8 @@ def nodes(context: typer.Context, output: Output = Format.table, url: Url = None
       dorm nodes up node-2
 
       dorm nodes forget node-9
+
+      dorm nodes trust node-3
     """
     from dorm.core.query.views import node_rows, summary
 
@@ -159,5 +162,41 @@ def forget(
             for node in dict.fromkeys(nodes):
                 await operating.forget(connected, node, reason)
                 console.print(Text(f"{node} is forgotten"))
+
+    run(work())
+
+
+@app.command()
+def trust(
+    nodes: NodeNames = None,
+    selector: Selector = None,
+    reason: Reason = "",
+    url: Url = None,
+    cluster: ClusterName = None,
+    user: User = None,
+) -> None:
+    """Use suspect nodes again, and forget which apps failed there.
+
+    A node is suspect when different apps failed on it at their start, while apps
+    run on other nodes. It takes nothing new until one app, which is tried there
+    now and then, runs well; this command does not wait for that. Apps that
+    avoid the node, because they failed there, may be placed there again.
+
+    [bold]Example[/]
+
+      dorm nodes trust node-3 --reason "the data disk is mounted again"
+    """
+
+    async def work() -> None:
+        from dorm.client import operating
+
+        async with client(url, cluster, user=user) as connected:
+            for node in await chosen(connected, nodes, selector):
+                known = (await connected.state()).nodes.get(node)
+                await operating.trust(connected, node, reason)
+                suspect = known is not None and known.suspect is not None
+                console.print(
+                    Text(f"{node} is trusted, and used again" if suspect else f"the failures on {node} are forgotten")
+                )
 
     run(work())

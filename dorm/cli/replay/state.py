@@ -15,7 +15,7 @@ from dorm.cli.connect import ClusterName, Url, complete, complete_node
 from dorm.cli.errors import FAILED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, show_document
 from dorm.cli.source import At, File, log_of, parse_moment, progress_of
-from dorm.cli.tables import show_app, show_apps, show_containers, show_nodes
+from dorm.cli.tables import show_app, show_apps, show_node, show_nodes
 
 if TYPE_CHECKING:
     from dorm.core.query.reported import Newest
@@ -186,8 +186,6 @@ def diff(
 
 
 def _show_state(found: State, newest: Newest, name: str | None, output: Format) -> None:
-    from dorm.core.query.views import node_rows
-
     one = None if name is None else _one(found, newest, name)
     if output in (Format.json, Format.yaml):
         show_document(one or _document(found, newest), output)
@@ -198,8 +196,7 @@ def _show_state(found: State, newest: Newest, name: str | None, output: Format) 
     elif "phase" in one:
         show_app(one)
     else:
-        show_nodes([row for row in node_rows(found) if row.name == name], output)
-        show_containers(one["containers_now"], of_apps=True)
+        show_node(one, output)
 
 
 def _show_all(found: State, newest: Newest, output: Format) -> None:
@@ -223,27 +220,16 @@ def _now(found: State, newest: Newest) -> int:
 
 def _one(found: State, newest: Newest, name: str) -> dict[str, Any]:
     """Return an app, else a node, as plain maps.  Raises Fail."""
-    from dorm.core.query.views import describe, node_rows
+    from dorm.core.query.views import describe, describe_node
 
     wanted = found.find_app(name)
     if wanted is not None:
         return describe(wanted, _now(found, newest), found, newest)
     if name in found.nodes:
-        row = next(row for row in node_rows(found) if row.name == name)
-        return {**msgspec.to_builtins(row), "containers_now": _containers_on(found, name)}
+        return describe_node(found, found.nodes[name], found.time)
     known = [*found.names, *found.nodes]
     hint = f"; there were {', '.join(known[:10])}" if known else "; none had come yet"
     raise Fail(f"at sequence {found.seq} there was no app or node {name!r}{hint}", code="name.not_found")
-
-
-def _containers_on(found: State, node: str) -> list[dict[str, Any]]:
-    return [
-        {"app": owner.id, "generation": generation.number, **msgspec.to_builtins(container)}
-        for owner in found.apps.values()
-        for generation in owner.generations.values()
-        for container in generation.containers.values()
-        if container.node == node
-    ]
 
 
 def _document(found: State, newest: Newest) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def add(
         list[str] | None,
         typer.Option(
             metavar="EVENT",
-            help="app.ended, app.failed, app.waits, node.lost or adjustment, may be repeated; or app.notify: URLs under this one may be called for apps that ask for it. Default: app.ended and node.lost.",
+            help="app.ended, app.failed, app.waits, node.lost, node.suspect or adjustment, may be repeated; or app.notify: URLs under this one may be called for apps that ask for it. Default: app.ended, node.lost and node.suspect.",
         ),
     ] = None,
     waits: Annotated[
@@ -71,7 +71,7 @@ async def add(
 
     keys = session.keys()
     async with session.client() as connected:
-        made = await asking.add(connected, keys, name, to, event or ["app.ended", "node.lost"], waits_s)
+        made = await asking.add(connected, keys, name, to, event or ["app.ended", "node.lost", "node.suspect"], waits_s)
     _show_secret({"name": name, "url": to, "secret": keys.secret(name, made.key)}, output)
 
 

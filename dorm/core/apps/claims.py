@@ -23,7 +23,7 @@ from dorm.core.apps.bounds import bounds, in_debt
 from dorm.core.apps.faults import avoided
 from dorm.core.apps.gating.gates import closed
 from dorm.core.apps.offers import labels_of, require_of
-from dorm.policies.integer import satisfies
+from dorm.policies.matching import satisfies
 from events.quantities import SECOND
 
 if TYPE_CHECKING:

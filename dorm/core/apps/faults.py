@@ -47,7 +47,7 @@ import msgspec
 from dorm.core.app import PairFailure
 from dorm.core.apps.offers import labels_of, require_of, word
 from dorm.core.state import Suspect
-from dorm.policies.integer import satisfies
+from dorm.policies.matching import satisfies
 from events.kinds import AppFailed, NodeSuspected, NodeTrusted
 from events.limits import clipped
 from events.quantities import SECOND
@@ -307,9 +307,7 @@ class Placing(NamedTuple):
         if whole == require:
             return text
         said = text.replace(whole, require) if require.strip() else text.replace(f"satisfies {whole}", "may take it")
-        left_out = [
-            f"{name}, where it failed ({_brief(app.failed_on[name])})" for name in self.avoiding.get(app.id, [])
-        ]
+        left_out = [f"{name}, where it failed ({brief(app.failed_on[name])})" for name in self.avoiding.get(app.id, [])]
         left_out += [
             f"{name}, which is suspect" for name, node in sorted(state.nodes.items()) if node.suspect is not None
         ]
@@ -539,7 +537,7 @@ def _becomes(state: State, node: Node, known: Mapping[str, list[PairFailure]], n
     return NodeSuspected(
         node=node.id,
         apps=[pair.app for pair in pairs],
-        failures=[_brief(pair) for pair in pairs],
+        failures=[brief(pair) for pair in pairs],
         least=least,
         reason=reason,
         probe_at=now + pause_s * SECOND,
@@ -620,8 +618,8 @@ def trusted(state: State, node_id: str, how: str) -> bool:
     node = state.nodes.get(node_id)
     if node is None or (node.suspect is None and not node.failed):
         return False
-    for name in node.failed:
-        if (app := state.apps.get(name)) is not None and how == "operator":
+    if how == "operator":
+        for app in state.apps.values():
             app.failed_on.pop(node.id, None)
     if how != "evidence":
         node.failed = {}
@@ -681,7 +679,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _brief(pair: PairFailure) -> str:
+def brief(pair: PairFailure) -> str:
     """Return the failure's reason without what the verdict added to it, and without its place, which is known."""
     text = pair.reason.partition("; ")[0]
     for mark in (f" on {pair.node} ", f" on {pair.node}: "):

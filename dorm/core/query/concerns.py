@@ -1,8 +1,9 @@
 """The apps and nodes that an event is about: the filter of tails and exports by kind, app, user and node.
 
     kind    the event's class
-    app     events that name it by id, requests that name it by name, and decisions that change or mention it.  A name stands
-            for all apps that ever had it, and a request by name concerns each of them
+    app     events that name it by id, also as one of several that failed on a node; requests that name it by name, and
+            decisions that change or mention it.  A name stands for all apps that ever had it, and a request by name
+            concerns each of them
     user    events that this user published, the answers to them, and events about this user's apps
     node    events by and about it, decisions that place containers there or remove them, and the master's facts about apps
             that have containers there.  A node publishes only on its own subject: events in its name on other subjects are
@@ -57,6 +58,7 @@ _CLIENTS = frozenset(cls.__name__ for cls in get_args(k.Published)).difference((
 """Kinds that clients and operators publish."""
 _MASTERS = frozenset(cls.__name__ for cls in get_args(k.MasterFact))
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
+_ABOUT_NODES = ("NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested")
 _STAND_INS = (k.Unknown.__name__, k.Unreadable.__name__)
 
 KINDS = tuple(
@@ -126,7 +128,7 @@ class Concerns:
 
     def _subjects_of_nodes(self, cluster: str) -> list[str]:
         own = [subjects.fact(cluster, kind, node) for kind in _AGENTS for node in sorted(self._node_tokens)]
-        about = [subjects.fact_pattern(cluster, kind) for kind in ("NodeDrainRequested", "NodeForgetRequested")]
+        about = [subjects.fact_pattern(cluster, kind) for kind in _ABOUT_NODES]
         return sorted({*own, *about, *self.knowledge(cluster)})
 
     def know(self, state: State) -> None:
@@ -148,7 +150,7 @@ class Concerns:
     # --- apps -----------------------------------------------------------------------------------------------------------
 
     def _of_app(self, event: Any) -> bool:
-        if isinstance(event, k.Resized):
+        if isinstance(event, k.Resized | k.NodeSuspected):
             return any(map(self._is_app, _apps_of(event)))
         if isinstance(event, k.AppSubmitted):
             name = name_of(event.spec)
@@ -172,7 +174,7 @@ class Concerns:
         if said:
             self._asked.add(event.id)
             return True
-        if isinstance(event, k.Resized):
+        if isinstance(event, k.Resized | k.NodeSuspected):
             return any(app in self._owned for app in _apps_of(event))
         if isinstance(event, k.AppRejected) and event.submission in self._asked:
             return True
@@ -219,7 +221,9 @@ class Concerns:
         return found
 
 
-def _apps_of(event: k.Resized) -> list[str]:
+def _apps_of(event: k.Resized | k.NodeSuspected) -> list[str]:
+    if isinstance(event, k.NodeSuspected):
+        return event.apps
     return [*(change.app for change in event.changes), *event.reasons, *event.shortage]
 
 

@@ -26,6 +26,9 @@ _MEANS = "scope of weights: apps for all apps, tenants for those of the same ten
 APPS = "tenant_apps"
 """How many apps a tenant may have that have not ended; its name in the log as well."""
 _MOST = "how many apps a tenant may have that have not ended; an open cluster has no tenants"
+SUSPECT_AFTER = "suspect_after"
+"""After the failures of how many different apps a node is suspect; its name in the log as well."""
+_SUSPECT = "a node is suspect, and takes nothing new, when so many different apps failed there; 0: never"
 
 
 class Time(NamedTuple):
@@ -44,6 +47,9 @@ TIMES = {
     "heartbeat_s": Time("heartbeat", 1.0, "the longest time from one heartbeat of a node to the next"),
     "node_grace_s": Time("node_grace", 1.0, "a node that is silent for longer is lost: nothing new goes there"),
     "node_lease_s": Time("node_lease", 1.0, "a node that is silent for longer has stopped its containers by itself"),
+    "suspect_within_s": Time(
+        "suspect_within", 1.0, "within which time they fail; also how long an app avoids a node where it failed"
+    ),
     "retention_s": Time("retention", 1.0, "how long an ended app, its logs, checkpoints and outputs stay"),
 }
 """By their names in `PolicyChanged`."""
@@ -130,7 +136,10 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
     ]
     counted = WEIGHTS[0] if isinstance(settings.weights, msgspec.UnsetType) else settings.weights
     times.append(Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS))
-    return parameters, [*times, Setting(APPS, APPS, most_apps(settings), TENANT_APPS, _MOST)]
+    times.append(Setting(APPS, APPS, most_apps(settings), TENANT_APPS, _MOST))
+    most = Setting(SUSPECT_AFTER, SUSPECT_AFTER, settings.suspect_after, Settings().suspect_after, _SUSPECT)
+    before = next(place for place, one in enumerate(times) if one.name == "suspect_within_s")
+    return parameters, [*times[:before], most, *times[before:]]
 
 
 def meaning_of(parameter: str) -> str:

@@ -17,6 +17,7 @@ from dorm.core.query.batches import batch_now
 from dorm.core.query.delays import delay_shown
 from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
 from dorm.core.query.reported import doubt_shown, shown
+from dorm.core.query.suspects import avoiding, failed_here, failed_where, with_remedy
 from dorm.core.settings import kept_until
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
@@ -58,6 +59,23 @@ class AppRow(msgspec.Struct, frozen=True):
     """The sweep that it belongs to, "" for none."""
 
 
+class SuspectRow(msgspec.Struct, frozen=True):
+    """Why a node takes nothing new: apps failed there."""
+
+    since: int
+    """UTC ns."""
+    apps: list[str]
+    """Ids of those that failed there."""
+    failures: list[str]
+    """How each of them failed, in words."""
+    reason: str
+    probe_at: int
+    """UTC ns from which one app may be tried there."""
+    failed_probes: int
+    probe: str
+    """Id of the app that was tried there last; "" for none."""
+
+
 class NodeRow(msgspec.Struct, frozen=True):
     """One line of `nodes`."""
 
@@ -76,6 +94,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     """Id of its folder of checkpoints."""
     trouble: str = ""
     """Why it gets no containers, or not those of all apps, although it is up, and what to do."""
+    suspect: SuspectRow | None = None
+    """Why it is suspect; null if it is not."""
     volumes: dict[str, str] = {}
     """What apps may do in the folders that it offers, by name."""
 
@@ -190,9 +210,42 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
         labels=node.labels,
         note=_refused(node),
         checkpoints=node.checkpoints,
-        trouble=trouble(state, node) or trouble_with_volumes(node),
+        trouble=trouble(state, node)
+        or "; ".join(said for said in (with_remedy(state, node), trouble_with_volumes(node)) if said),
         volumes=shown_volumes(node),
+        suspect=_suspect(node),
     )
+
+
+def _suspect(node: Node) -> SuspectRow | None:
+    found = node.suspect
+    if found is None:
+        return None
+    return SuspectRow(
+        since=found.since,
+        apps=found.apps,
+        failures=found.failures,
+        reason=found.reason,
+        probe_at=found.probe_at,
+        failed_probes=found.failed_probes,
+        probe=found.probe,
+    )
+
+
+def describe_node(state: State, node: Node, now: int) -> dict[str, Any]:
+    """Everything about one node at `now` (UTC ns), as plain maps."""
+    held = [(app, room_held(app).get(node.id, 0)) for app in state.apps.values()]
+    return {
+        **msgspec.to_builtins(_node_row(state, node, [(app, count) for app, count in held if count])),
+        "failed": msgspec.to_builtins(failed_here(state, node, now)),
+        "containers_now": [
+            {"app": app.id, "generation": generation.number, **msgspec.to_builtins(container)}
+            for app in state.apps.values()
+            for generation in app.generations.values()
+            for container in generation.all_containers()
+            if container.node == node.id
+        ],
+    }
 
 
 def _refused(node: Node) -> str:
@@ -319,6 +372,8 @@ def describe(
         "asked": "" if app.ended else bounds(app, now).asked,
         "code": shown_reason(app, now)[0],
         "hold": hold_shown(app),
+        "failed_on": msgspec.to_builtins(failed_where(state, app, now)) if state is not None else [],
+        "avoids": avoiding(state, app, now) if state is not None else "",
         "runtime": runtime_shown(app, app.ended_at or now),
         "retries_used": {against: f"{used} of {limit_of(app, against)}" for against, used in app.retries_used.items()},
         "adjust_s": adjust_s(app),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from dorm.policies import integer
+from dorm.policies.matching import satisfies
 from dorm.policies.speed.by_type import by_type, typed_of
 from dorm.policies.speed.curves import curve_of
 from dorm.policies.speed.learning import believed, known_of, learned, sound, trust, weighted_median
@@ -143,7 +143,7 @@ def _shapes(nodes: Sequence[NodeRoom], require: str) -> list[tuple[str, dict[str
     """Return the different types and capacities of the nodes that satisfy a requirement."""
     if require:
         labelled = {tuple(sorted(node.labels.items())): node.labels for node in nodes}
-        good = {key for key, labels in labelled.items() if integer.satisfies(require, labels)}
+        good = {key for key, labels in labelled.items() if satisfies(require, labels)}
         nodes = [node for node in nodes if tuple(sorted(node.labels.items())) in good]
     different: Mapping[tuple[str, tuple[tuple[str, int], ...]], dict[str, int]] = {
         (node.type, tuple(sorted(node.capacity.items()))): node.capacity for node in nodes

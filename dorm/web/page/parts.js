@@ -126,8 +126,8 @@ export function Rows({ items, height = 30, most = 560, row, head, label }) {
 }
 
 export const KIND_TONE = {
-  AppFailed: "bad", AppRejected: "bad", GenerationFailed: "bad", NodeLost: "bad", NodeLeaseEnded: "bad", MembersLost: "bad",
-  LiveResizeFailed: "bad", PolicyFailed: "bad", Unreadable: "bad", Unknown: "warn", AppCompleted: "good", Resized: "accent",
+  AppFailed: "bad", AppRejected: "bad", GenerationFailed: "bad", NodeLost: "bad", NodeLeaseEnded: "bad", NodeSuspected: "bad", MembersLost: "bad",
+  LiveResizeFailed: "bad", PolicyFailed: "bad", Unreadable: "bad", Unknown: "warn", AppCompleted: "good", NodeTrusted: "good", Resized: "accent",
 };
 
 export function EventRow({ one }) {

@@ -21,7 +21,7 @@ export async function loadSettings(at = null) {
 
 /** Settings besides the policy's parameters, with how each is read.  How long ended apps are kept, and how many a tenant may have, do not affect decisions. */
 const times = (found) => found.now.times.filter((one) => !one.name.startsWith("retention_s") && one.name !== "tenant_apps").map((one) => [one, one.name === "weights"
-  ? { type: "string", choices: ["apps", "tenants"], default: one.default } : { type: one.name.endsWith("_ms") ? "integer" : "number", default: one.default }]);
+  ? { type: "string", choices: ["apps", "tenants"], default: one.default } : { type: one.name.endsWith("_ms") || one.name === "suspect_after" ? "integer" : "number", default: one.default }]);
 
 /** What a choice asks for: `request` changes the settings, `assumed` is the same for plans and forks, `wrong` says what cannot be read. */
 export function readSettings(found, choice) {

@@ -143,11 +143,11 @@ export function moveTo(at, { replace = false } = {}) {
 export const position = () => (store.route.at ? store.past?.position ?? store.route.at : store.live?.position ?? null);
 
 export const DECISIONS = ["Resized"];
-export const FAILURES = ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "PolicyFailed"];
+export const FAILURES = ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "NodeSuspected", "PolicyFailed"];
 
 /** What the first page lists: everything but reports of progress, single containers and seals. */
 export const NOTABLE = [...DECISIONS, ...FAILURES, "AppSubmitted", "AppAccepted", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppCancelled",
-  "AppResizeRequested", "GenerationReleased", "MembersReleased", "MembershipChanged", "NodeJoined", "NodeLeft", "NodeRecovered", "NodeDrainRequested", "NodeForgetRequested", "SchedulingPaused", "SchedulingResumed", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested", "PolicyChanged", "AppRevised", "AppRestarted",
+  "AppResizeRequested", "GenerationReleased", "MembersReleased", "MembershipChanged", "NodeJoined", "NodeLeft", "NodeRecovered", "NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested", "NodeTrusted", "SchedulingPaused", "SchedulingResumed", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested", "PolicyChanged", "AppRevised", "AppRestarted",
   "MasterElected"];
 
 /** Jumps to the next (1) or previous (-1) event of these kinds. */

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dorm.policies import shares
-from dorm.policies.integer import LOSS_TOLERANCE, satisfies
+from dorm.policies.integer import LOSS_TOLERANCE
+from dorm.policies.matching import satisfies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -44,8 +44,8 @@ EVERY_S = 300.0
 _MOST_SAMPLES = 2000
 """Above this number every other sample is dropped while they are closer than requested: short runs need a finer grid."""
 _NEVER = 2**63 - 1
-_NODE_EVENTS = (k.NodeJoined, k.NodeLeft, k.NodeDrainRequested, k.NodeForgetRequested)
-_NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded)
+_NODE_EVENTS = (k.NodeJoined, k.NodeLeft, k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested)
+_NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded, k.NodeSuspected, k.NodeTrusted)
 
 
 class _Book:

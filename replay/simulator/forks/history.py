@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CLIENTS = (
     k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
-    k.NodeDrainRequested, k.NodeForgetRequested,
+    k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested,
     k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged,
     k.AppEditRequested, k.AppRestartRequested,
 )  # fmt: skip

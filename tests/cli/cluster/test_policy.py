@@ -53,6 +53,8 @@ class TestWords:
             (["weights=default"], {"weights": "apps"}),
             (["tenant_apps=500"], {"tenant_apps": 500}),
             (["tenant_apps=default"], {"tenant_apps": 10_000}),
+            (["suspect_after=0"], {"suspect_after": 0}),
+            (["suspect_after=default", "suspect_within=2h"], {"suspect_after": 3, "suspect_within_s": 7200.0}),
             (["policy=static", "count=3"], {"policy": "static", "set_params": {"count": 3}}),
             (["policy=static", "counts={a-*: 2}"], {"policy": "static", "set_params": {"counts": {"a-*": 2}}}),
             (["policy=dorm", "theta1=0.3"], {"set_params": {"theta1": 0.3}}),
@@ -82,6 +84,8 @@ class TestWords:
             (["weights=users"], "settings.weights.unknown", "'users'"),
             (["tenant_apps=0"], "settings.tenant_apps.malformed", "from 1 to 1,000,000"),
             (["tenant_apps=many"], "settings.tenant_apps.malformed", "'many'"),
+            (["suspect_after=33"], "settings.suspect_after.malformed", "from 0 to 32"),
+            (["suspect_within=10s"], "settings.suspect_within.out_of_range", "10s"),
             (["theta1=0.1", "theta1=0.2"], "settings.given_twice", ""),
             (["quiet=1s", "quiet_ms=200"], "settings.given_twice", "quiet"),
         ],
@@ -112,6 +116,7 @@ class TestWords:
             Settings(tenant_retention_s={"alice": 60.0, "bob@x+y": 0.0}),
             Settings(weights="tenants"),
             Settings(tenant_apps=20_000),
+            Settings(suspect_after=0, suspect_within_s=60.0),
         ):
             parameters, times = in_force(settings)
             pairs = [f"{one.word}={shown(one, one.value)}" for one in (*parameters, *times)]

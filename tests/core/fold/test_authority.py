@@ -52,6 +52,7 @@ def acts(app: str) -> dict[str, tuple[k.Event, str]]:
         "restart": (k.AppRestartRequested(app=app, fresh=True), "ann op root"),
         "drain": (k.NodeDrainRequested(node="n1"), operators),
         "forget": (k.NodeForgetRequested(node="n1"), operators),
+        "trust a node": (k.NodeTrustRequested(node="n1"), operators),
         "pause": (k.SchedulingPaused(), operators),
         "resume": (k.SchedulingResumed(), operators),
         "undrain": (k.NodeDrainRequested(node="n1", drain=False), operators),

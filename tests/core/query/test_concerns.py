@@ -20,6 +20,7 @@ from events.codec import decode
 from events.positions import Logged, logged
 from tests.core.golden_log import recorded
 from tests.core.records import Bench, record_of
+from tests.core.suspect_node import BAD, suspect
 from tests.tries import tries
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ def of_two_users() -> list[Record]:
     return bench.records
 
 
+def trusted_again() -> Bench:
+    bench = suspect()
+    bench.add(k.NodeTrustRequested(node=BAD, by="ops"), "ops")
+    return bench
+
+
 def _spec(name: str) -> dict[str, Any]:
     return {"name": name, "command": ["work"], "demand": {"cpu": 1}, "n_max": 4}
 
@@ -80,6 +87,7 @@ MADE: dict[str, Callable[[], list[Record]]] = {
     "users": of_two_users,
     "golden": lambda: recorded()[0],
     "demo": lambda: demo_log()[:400],
+    "suspect": lambda: trusted_again().records,
 }
 LOGS = tuple(MADE)
 
@@ -124,6 +132,8 @@ class Naive:
             return {app, name} - {""}
         if isinstance(event, k.Resized):
             named = {change.app for change in event.changes} | set(event.reasons) | set(event.shortage)
+        elif isinstance(event, k.NodeSuspected):
+            named = set(event.apps)
         else:
             named = {getattr(event, "app", "")} - {""}
         asked_by_name = isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRejected)

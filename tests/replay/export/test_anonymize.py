@@ -31,6 +31,7 @@ from replay.travel.travel import state_at
 from tests.core.golden_log import story as golden_story
 from tests.core.nonsense import nonsense
 from tests.core.records import Bench, joined
+from tests.core.suspect_node import suspect
 from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import CLUSTER, Story, all_facts, log_of, two_apps
@@ -258,6 +259,7 @@ def told(people: People, policy: str = "dorm") -> list[Record]:
     story.say(k.AppSubmitted(spec={"name": people.apps[0], "secret": people.words[5]}), people.users[0])
     story.say(k.PolicyChanged(policy=people.words[0], params={people.words[1]: people.words[2]}), people.users[1])
     story.say(k.NodeDrainRequested(node=people.nodes[0], reason=people.words[3]), people.users[0])
+    story.say(k.NodeTrustRequested(node=people.nodes[1], reason=people.words[5]), people.users[0])
     story.say(k.SchedulingPaused(reason=people.words[2]), people.users[1])
     story.say(k.AppRetryRequested(app=people.apps[0]), people.users[0])
     story.say(k.AppHoldRequested(app=people.apps[0], reason=people.words[2]), people.users[1])
@@ -360,6 +362,19 @@ def test_every_field_with_text_has_a_rule() -> None:
 
 
 # --- parts, and what can't be -------------------------------------------------------------------------------------------
+
+
+async def test_a_suspect_node_keeps_its_failures_without_names_or_texts() -> None:
+    made = await rewritten(suspect().records)
+    state = await state_at(log_of(made))
+    (node,) = [one for one in state.nodes.values() if one.suspect is not None]
+    assert node.suspect is not None
+    assert len(node.suspect.apps) == 3
+    assert all(app in state.apps and node.id in state.apps[app].failed_on for app in node.suspect.apps)
+    assert node.suspect.failures == ["(withheld)"] * 3
+    assert list(node.failed) == [app.id for app in state.apps.values() if app.failed_on]
+    raw = all_bytes(made)
+    assert not any(word in raw for word in (b"no such file", b"three", b'"bad"'))
 
 
 async def test_a_part_starts_with_its_state(tmp_path: Path) -> None:

@@ -203,3 +203,19 @@ def test_texts_of_others_are_code_spans_of_one_line(text: str) -> None:
     assert shown[0] == shown[-1] == "`"
     assert "`" not in shown[1:-1]
     assert shown.isprintable()
+
+
+def test_a_suspect_node_and_who_trusted_it_are_named() -> None:
+    from dorm.core.fold.evolve import evolve
+    from dorm.core.state import State
+    from tests.core.suspect_node import BAD, suspect
+
+    bench, state = suspect(), State()
+    bench.add(k.NodeTrustRequested(node=BAD, by="ops", reason="a new disk"), "ops")
+    happenings = Happenings(state)
+    for record in bench.records:
+        happenings.see(state, record, *evolve(state, record))
+    told = {one.sort: [each.text for each in one.kept] for one in happenings.all()}
+    assert told["nodes"][-1].startswith("bad is suspect, so it takes nothing new: one failed (one: no such file), ")
+    assert told["operators"][-1] == "ops had bad trusted again: a new disk"
+    assert happenings.nodes.most_common(1)[0][0] == BAD

@@ -28,6 +28,7 @@ from replay.tenants.log import TenantLog
 from replay.tenants.projection import WITHHELD, Projection, key_of
 from replay.tenants.showing import Showing
 from replay.tenants.views import Views
+from tests.core.records import document
 from tests.replay.made_log import log_of
 from tests.replay.tenants.lives import BOB, CANARY, CARL, Life
 from tests.tries import tries
@@ -118,7 +119,18 @@ def shared(state: State) -> list[Any]:
         for app in state.apps.values()
     ]  # fmt: skip
     nodes = [
-        (one.id, one.condition, one.draining, one.capacity, one.labels, one.identity) for one in state.nodes.values()
+        (
+            one.id,
+            one.condition,
+            one.draining,
+            one.capacity,
+            one.labels,
+            one.identity,
+            one.shown,
+            one.relapses,
+            one.suspect and (one.suspect.since, one.suspect.probe_at, one.suspect.failed_probes, len(one.suspect.apps)),
+        )
+        for one in state.nodes.values()
     ]
     return [apps, nodes, state.figures, state.settings.policy, state.epoch, state.leader]
 
@@ -235,3 +247,87 @@ def test_an_allow_list_names_no_other_tenant() -> None:
             tenants = found.volumes["data"].tenants
             assert [name for name in tenants if name in ("vision", "nlp")] == own
             assert len(tenants) == 2
+
+
+class Suspicion(Life):
+    """Apps of two tenants failed on a node, which is suspect."""
+
+    def __init__(self) -> None:
+        super().__init__(1, nodes=3, hostile=False)
+        self.by("alice", k.AppSubmitted(spec=document("plain-one", n_max=1)))
+        self.by(BOB, k.AppSubmitted(spec=document(f"{CANARY}-two", n_max=1, secrets={"T": f"{CANARY}-secret"})))
+        self.settle()
+        self.apps = [next(app for app in self.state.apps.values() if app.tenant == who) for who in ("alice", BOB)]
+        self.node = "n0"
+        failed = [
+            k.GenerationFailed(
+                app=app.id, generation=app.generation, reason=f"{why}; it is tried elsewhere", counted=False,
+                failure="command", retry_at=self.now, node=self.node, fault="open",
+            )
+            for app, why in zip(self.apps, ("plain no such file", f"{CANARY} text"), strict=True)
+        ]  # fmt: skip
+        self.round(failed)
+        self.round(
+            [
+                k.NodeSuspected(
+                    node=self.node, reason="2 different apps failed there", apps=[app.id for app in self.apps],
+                    failures=["plain no such file", f"{CANARY} text"], least=2, probe_at=self.now,
+                )
+            ]
+        )  # fmt: skip
+
+
+def suspected(view: Viewed) -> k.NodeSuspected:
+    rounds = [decode(one) for one in view.records if subjects.kind_of(one.subject) == "Round"]
+    (found,) = (fact for one in rounds for fact in one.events if isinstance(fact, k.NodeSuspected))  # type: ignore[attr-defined]
+    return found
+
+
+def test_a_suspect_node_reveals_no_other_tenants_app_or_failure() -> None:
+    life = Suspicion()
+    mine, other = life.apps
+    assert CANARY.encode() in said(life.records)
+    view = Viewed(life.records, "alice")
+    names = view.projection.names
+    assert CANARY.encode() not in said(view.records).lower()
+    fact = suspected(view)
+    assert (fact.apps, fact.failures) == ([mine.id, names.app(other)], ["plain no such file", "(withheld)"])
+    assert fact.reason == "2 different apps failed there"
+    assert view.own(view.state) == view.expected()
+    assert shared(view.state) == shared(life.state)
+    # The same in a state that a view begins with.
+    begun = restore(copy(view.projection.state_for("alice")))
+    assert CANARY.encode() not in copy(begun).encoded.lower()
+    for state in (view.state, begun):
+        node = state.nodes[life.node]
+        assert node.suspect is not None
+        assert (node.suspect.apps, node.suspect.failures) == (fact.apps, fact.failures)
+        assert list(node.failed) == fact.apps
+        assert node.failed[mine.id] == life.state.nodes[life.node].failed[mine.id]
+    assert begun.nodes == view.state.nodes
+    assert begun.apps == view.state.apps
+    # A tenant without any of these apps sees that the node is suspect.
+    strangers = suspected(Viewed(life.records, CARL))
+    assert strangers.apps == [names.app(mine), names.app(other)]
+    assert strangers.failures == ["(withheld)", "(withheld)"]
+
+
+async def test_the_story_of_an_app_on_a_suspect_node_is_the_same_for_its_tenant() -> None:
+    life = Suspicion()
+    life.by(CARL, k.NodeTrustRequested(node=life.node, reason="for all to know"))
+    view, app = Viewed(life.records, "alice"), life.apps[0]
+    story = await told(view.records, app.id)
+    assert story == view.renamed(await told(life.records, app.id))
+    assert "is suspect, because 1 other app failed there as well" in story
+    assert "for all to know" in story
+    assert view.own(view.state) == view.expected()
+    assert view.state.nodes == life.state.nodes
+
+
+def test_a_node_that_returns_by_a_probe_does_not_name_the_probe_to_others() -> None:
+    life = Suspicion()
+    life.round([k.NodeTrusted(node=life.node, how="probe", reason=f"{life.apps[1].id} was started there and ran well")])
+    view = Viewed(life.records, "alice")
+    assert CANARY.encode() not in said(view.records).lower()
+    assert view.state.nodes[life.node].suspect is None
+    assert view.state.nodes[life.node].relapses == 1

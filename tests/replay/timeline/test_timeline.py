@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.views import sizes, summary
 from dorm.core.state import State
-from events.kinds import NodeDrainRequested, PolicyChanged, PolicyFailed, Resized
+from events.kinds import NodeDrainRequested, NodeTrustRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.page.timeline import timeline as page_of
 from replay.timeline import bounds as timeline_bounds
@@ -26,6 +26,7 @@ from replay.timeline.png import png
 from replay.timeline.trace import trace
 from replay.timeline.words import decision_lines, duration, mark_line, partition_lines
 from tests.core.records import Bench
+from tests.core.suspect_node import BAD, suspect
 from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.busy import busy_log
@@ -38,6 +39,20 @@ if TYPE_CHECKING:
 
 def drawn(records: list[Record], since: Moment | None = None, until: Moment | None = None) -> Timeline:
     return asyncio.run(timeline(log_of(records), since, until))
+
+
+def test_a_suspect_node_has_a_condition_and_marks_of_its_own() -> None:
+    bench = suspect()
+    bench.wait(60)
+    bench.add(NodeTrustRequested(node=BAD, reason="a new disk"))
+    bench.wait(60)
+    bench.add(NodeDrainRequested(node=BAD))
+    check_against_states(bench.records)
+    picture = drawn(bench.records)
+    assert "suspect" in picture.nodes[BAD].conditions.values
+    marks = [(mark.what, mark.text) for mark in picture.marks if mark.node == BAD]
+    assert [what for what, _ in marks if what in ("suspect", "trusted again")] == ["suspect", "trusted again"]
+    assert ("trusted again", "a new disk") in marks
 
 
 def held_on(state: State, node: str) -> dict[str, int]:
@@ -63,7 +78,8 @@ def check_against_states(records: list[Record], since: int = 0) -> None:
         now = state.time
         for name, node in state.nodes.items():
             assert picture.nodes[name].held_at(now) == held_on(state, name)
-            condition = "draining" if node.condition == "up" and node.draining else node.condition
+            condition: str = "draining" if node.condition == "up" and node.draining else node.condition
+            condition = "suspect" if condition == "up" and node.suspect is not None else condition
             assert picture.nodes[name].conditions.at(now) == condition
         for app in state.apps.values():
             lane = picture.apps.get(app.id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.fold.shared_folder import check_folder
-from dorm.core.query.in_force import APPS, CHECKPOINTS, POLICY, SHARES, TIMES
+from dorm.core.query.in_force import APPS, CHECKPOINTS, POLICY, SHARES, SUSPECT_AFTER, TIMES
 from dorm.core.settings import WEIGHTS, most_apps, parameters_in_force, times_of
 from dorm.core.state import Settings
 from dorm.policies.registry import policy
@@ -28,7 +28,7 @@ def settings_of(change: PolicyChanged, now: Settings, plugins: Plugins) -> dict[
     found: dict[str, Any] = {} if change.policy is None else {POLICY: change.policy}
     for name, value in {**(change.params or {}), **(change.set_params or {})}.items():
         found[name] = defaults.get(name) if value is None else value
-    for name in (*TIMES, CHECKPOINTS, SHARES, APPS):
+    for name in (*TIMES, CHECKPOINTS, SHARES, APPS, SUSPECT_AFTER):
         if getattr(change, name) is not None:
             found[name] = getattr(change, name)
     return found
@@ -39,7 +39,7 @@ def change_for(settings: Mapping[str, Any], state: State) -> tuple[PolicyChanged
     or value, and for what the cluster would refuse."""
     now, plugins = state.settings, state.policy_plugins
     chosen = settings.get(POLICY, now.policy)
-    others = {name: settings[name] for name in (*TIMES, CHECKPOINTS, SHARES, APPS) if name in settings}
+    others = {name: settings[name] for name in (*TIMES, CHECKPOINTS, SHARES, APPS, SUSPECT_AFTER) if name in settings}
     given = {name: value for name, value in settings.items() if name != POLICY and name not in others}
     same = chosen == now.policy
     known = policy(chosen)
@@ -73,5 +73,7 @@ def _in_words(name: str, value: Any, now: Settings) -> str:
         return f"weights = {value} (now {WEIGHTS[0] if isinstance(now.weights, msgspec.UnsetType) else now.weights})"
     if name == APPS:
         return f"{APPS} = {value} (now {most_apps(now)})"
+    if name == SUSPECT_AFTER:
+        return f"{SUSPECT_AFTER} = {value} (now {now.suspect_after})"
     time = TIMES[name]
     return f"{time.word} = {written(value * time.unit)} (now {written(getattr(now, name) * time.unit)})"

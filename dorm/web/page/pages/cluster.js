@@ -3,10 +3,13 @@
 import { html } from "../vendor/preact.js";
 import { Action } from "../actions.js";
 import { amount, clean, msOf, number, percent, plural, span } from "../format.js";
+import { NODE_TONE } from "../colors.js";
 import { Grid } from "../grid.js";
 import { Lanes } from "../lanes.js";
 import { AppLink, Card, Chip, EventRow, Link, Meter, MomentLink, When } from "../parts.js";
 import { NOTABLE, shown, store } from "../store.js";
+
+const NOT_UP = ["lost", "suspect", "draining", "maintenance", "unmounted"];
 
 export function Cluster() {
   const model = shown();
@@ -70,7 +73,7 @@ export function Figures({ model }) {
     <div class="tile">
       <h3>Nodes</h3>
       <p class="big">${number(cluster.nodes)}</p>
-      <p class="small">${["lost", "draining", "maintenance", "unmounted"].filter((state) => states[state]).map((state) => html`<${Chip} tone=${state === "lost" ? "bad" : "warn"}>${states[state]} ${state}<//> `)}${!states.lost && !states.draining && !states.maintenance && !states.unmounted ? html`<span class="dim">all up</span>` : ""}</p>
+      <p class="small">${NOT_UP.filter((state) => states[state]).map((state) => html`<${Chip} tone=${NODE_TONE[state]}>${states[state]} ${state}<//> `)}${NOT_UP.some((state) => states[state]) ? "" : html`<span class="dim">all up</span>`}</p>
       <p class="small dim">led by ${clean(cluster.leader) || "no master"}</p>
     </div>
   </section>

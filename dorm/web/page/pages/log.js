@@ -11,9 +11,9 @@ const GROUPS = {
 };
 const KINDS = {
   decisions: ["Resized", "GenerationReleased", "MembersReleased", "IdleTicked"],
-  failures: ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "PolicyFailed", "Unreadable"],
+  failures: ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "NodeSuspected", "PolicyFailed", "Unreadable"],
   apps: ["AppSubmitted", "AppAccepted", "AppRejected", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppFailed", "AppCancelled"],
-  nodes: ["NodeJoined", "NodeLeft", "NodeLost", "NodeRecovered", "NodeLeaseEnded", "NodeDrainRequested", "NodeForgetRequested"],
+  nodes: ["NodeJoined", "NodeLeft", "NodeLost", "NodeRecovered", "NodeLeaseEnded", "NodeSuspected", "NodeTrusted", "NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested"],
   containers: ["ContainerDelayed", "ContainerStarted", "ContainerExited", "ContainersPrepared"],
 };
 

@@ -17,7 +17,7 @@ export function Story({ story }) {
       </div></li>`)}</ol></div>`;
 }
 
-const TONES = { failed: "bad", node_lost: "bad", refused: "bad", lost: "bad", running: "good", completed: "good", grown: "accent", shrunk: "stop", waiting: "warn", started: "start", moved: "stop", cancelled: "" };
+const TONES = { failed: "bad", node_lost: "bad", suspected: "bad", node_suspected: "bad", trusted: "good", node_trusted: "good", refused: "bad", lost: "bad", running: "good", completed: "good", grown: "accent", shrunk: "stop", waiting: "warn", started: "start", moved: "stop", cancelled: "" };
 
 function phases(one) {
   const parts = [["prepare", one.prepare_s], ["stop", one.stop_s], ["wait", one.wait_s], ["start", one.start_s], ["first step", one.work_s]].filter(([, value]) => value > 0.0005).map(([name, value]) => `${name} ${span(value * 1000)}`);
