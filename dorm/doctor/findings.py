@@ -22,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True):
     level: Level
     check: str
     """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
-    `rotation`, `mount`, `ports`, `engine`, `folder`."""
+    `rotation`, `mount`, `ports`, `engine`, `folder`, `certificate`, `token`."""
     about: str
     """The server, stream, master, node or folder."""
     text: str
