@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from dorm.health.checks import Health
 
 
-async def run_service(
-    work: Coroutine[Any, Any, Any], health: Health, reload: Callable[[], None] | None = None
-) -> None:
+async def run_service(work: Coroutine[Any, Any, Any], health: Health, reload: Callable[[], None] | None = None) -> None:
     """Run until the work ends or a signal comes, then cancel it cleanly.  `reload`: what SIGHUP requests instead of an end.
     Raises what `work` raises."""
     from dorm.health.systemd import ServiceManager, notifying

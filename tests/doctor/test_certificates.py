@@ -41,7 +41,9 @@ def test_what_certificates_say_is_read_from_files_that_are_there(tmp_path: Path)
     assert validity_of(server + ca).ends == NOW + 825 * DAY, "the first to end counts"
     (tmp_path / "good.pem").write_bytes(server)
     (tmp_path / "bad.pem").write_text("nothing")
-    found = in_files([(tmp_path / name, "it", "renew it") for name in ("good.pem", "bad.pem", "none.pem", "good.pem/x")])
+    found = in_files(
+        [(tmp_path / name, "it", "renew it") for name in ("good.pem", "bad.pem", "none.pem", "good.pem/x")]
+    )
     assert [one.about.rpartition("/")[2] for one in found] == ["good.pem", "bad.pem"]
     assert [one.level for one in judge_ends(found, NOW)] == ["ok", "unknown"]
     assert parsed("x", "it", ca.decode(), "").validity == validity_of(ca)

@@ -56,9 +56,7 @@ def doctor(
     ] = None,
     api: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL", help="Also look at the certificate of the API at this address; may be repeated."
-        ),
+        typer.Option(metavar="URL", help="Also look at the certificate of the API at this address; may be repeated."),
     ] = None,
     output: Output = Format.table,
     url: Url = None,
