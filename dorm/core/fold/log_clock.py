@@ -104,8 +104,19 @@ class _Moved:
             slots = [msgspec.structs.replace(slot, at=self.future(slot.at)) for slot in app.plan.slots]
             app.plan = msgspec.structs.replace(app.plan, slots=slots)
         for generation in app.generations.values():
+            self._uncount(app, generation)
             if not generation.ended:
                 self._generation(generation)
+
+    def _uncount(self, app: App, generation: Generation) -> None:
+        """Take the leap out of what was added up when containers ended between it and the round that states it."""
+        before = self._now - self._by
+        spanned = [one for one in generation.all_containers() if 0 < one.started_at <= before < one.exited_at]
+        if self._only or not spanned:
+            return
+        app.served_ns = max(0, app.served_ns - self._by * len(spanned))
+        if isinstance(app.run_time, RunTime) and generation.ended:
+            app.run_time.ran_ns = max(0, app.run_time.ran_ns - self._by)
 
     def _generation(self, one: Generation) -> None:
         one.decided_at, one.released_at = self.past(one.decided_at), self.past(one.released_at)

@@ -101,6 +101,21 @@ def test_a_leap_ends_no_app_no_pause_and_no_retention(by: int) -> None:
     assert [type(fact) for fact in facts] == [k.AppCancelled]
 
 
+def test_what_ends_between_a_leap_and_the_round_that_states_it_has_run_no_longer() -> None:
+    bench = Bench(n1=8)
+    bench.running("limited", max_runtime="100s", n_max=1)
+    bench.wait(30)
+    bench.add(k.SchedulingResumed())
+    own = bench.state.time
+    bench.now += YEARS
+    bench.all_exited("limited", 1)
+    assert ran_ns(bench.app("limited"), bench.state.time) > YEARS
+    bench.add(k.Round(at=own, by="m", epoch=1, basis=bench.state.seq, allocated=False, events=[]), "master")
+    app = bench.app("limited")
+    assert 30 * SECOND <= ran_ns(app, bench.state.time) < 60 * SECOND
+    assert 30 * SECOND <= app.served_ns < 60 * SECOND
+
+
 def test_a_master_keeps_its_own_time_until_a_round_has_said_that_the_clock_leapt() -> None:
     time, log_time, at = LogTime(), START, 0
     time.folded(log_time, at)
