@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from events.instants import InstantError, day, read
 from events.quantities import SECOND, QuantityError, duration, short
 from replay import ReplayError
 
-_CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?")
+_CLOCK = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?( ?(Z|UTC))?", re.IGNORECASE)
 _DAY = 24 * 3600 * SECOND
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MomentError(ReplayError):
@@ -52,8 +51,7 @@ def parse_clock(text: str, now: int) -> AtSequence | AtTime:
     """Parse a moment of data that is not on the log and has clock times, such as output: like `parse`, but `-10m` counts back
     from `now` (UTC ns), and `14:05` is its latest occurrence (UTC).  Raises MomentError."""
     if _CLOCK.fullmatch(text.strip()):
-        today = datetime.fromtimestamp(now // SECOND, UTC).date()
-        found = parse(f"{today}T{text.strip()}")
+        found = parse(f"{day(now)}T{text.strip()}")
         assert isinstance(found, AtTime)
         return found if found.time <= now else AtTime(found.time - _DAY)
     moment = parse(text)
@@ -71,11 +69,11 @@ def parse(text: str) -> Moment:
         except QuantityError as error:
             raise MomentError(f"{short(text)}: {error}", code=f"moment.{error.problem}") from None
     try:
-        when = datetime.fromisoformat(text)
-        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
-    except (ValueError, OverflowError):
+        return AtTime(read(text).time)
+    except InstantError as error:
+        if error.code != InstantError.code:
+            raise MomentError(str(error), code=error.code) from None
         raise MomentError(
             f"{text[:60]!r} is not a moment; write a sequence (120), a time (2026-11-21T09:00:00Z) or how long before "
             "the log's end (-10m)"
         ) from None
-    return AtTime((when - _EPOCH) // timedelta(microseconds=1) * 1000)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from events.quantities import SECOND
+from events.instants import shown
 
 
-def moment(time: int) -> str:
-    """Format UTC nanoseconds as `2026-11-21 09:00:05 UTC`."""
-    return datetime.fromtimestamp(time // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def moment(time: int, digits: int = 0) -> str:
+    """Format UTC nanoseconds as `2026-11-21 09:00:05 UTC`, with this many digits of the second's fraction."""
+    return shown(time, digits)
 
 
 def span(seconds: float) -> str:

@@ -12,6 +12,7 @@ from events import subjects
 from events.codec import encode
 from events.kinds import ContainerUse, NodeReported
 from events.limits import LARGEST_FACTS
+from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +55,7 @@ class Heartbeat:
         lease counts.  `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
         uses = await self._uses(seen)
         at = self._clock()
-        self._usage.note(seen, uses or [], at)
+        self._usage.note(seen, uses or [], int(self._since_boot() * SECOND), at)
         report = NodeReported(
             id=f"{self._node}.report.{at}",
             at=at,

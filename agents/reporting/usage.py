@@ -36,8 +36,9 @@ class Usage:
     def __init__(self) -> None:
         self._looks: dict[Key, _Looks] = {}
 
-    def note(self, seen: Sequence[Seen], uses: Sequence[ContainerUse], at: int) -> None:
-        """Take a look at the running containers (`at`: UTC ns), and forget those that are gone."""
+    def note(self, seen: Sequence[Seen], uses: Sequence[ContainerUse], at: int, clock: int) -> None:
+        """Take a look at the running containers, and forget those that are gone.  Times are measured by an unsettable clock
+        (`at`, ns).  The wall clock (`clock`, UTC ns) only says, at the first look, how long a container has run by then."""
         listed: Mapping[Key, Seen] = {one.key: one for one in seen}
         for use in uses:
             key = Key(use.app, use.generation, use.slot)
@@ -45,7 +46,8 @@ class Usage:
                 continue
             looks = self._looks.get(key)
             if looks is None:
-                looks = self._looks[key] = _Looks(listed[key].started_at or at, at)
+                ran = max(0, clock - (listed[key].started_at or clock))
+                looks = self._looks[key] = _Looks(at - ran, at)
             looks.byte_ns += use.memory * max(0, at - looks.at)
             looks.at, looks.cpu_s, looks.memory = max(looks.at, at), max(looks.cpu_s, use.cpu_s), use.memory
         for key in [key for key in self._looks if key not in listed]:

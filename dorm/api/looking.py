@@ -57,7 +57,7 @@ def parse_moment(text: str) -> Moment:
     try:
         return AtSequence(position_of(text).seq)
     except PositionError:
-        return moment_of(text.replace(" ", "+"))  # A `+` in a query that was not quoted is a space.
+        return moment_of(text)
 
 
 async def settled(call: Call[Any, Any]) -> None:

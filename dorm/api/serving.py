@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import errno
 import os
-import ssl
 import time
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,12 +24,16 @@ from aiohttp import web
 from dorm.api import openapi, problems
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import Connection
+from dorm.api.encryption import Encryption
 from dorm.api.errors import CannotListen, Unauthorized
 from dorm.api.guards import SECURITY, Hosts, check_origin
 from dorm.api.page import Page
+from dorm.api.resources.health import checks_of
 from dorm.api.resources.table import ROUTES
 from dorm.api.routes import Call, Parameters, Route, handler_of
 from dorm.api.services import Services, Tenants
+from dorm.health.checks import Health
+from dorm.health.pages import add_pages
 from events.addresses import joined
 from events.errors import DormError
 
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 _END_S = 2.0
 """How long requests in progress may take when the server ends."""
 _BACKLOG = 1024
+_PROBES = ("/healthz", "/readyz", "/v1/health", "/v1/ready")
+"""Answered whatever name a probe uses for this machine: they say nothing that a page of another site could use."""
 _PAGE = "list_apps"
 """The operation whose access the page needs: those who may list apps may load it."""
 _CHALLENGES = (("WWW-Authenticate", 'Basic realm="dorm", charset="UTF-8"'), ("WWW-Authenticate", 'Bearer realm="dorm"'))
@@ -52,7 +58,8 @@ _CHALLENGES = (("WWW-Authenticate", 'Basic realm="dorm", charset="UTF-8"'), ("WW
 class Server:
     """A process's API on one address."""
 
-    def __init__(self, services: Services, options: Options) -> None:
+    def __init__(self, services: Services, options: Options, renewed: asyncio.Event | None = None) -> None:
+        """`renewed` is set when the certificate may be a new one; without that, the server sees it within seconds."""
         self.services = services
         self.tenants = Tenants(services)
         self.options = options
@@ -60,6 +67,8 @@ class Server:
         """Where it is; known once it listens."""
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._renewed = renewed if renewed is not None else asyncio.Event()
 
     async def listen(self) -> None:
         """Start to answer.  Raises CannotListen."""
@@ -88,7 +97,7 @@ class Server:
                 auto_decompress=False,
             )
 
-        encryption = await asyncio.to_thread(_encryption, self.options)
+        encryption = await asyncio.to_thread(Encryption.of, self.options)
         where = joined(self.options.host, self.options.port)
         try:
             self._listening = await loop.create_server(
@@ -109,12 +118,17 @@ class Server:
         host, port = self._listening.sockets[0].getsockname()[:2]
         scheme = "http" if encryption is None else "https"
         self.url = f"{scheme}://{joined(host, port)}"
+        if encryption is not None:
+            self._renewing = asyncio.create_task(encryption.follow(self._renewed), name="certificate")
 
     async def run(self) -> None:
         """Follow the log until cancelled.  Raises LogClosed."""
         await self.services.run()
 
     async def close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
         if self._listening is not None:
             self._listening.close()
         self.tenants.close()
@@ -130,35 +144,19 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    connection: Cluster, options: Options, clock: Callable[[], int] = time.time_ns
+    connection: Cluster,
+    options: Options,
+    clock: Callable[[], int] = time.time_ns,
+    *,
+    renewed: asyncio.Event | None = None,
 ) -> AsyncIterator[Server]:
-    """Listen for the length of the block.  Raises CannotListen."""
-    server = Server(Services(connection, options, clock), options)
+    """Listen for the length of the block; `renewed` as for `Server`.  Raises CannotListen."""
+    server = Server(Services(connection, options, clock), options, renewed)
     try:
         await server.listen()
         yield server
     finally:
         await server.close()
-
-
-def _encryption(options: Options) -> ssl.SSLContext | None:
-    """Return how connections are encrypted, None for not at all.  Raises CannotListen."""
-    if options.certificate is None:
-        return None
-    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        made.load_cert_chain(options.certificate, options.key)
-        if options.clients is not None:
-            made.load_verify_locations(options.clients)
-            made.verify_mode = ssl.CERT_OPTIONAL
-    except (OSError, ValueError) as error:  # An SSLError is an OSError.
-        files = ", ".join(str(file) for file in (options.certificate, options.key, options.clients) if file is not None)
-        raise CannotListen(
-            f"{files}: {error}; name PEM files of a certificate, its key and the clients' authority",
-            code="api.certificate.unusable",
-        ) from None
-    return made
 
 
 def _application(services: Services, tenants: Tenants, page: Page) -> web.Application:
@@ -173,6 +171,9 @@ def _application(services: Services, tenants: Tenants, page: Page) -> web.Applic
         application.router.add_route(route.method, route.path, handler_of(route, services, tenants))
         if route.method == "GET" and not route.streams:
             application.router.add_route("HEAD", route.path, handler_of(route, services, tenants))
+    health = Health(f"dorm {version('dorm')}", "the API starts")
+    health.watch(checks_of(services))
+    add_pages(application, health)
     application.router.add_get("/", page.index)
     application.router.add_get("/sign-in", page.sign_in)
     application.router.add_get("/assets/{path:.+}", page.asset)
@@ -189,7 +190,8 @@ def _middleware(services: Services) -> Any:
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         made: web.StreamResponse
         try:
-            hosts.check(request)
+            if request.path not in _PROBES:
+                hosts.check(request)
             check_origin(request)
             admitted = request.path != "/" or await _signed_in(request, services)
             made = await handler(request) if admitted else Page.to_sign_in()

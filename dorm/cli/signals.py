@@ -2,7 +2,8 @@
 
 A signal that is ignored when the program starts stays ignored: a shell starts background jobs without SIGINT, so that Ctrl-C
 stops only the program in the foreground, and `nohup` starts programs without SIGHUP.  SIGTERM always counts.  A terminal that
-is closed sends SIGHUP, and takes no more output.
+is closed sends SIGHUP, and takes no more output.  A program that reloads files on SIGHUP, as services do, does so unless a
+terminal of its own is gone.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ def hears_ctrl_c() -> bool:
 class Stops:
     """`first` and `second` are set as the signals come, `cause` to the signal that came last."""
 
-    def __init__(self) -> None:
+    def __init__(self, reload: Callable[[], None] | None = None) -> None:
+        """`reload`: what SIGHUP requests while the program's terminal, if it has one, is there; None for an end."""
         self.cause: int = 0
+        self._reload = reload
         self._terminals = [number for number in (0, 1, 2) if _is_terminal(number)]
         self.first = asyncio.Event()
         self.second = asyncio.Event()
@@ -38,6 +41,9 @@ class Stops:
 
     def _on_hangup(self, number: int) -> None:
         """A shell that passes it on may send it several times, so it never requests an immediate end."""
+        if self._reload is not None and all(map(_is_terminal, self._terminals)):
+            self._reload()
+            return
         self.cause = number
         for number in self._terminals:
             if not _is_terminal(number):  # Gone: writing to it raises, which must not spoil a clean end.
@@ -62,10 +68,10 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stops() -> Iterator[Stops]:
-    """Let signals set events instead of interrupting, while this is open."""
+def stops(reload: Callable[[], None] | None = None) -> Iterator[Stops]:
+    """Let signals set events instead of interrupting, while this is open.  `reload`: what SIGHUP requests instead of an end."""
     loop = asyncio.get_running_loop()
-    events = Stops()
+    events = Stops(reload)
     handlers = {signal.SIGTERM: events._on_signal}
     if hears_ctrl_c():
         handlers[signal.SIGINT] = events._on_signal
@@ -80,15 +86,19 @@ def stops() -> Iterator[Stops]:
             loop.remove_signal_handler(number)
 
 
-async def run_until_stopped(work: Coroutine[Any, Any, Any], stopping: Callable[[], None] = lambda: None) -> bool:
+async def run_until_stopped(
+    work: Coroutine[Any, Any, Any],
+    stopping: Callable[[], None] = lambda: None,
+    reload: Callable[[], None] | None = None,
+) -> bool:
     """Run until the work ends or a signal comes (then it is cancelled, cleanly); return True if a signal ended it.  `stopping`
-    is called once the signal has come."""
+    is called once the signal has come, and `reload` on SIGHUP, which then requests no end."""
 
     async def stop() -> None:
         await events.first.wait()
         stopping()
 
-    with stops() as events:
+    with stops(reload) as events:
         return await first_of(work, stop())
 
 

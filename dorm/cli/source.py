@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,8 @@ from dorm.cli.connect import client, target
 from dorm.cli.errors import Fail, WrongUsage, complain, line
 from dorm.cli.output import progress_console
 from dorm.cli.terminal import say
+from events.instants import read, shown
+from events.quantities import SECOND
 from replay.moments import AtTime, MomentError, parse, parse_clock
 
 if TYPE_CHECKING:
@@ -28,12 +31,38 @@ if TYPE_CHECKING:
 _MOST_DAMAGES = 5
 
 
+_SOON = 60 * SECOND
+"""Clocks differ: a time may be ahead of this machine's by so much."""
+
+
 def parse_moment(text: str | None) -> Moment | None:
-    """Parse the moment of `--at`, None for the end.  Raises WrongUsage."""
+    """Parse the moment of `--since` or `--until`, None for the beginning or the end.  Raises WrongUsage."""
     try:
-        return None if text is None else parse(text)
+        moment = None if text is None else parse(text)
     except MomentError as error:
         raise WrongUsage.of(error) from None
+    if text is not None and isinstance(moment, AtTime) and moment.time > time.time_ns() + _SOON:
+        _check_zone(text)
+    return moment
+
+
+def parse_at(text: str | None) -> Moment | None:
+    """Parse the moment of `--at`, None for the end.  A time as commands show it, with a part of a second, includes the record
+    that happened then.  Raises WrongUsage."""
+    moment = parse_moment(text)
+    return AtTime(read(text).last) if text is not None and isinstance(moment, AtTime) else moment
+
+
+def _check_zone(text: str) -> None:
+    """Refuse a time to come that has no zone: it was probably read from another clock.  Raises WrongUsage."""
+    if not read(text).zoned:
+        here = datetime.now().astimezone().strftime("%z") or "+0000"
+        offset = f"{here[:3]}:{here[3:5]}"
+        raise WrongUsage(
+            f"{text.strip()[:60]!r} has no zone, and in UTC it is yet to come: it is {shown(time.time_ns())}. Add the zone that "
+            f"is meant, such as {offset if offset != '+00:00' else '+01:00'}, or Z for UTC",
+            code="moment.no_zone",
+        )
 
 
 def clock_time(text: str | None) -> Callable[[ReadableLog], Awaitable[int | None]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +9,8 @@ from rich.text import Text
 
 from dorm.cli.output import Format, ago, cell, console, counted, show
 from dorm.core.apps.failures import SHARED
-from events.quantities import CPU, MEMORY, SECOND, humanize
+from events.instants import shown
+from events.quantities import CPU, MEMORY, humanize
 from events.spec.groups import as_text
 from events.spec.notify import ON_DEFAULT
 
@@ -178,7 +178,7 @@ def _notify(notify: dict[str, Any] | None) -> str:
 
 def when(ns: int) -> str:
     """Return `2026-11-24 08:00:00 UTC`."""
-    return f"{datetime.fromtimestamp(ns // SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return shown(ns)
 
 
 def _progress(d: dict[str, Any]) -> str:

@@ -371,6 +371,8 @@ class State(msgspec.Struct):
     """Unset while the cluster is open."""
     pause: Pause | msgspec.UnsetType = msgspec.UNSET
     """Unset unless scheduling is paused."""
+    set_back: int | msgspec.UnsetType = msgspec.UNSET
+    """How far log time is ahead of the clock of the log's server, in nanoseconds; unset unless that clock was set back."""
 
     @property
     def paused(self) -> Pause | None:

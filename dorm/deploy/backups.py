@@ -1,5 +1,8 @@
 """Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one is removed.
 
+Names have the time of this machine's clock, which may have been wrong.  Copies that are later than the new one neither count
+among those to keep nor are they removed, so whichever way a clock was set, the new copy and those before it stay.
+
 lab-20260314T030007.512Z.dorm    the log of cluster lab at that time, in UTC; next to it its shipped folders (`folders`)
 
 BackupError    there is no new copy, or it can't be trusted; the older ones are all still there
@@ -49,6 +52,8 @@ class Kept(msgspec.Struct, frozen=True):
     digest: str
     """The digest of the state at its end, from the copy."""
     removed: list[str]
+    ahead: list[str] = []
+    """Copies that are later than this one, as made by a clock that was ahead; they are left alone."""
     shipped: Copied | None = None
     """Of shipped folders; None if they were left out."""
 
@@ -63,8 +68,8 @@ async def back_up(
     files: Files | None = None,
     progress: Progress | None = None,
 ) -> Kept:
-    """Copy the log into the folder, read the copy back, and remove all but the newest `keep` copies.  `files`: the shipped
-    folders, which are copied next to it.  `now`: UTC ns.
+    """Copy the log into the folder, read the copy back, and remove all but the newest `keep` copies up to this one.  `files`:
+    the shipped folders, which are copied next to it.  `now`: UTC ns.
 
     Raises BackupError, FoldersError, the errors of `replay.export.export`, and the log's."""
     stamp = f"{datetime.fromtimestamp(now // 10**9, UTC):{_STAMP}}.{now // 10**6 % 1000:03d}Z"
@@ -79,8 +84,8 @@ async def back_up(
         await asyncio.to_thread(target.rename, target.with_suffix(".damaged"))  # So that it never counts as a copy.
         raise
     shipped = await _copy_folders(files, target, cluster, progress) if files is not None else None
-    removed = await asyncio.to_thread(_prune, folder, cluster, keep)
-    return Kept(str(target), done.records, done.bytes, found, removed, shipped)
+    removed, ahead = await asyncio.to_thread(_prune, target, cluster, keep)
+    return Kept(str(target), done.records, done.bytes, found, removed, ahead, shipped)
 
 
 async def _copy_folders(files: Files, target: Path, cluster: str, progress: Progress | None) -> Copied:
@@ -139,9 +144,12 @@ def copies(folder: Path, cluster: str) -> list[Path]:
     return sorted(path for path in folder.iterdir() if name.fullmatch(path.name))
 
 
-def _prune(folder: Path, cluster: str, keep: int) -> list[str]:
-    old = copies(folder, cluster)[:-keep]
+def _prune(made: Path, cluster: str, keep: int) -> tuple[list[str], list[str]]:
+    """Remove the oldest copies up to the one that was made; return them, and those that are later."""
+    every = copies(made.parent, cluster)
+    end = every.index(made) + 1
+    old = every[:end][:-keep]
     for path in old:
         path.unlink(missing_ok=True)
-    prune_folders(copies(folder, cluster), folder, cluster)
-    return [str(path) for path in old]
+    prune_folders(copies(made.parent, cluster), made.parent, cluster)
+    return [str(path) for path in old], [str(path) for path in every[end:]]

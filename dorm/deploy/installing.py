@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 Fate = Literal["new", "changed", "same", "removed", "edited"]
 _OTHERS = {f"{layout.KEYS}/accounts.conf"}
 """Files that an admin's commands replace as well."""
+_RENEWED = {
+    *(f"{layout.KEYS}/{name}" for name in ("ca.pem", "server.pem", "server.key")),
+    *(f"{layout.API}/{name}" for name in ("server.pem", "server.key")),
+}
+"""Certificates and their keys: a path unit has the NATS server read them, and the API looks by itself."""
 _SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "webhooks", "agent")}
 _KEYS_OF = {
     layout.KEYS: "dorm-nats.service",
@@ -124,10 +129,10 @@ def changed(steps: Iterable[Step]) -> bool:
 
 def restarts(steps: Iterable[Step]) -> list[str]:
     """Return the services that have to be restarted for what was changed: those whose unit, configuration or key it is.
-    Changed accounts need no restart, since a path unit has the server read them."""
+    Changed accounts and certificates need no restart: the running servers read them."""
     found = []
     for step in steps:
-        if step.fate not in ("changed", "edited") or step.path in _OTHERS:
+        if step.fate not in ("changed", "edited") or step.path in _OTHERS | _RENEWED:
             continue
         name = step.path.rpartition("/")[2]
         if _is_unit(step.path) and name in _SERVICES:
@@ -142,7 +147,7 @@ def restarts(steps: Iterable[Step]) -> list[str]:
 def stops(steps: Iterable[Step]) -> list[str]:
     """Return the units that still run although their files are gone."""
     units = [step.path.rpartition("/")[2] for step in steps if step.fate == "removed" and _is_unit(step.path)]
-    return [unit for unit in units if unit != "dorm-nats-reload.service"]
+    return [unit for unit in units if unit not in ("dorm-nats-reload.service", "dorm-nats-renewed.service")]
 
 
 def _is_unit(path: str) -> bool:

@@ -53,7 +53,7 @@ def parts(settings: Deployment, machine: str) -> list[Part]:
             f"{short(machine)} is neither a machine of the cluster nor matched by a pattern of nodes; name one with --machine",
             code="deploy.machine.unknown",
         )
-    reload = ("dorm-nats-reload.path",) if settings.trust else ()
+    reload = ("dorm-nats-reload.path", "dorm-nats-renewed.path") if settings.trust else ()
     found = [
         Part("NATS server", ("dorm-nats.service", *reload)) if machine in settings.servers else None,
         Part("master", ("dorm-master.service",)) if machine in settings.leading else None,
@@ -185,7 +185,11 @@ def _server(settings: Deployment, machine: str) -> list[File]:
     command = command_line([f"{settings.program}/bin/nats-server", "--config", layout.NATS_CONFIGURATION])
     files = [configuration, _unit("dorm-nats.service", settings, command=command, store=layout.STORE)]
     if settings.trust:
-        files += [_unit(f"dorm-nats-reload.{kind}", settings) for kind in ("path", "service")]
+        files += [
+            _unit(f"dorm-nats-{what}.{kind}", settings)
+            for what in ("reload", "renewed")
+            for kind in ("path", "service")
+        ]
     return files
 
 

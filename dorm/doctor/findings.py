@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True):
     level: Level
     check: str
     """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
-    `rotation`, `mount`, `ports`, `engine`, `folder`, `inodes`, `processes`, `starts`."""
+    `rotation`, `mount`, `ports`, `engine`, `folder`, `inodes`, `processes`, `starts`, `certificate`, `token`."""
     about: str
     """The server, stream, master, node or folder."""
     text: str

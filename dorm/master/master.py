@@ -160,6 +160,7 @@ class Master:
                 tasks.create_task(self._read())
                 tasks.create_task(self._snapshots.run())
                 await self._fold_until(end)
+                self._time.caught_up()
                 if self._load_plugins is not None:
                     self._plugins = await self._solve(self._load_plugins)
                 self._integrity.check(self._sealer.misfit)
@@ -221,21 +222,26 @@ class Master:
     def _now(self) -> int:
         return self._time.now(self.state.time, _loop_ns())
 
+    def _leap_s(self) -> float:
+        return round((self.state.time - self._now()) / SECOND, 1)
+
     def _moment(self) -> Moment:
         return Moment(self._now(), _loop_ns())
 
     # --- folding --------------------------------------------------------------------------------------------------------
 
     def _fold(self, batch: Sequence[Record]) -> None:
+        at = _loop_ns()
         for record in batch:
             event, folded = evolve(self.state, record)
+            stated = isinstance(event, Round) and folded == "applied" and not event.allocated
+            self._time.folded(self.state.time, at, stated=stated)
             self._sealer.take(record, event)
             self._parts.see(self.state, record, event, folded)
             self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
                 self._detector.hear(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
-        self._time.folded(self.state.time, _loop_ns())
         if not self._following:  # The leading master takes the snapshots.
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
         self._leader.folded(_loop_ns())
@@ -318,8 +324,8 @@ class Master:
                 raise RoundsRefused(str(error)) from None
             if self._lease is not None:
                 self._lease.vouch()
-            # The time of the last record is unknown; nothing depends on the time of this round.
-            now = max(self._clock(), self.state.time)
+            # A master that was not there before can't know what time it is by the log; its own clock says whether that leapt.
+            now = self._now() if self.elected.is_set() or self._time.leapt else max(self._clock(), self.state.time)
             elected = self._leader.elect(now, build=self._build, key=self._sealer.public, policies=self._plugins)
             if await self._publish(elected):
                 break
@@ -357,6 +363,12 @@ class Master:
         """Carry out what the leader requests, and fold new records.  Nothing is folded while an allocation is computed: its
         basis is the state that the computation reads."""
         while True:
+            if self._time.leapt:
+                _log.warning(
+                    "the log's clock is ahead of this master's; no time counts as passed", seconds=self._leap_s()
+                )
+                await self._elect()
+                self._parts.all_again(self.state)
             ready = self._leader.step(self._moment())
             said = ready.publish
             if ready.ask:

@@ -71,6 +71,14 @@ class PartWriter:
             if self._concerned.nodes:
                 self._wake.set()
 
+    def all_again(self, state: State) -> None:
+        """Write all parts again: this master was elected once more, which every node has to know."""
+        if self._leads:
+            every = dict.fromkeys(known_nodes(state))
+            self._concerned.nodes |= every
+            self._concerned.asked |= every
+            self._wake.set()
+
     async def run(self, state: Callable[[], State]) -> None:
         """Store parts while this master leads, until cancelled; `state` returns the folded state."""
         try:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import ipaddress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -77,6 +77,28 @@ def server_certificate(
         .sign(signer, hashes.SHA256())
     )
     return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+class Validity(NamedTuple):
+    """From when to when a certificate counts, UTC ns."""
+
+    begins: int
+    ends: int
+
+
+def validity_of(certificate: bytes) -> Validity:
+    """Return the validity of a certificate in PEM or DER; of several, of the one that ends first.  Raises SecurityError."""
+    try:
+        pem = b"-----BEGIN" in certificate
+        found = x509.load_pem_x509_certificates(certificate) if pem else [x509.load_der_x509_certificate(certificate)]
+    except ValueError:
+        raise SecurityError("this is not a certificate", code="security.certificate_unreadable") from None
+    first = min(found, key=lambda one: one.not_valid_after_utc)
+    return Validity(_ns(first.not_valid_before_utc), _ns(first.not_valid_after_utc))
+
+
+def _ns(when: datetime) -> int:
+    return int((when - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 10**9
 
 
 def fingerprint(certificate: str) -> str:

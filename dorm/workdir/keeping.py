@@ -53,7 +53,7 @@ async def _keep(files: Files, state: Callable[[], State], leads: Callable[[], bo
                 )
             if look % _LOOKS:
                 continue
-            removed = await remove_unneeded(files, state(), time.time_ns(), limits.keep_s)
+            removed = await remove_unneeded(files, state(), min(time.time_ns(), state().time), limits.keep_s)
         except DormError as error:
             _log.info("the store of shipped folders can't be looked at", reason=str(error))
         else:

@@ -89,7 +89,8 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
 
 
 async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERYONE) -> Removed:
-    """Remove what no app names and what was not stored for one and a half times `keep_s`, at `now` (UTC ns).  With `of`, give
+    """Remove what no app names and what was not stored for one and a half times `keep_s`, at `now` (UTC ns): the earlier
+    of the caller's clock and log time, so that neither clock alone, if it is ahead, makes anything old.  With `of`, give
     up that tenant's parts, as its own users may; masters remove them later.  Raises the log's
     errors."""
     before = now - int(_KEPT * keep_s * SECOND)

@@ -92,6 +92,11 @@ class AbortingTransport(TcpTransport):
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         self._encrypted = True
 
+    def certificate(self) -> bytes:
+        """Return the server's certificate, in DER; empty without encryption."""
+        shown = self._io_writer.get_extra_info("ssl_object") if self._io_writer is not None else None
+        return (shown.getpeercert(binary_form=True) or b"") if shown is not None else b""
+
     def write(self, payload: bytes) -> None:
         self._check_encrypted()
         super().write(payload)  # type: ignore[no-untyped-call]
@@ -192,6 +197,17 @@ def server_info(client: Client) -> Mapping[str, Any]:
     Instead: public properties such as `connected_server_name`; other NATS clients have them.
     """
     return client._server_info
+
+
+def server_certificate(client: Client) -> bytes:
+    """Return the certificate that the connected server showed, in DER; empty if the connection is not encrypted, or goes over
+    WebSockets.
+
+    Why: `dorm doctor` and metrics say when it ends.
+    Instead: a public property with the connection's TLS session.
+    """
+    transport = client._transport
+    return transport.certificate() if isinstance(transport, AbortingTransport) else b""
 
 
 def discard_unsent(client: Client) -> None:

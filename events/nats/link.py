@@ -193,6 +193,11 @@ class Link:
             )
 
     @property
+    def certificate(self) -> bytes:
+        """The certificate of the connected server, in DER; empty if the connection is not encrypted."""
+        return internals.server_certificate(self.client)
+
+    @property
     def has_jetstream(self) -> bool:
         """Whether the server announces that JetStream is on."""
         return bool(internals.server_info(self.client).get("jetstream"))

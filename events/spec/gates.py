@@ -10,12 +10,12 @@ are submitted together.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import msgspec
 
+from events.instants import InstantError, day, read
 from events.quantities import SECOND, Quantity, QuantityError, duration, short
 from events.spec.faults import SpecError
 
@@ -33,7 +33,6 @@ AppReference = Annotated[
 ]
 MOST_AWAITED = 100
 _DATE = re.compile(r"\s*\d{4}-")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = 2000, 2100
 """Years: moments of a log end in 2116."""
 
@@ -76,15 +75,15 @@ def _start(text: Quantity) -> tuple[int, int]:
             how = "write a delay such as 2h, or a time such as 2026-11-24T08:00Z or 2026-11-24T08:00+01:00"
             raise QuantityError(f"{short(text)} is neither a delay nor a time; {how}", code=error.code) from None
     try:
-        time = datetime.fromisoformat(text.strip())
-    except ValueError:
+        instant = read(text)
+    except InstantError:
         raise QuantityError(f"{short(text)} is not a time; write 2026-11-24T08:00Z or 2026-11-24T08:00+01:00") from None
-    if time.tzinfo is None:
+    if not instant.zoned:
         text = f"{short(text)} has no time zone; add Z for UTC, or an offset such as +01:00"
         raise QuantityError(text, code="quantity.no_zone")
-    if not _EARLIEST <= time.year <= _LATEST:
+    if not _EARLIEST <= int(day(instant.time)[:4]) <= _LATEST:
         raise QuantityError(f"{short(text)} is not between {_EARLIEST} and {_LATEST}", code="quantity.out_of_range")
-    return (time - _EPOCH) // timedelta(microseconds=1) * 1000, 0
+    return instant.time, 0
 
 
 def starts_at(spec: Gated, submitted_at: int) -> int:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from events.instants import read
 from events.quantities import SECOND, QuantityError, duration, short
 from replay import ReplayError
 
@@ -249,8 +250,7 @@ class _Parser:
             day = datetime.fromtimestamp(self._end // SECOND, UTC)
             when = day.replace(hour=int(clock[1]), minute=int(clock[2]), second=int(clock[3] or 0), microsecond=0)
         else:
-            when = datetime.fromisoformat(text)
-            when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+            return read(text).time
         return (when - _EPOCH) // timedelta(microseconds=1) * 1000
 
     # --- tokens ---------------------------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dorm.core.query.concerns import Concerns
+from events.instants import shown
 from events.positions import logged
 from replay.moments import AtSequence, AtTime, Moment, MomentError
 
@@ -78,7 +78,7 @@ async def _time_of(log: ReadableLog, seq: int) -> int:
 
 
 def _clock(time: int) -> str:
-    return datetime.fromtimestamp(time / 1e9, UTC).isoformat(timespec="seconds")
+    return shown(time)
 
 
 class Sieve:

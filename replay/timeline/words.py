@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.instants import shown
 from events.quantities import SECOND
 from replay.story.policies import planned
 from replay.words import containers
@@ -31,8 +31,7 @@ PLANS = 3
 
 def clock(time: int) -> str:
     """Format UTC nanoseconds as `2026-11-21 09:00:05.120 UTC`."""
-    whole = datetime.fromtimestamp(time // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{whole}.{time % SECOND // 1_000_000:03d} UTC"
+    return shown(time, 3)
 
 
 def duration(span: int) -> str:

@@ -138,6 +138,9 @@ async def test_pages_of_other_origins_cannot_use_a_browser_against_the_api(nats_
     async with unharmed(nats_server) as api:
         assert (await api.get("/v1/apps", 421, {"Host": "evil.example"}))["code"] == "api.host.unknown"
         assert (await api.get("/v1/apps", 421, {"Host": "127.0.0.1.evil.example:80"}))["code"] == "api.host.unknown"
+        for probe in ("/healthz", "/readyz", "/v1/health", "/v1/ready"):  # which call this machine by any name
+            async with api.session.get(probe, headers={"Host": "lb-7.internal"}) as answer:
+                assert answer.status == 200
         for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
             assert (await api.send("POST", "/v1/nodes/gpu-01/drain", {}, 403, headers))["code"] == "api.origin.foreign"
         for simple in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):

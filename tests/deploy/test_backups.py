@@ -53,6 +53,27 @@ async def test_the_newest_copies_are_kept(tmp_path: Path) -> None:
     await archive.close()
 
 
+async def test_a_clock_that_was_ahead_costs_no_copy(tmp_path: Path) -> None:
+    """Two nights in 2036, and the clock is right again: the new copy stays, and as many before it as always."""
+    log = log_of(sealed_log(2, 20).records)
+    await back_up(log, tmp_path, "lab", keep=2, now=NOW, files=await _shipped(b"first"))
+    for day in range(2):
+        await back_up(log, tmp_path, "lab", keep=2, now=NOW + (3650 + day) * DAY)
+    await back_up(log, tmp_path, "lab-2", keep=2, now=NOW - 300 * DAY)
+    ahead = [str(path) for path in copies(tmp_path, "lab")][-2:]
+    for day in range(1, 4):
+        kept = await back_up(log, tmp_path, "lab", keep=2, now=NOW + day * DAY, files=await _shipped(b"last"))
+        found = [str(path) for path in copies(tmp_path, "lab")]
+        assert found[-3] == kept.file
+        assert (found[-2:], kept.ahead) == (ahead, ahead)
+        assert len(found) == (3 if day == 1 else 4)
+        assert list_beside(tmp_path / kept.file).exists()
+    assert len(copies(tmp_path, "lab-2")) == 1
+    # A clock that is behind: the copy that was just made is the oldest, and none is removed for it.
+    kept = await back_up(log, tmp_path, "lab", keep=1, now=NOW - 900 * DAY)
+    assert (kept.removed, len(kept.ahead), copies(tmp_path, "lab")[0]) == ([], 4, tmp_path / kept.file)
+
+
 async def test_a_copy_that_cannot_be_read_back_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of(sealed_log(2, 20).records)
     for day in range(2):

@@ -108,6 +108,12 @@ def test_installed_keys_are_readable_only_by_their_user(here: Dorm, machine: Pat
     secret.write_text("old\n")
     code, out, _ = here(*install, "--keys", tmp_path / "lab", "--dry-run")
     assert (code, "changed by hand" in out, "PRIVATE" in out) == (0, True, False)
+    # The running server reads a renewed certificate, and the API sees it by itself.
+    for folder in (layout.KEYS, layout.API):
+        for name in ("server.pem", "server.key"):
+            (machine / folder.lstrip("/") / name).write_text("earlier\n")
+    code, out, _ = here(*install, "--keys", tmp_path / "lab", "--force")
+    assert (code, "systemctl restart" in out, "dorm-nats-renewed.path" in out) == (0, False, True)
     # Changed accounts are what `dorm user` does.
     (machine / layout.KEYS.lstrip("/") / "accounts.conf").write_text("")
     secret.unlink()

@@ -84,7 +84,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     found = deployment(program=PROGRAM, nodes=EVERYTHING, archives=ARCHIVES)
     install(tmp_path, "n1", rendered(found, "n1"))
     units = sorted(map(str, (tmp_path / layout.UNITS.lstrip("/")).iterdir()))
-    assert len(units) == 9
+    assert len(units) == 11
     assert _complaints(units) == ""
     # What it says of a unit with a wrong path is as clear as a line can be.
     wrong = [

@@ -132,7 +132,7 @@ async def test_events_are_lines_and_each_is_json(cluster: Up, tmp_path: Path) ->
     assert [event["position"].split(".")[0] for event in events[:2]] == ["1", "2"]
     kinds = ["AppSubmitted", "AppAccepted", "ContainerStarted", "ContainerExited", "AppCompleted"]
     out = await done(cluster.home, "events", "--app", "seen", *(part for kind in kinds for part in ("--kind", kind)))
-    assert [line.split()[2] for line in out.splitlines()] == kinds
+    assert [line.split()[4] for line in out.splitlines()] == kinds
     last = await done(cluster.home, "events", "--tail", "1", "-o", "json")
     assert json.loads(last.splitlines()[-1])["position"] == events[-1]["position"]
 

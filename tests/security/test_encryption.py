@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from cryptography import x509
 
 from dorm.local.founding import make_keys
 from dorm.local.nats_server import EmbeddedServer
@@ -71,3 +72,38 @@ async def test_a_machine_that_strips_the_encryption_learns_nothing(root: Credent
         with pytest.raises(LogError):
             await Link.open(f"nats://127.0.0.1:{port}", name="test", timeout=1.0, credentials=plain)
     assert [b"CONNECT" in one for one in sent] == [False, False, True]
+
+
+async def _serial(keys: Credentials) -> int:
+    link = await Link.open(keys.url, name="test", timeout=5.0, credentials=keys)
+    try:
+        return x509.load_der_x509_certificate(link.certificate).serial_number
+    finally:
+        await link.close()
+
+
+async def test_a_running_server_shows_a_renewed_certificate_and_not_half_of_one(
+    root: Credentials, tmp_path: Path
+) -> None:
+    keys = KeyFolder(tmp_path / "security")
+    first = await _serial(root)
+    working = await Link.open(root.url, name="test", timeout=5.0, credentials=root)
+    before = (tmp_path / "security" / "server.key").read_bytes()
+    keys.make_certificates("lab", ("127.0.0.1",), time.time_ns())
+    after = (tmp_path / "security" / "server.key").read_bytes()
+    (tmp_path / "security" / "server.key").write_bytes(before)
+    assert keys.reload()
+    await _logged(tmp_path, "Failed to reload")
+    assert await _serial(root) == first, "it keeps the pair that belongs together"
+    (tmp_path / "security" / "server.key").write_bytes(after)
+    assert keys.reload()
+    await _logged(tmp_path, "Reloaded server configuration")
+    assert await _serial(root) not in (0, first)
+    assert working.client.is_connected
+    await working.close()
+
+
+async def _logged(folder: Path, text: str) -> None:
+    async with asyncio.timeout(20.0):
+        while text not in (folder / "nats.log").read_text():  # noqa: ASYNC110  (no event reports it)
+            await asyncio.sleep(0.02)

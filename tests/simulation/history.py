@@ -21,6 +21,7 @@ from events.codec import encode
 from tests.policies import any_policy
 from tests.simulation.attack import gates, misuse, neighbors, operators, replacing
 from tests.simulation.attack.attack import Attack
+from tests.simulation.attack.clocks import Times
 from tests.simulation.attack.faults import HARMLESS, Fault, draw_faults
 from tests.simulation.checks import ending
 from tests.simulation.checks.checks import STRANGER, Checks
@@ -130,6 +131,7 @@ class History:
         """How long the next process of a host stays away once it has ended."""
         self.checks = Checks(self.world, set())
         self.checks.retired = self.retired
+        self.checks.times = Times(self.faults)
         self.neighbors = neighbors.Neighbors(self)
         self.checks.neighbors = self.neighbors
         self.attack = Attack(self)

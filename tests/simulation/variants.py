@@ -30,6 +30,7 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
 from dorm.core.parts.concerned import Concerned
+from dorm.master.log_time import LogTime
 from dorm.master.master import Master
 from dorm.master.parts import PartWriter
 from events import appending, identities
@@ -114,6 +115,12 @@ VARIANTS: dict[str, Variant] = {
             Master._now,
             ("def _now(self) -> int:", "def _now(self) -> int:\n    return max(self._clock(), self.state.time)"),
         )
+    ),
+    "a leap of the log's clock counts as time that passed": Variant(
+        code(LogTime.folded, ("elif time > own + LEAP:", "elif False:"))
+    ),
+    "log time stands still while the log's clock is behind it": Variant(
+        code(evolve, ("set_back(state, time)", "pass"))
     ),
     # the core
     "no barrier: released before the last generation has ended": Variant(

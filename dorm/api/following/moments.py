@@ -102,7 +102,7 @@ class Moments:
         if isinstance(moment, BeforeEnd):
             await self._follower.reach(0, _CATCH_UP_S)
             return min(self._follower.seq, await self._log.at_time(self._follower.time - moment.span))
-        if moment.time > self._clock() + _SKEW_NS:
+        if moment.time > max(self._clock(), self._follower.time) + _SKEW_NS:
             raise MomentError("that moment is in the future; `POST /v1/plan` says what comes", code="moment.after_end")
         if moment.time >= self._follower.time and self._follower.ready:
             return self._follower.seq

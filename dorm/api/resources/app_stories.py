@@ -259,7 +259,7 @@ async def _asked(call: Call[LogsQuery, None], missed: list[dict[str, int | None]
     query, client = call.query, call.services.requester(call.user)
     since = None
     if query.since is not None:
-        moment = parse_clock(query.since.replace(" ", "+"), call.services.clock())
+        moment = parse_clock(query.since, call.services.clock())
         since = await clock_of(call.services.follower.log, moment)
     ran = await client.output.generation(await client.app(call.path("app")))
     slot = ran.slot(slot=query.slot)

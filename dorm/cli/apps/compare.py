@@ -13,7 +13,7 @@ from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import ClusterName, Url, complete_app
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show, show_document
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, parse_at, progress_of
 from dorm.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def compare(
 
       dorm compare digits-1f0c digits-9a2e --file incident.dorm -o json
     """
-    moment = parse_moment(at)
+    moment = parse_at(at)
 
     async def work() -> Comparison:
         from replay.comparison.comparison import compare as between

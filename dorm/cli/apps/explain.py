@@ -15,7 +15,7 @@ from dorm.cli.apps.story import Last, show_chapters
 from dorm.cli.connect import AppName, ClusterName, Url
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, cell, console, counted, show_document, solver_prints_elsewhere
-from dorm.cli.source import At, File, log_of, own_app, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, own_app, parse_at, progress_of
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -85,7 +85,7 @@ def explain(
 
       dorm explain digits-mlp --at 120 --file incident.dorm -o json
     """
-    moment = parse_moment(at)
+    moment = parse_at(at)
 
     async def work() -> None:
         from replay.simulator.forks.starting import Outlook

@@ -15,7 +15,7 @@ from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import complete_setting, parse_capacity, parse_pairs
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, parse_at, progress_of
 
 if TYPE_CHECKING:
     from dorm.core.query.planning.assumed import NewNodes
@@ -119,7 +119,7 @@ def plan(
     """
     from dorm.local.spec_files import load_spec
 
-    moment = parse_moment(at)
+    moment = parse_at(at)
     parsed = [parse_nodes(text) for text in nodes or []]
     parse_pairs(change, "setting")
     checked = tuple(load_spec(path) for path in specs or [])

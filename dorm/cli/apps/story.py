@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +11,9 @@ from dorm.cli.apps.commands import PANEL
 from dorm.cli.connect import ClusterName, Url, complete_app_or_node
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show_document
-from dorm.cli.source import At, File, log_of, own_app, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, own_app, parse_at, parse_moment, progress_of
 from dorm.cli.terminal import one_line
+from events.instants import clock, day
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def story(
 
       dorm story digits-mlp --at 120 --file incident.dorm -o json
     """
-    until, begin = parse_moment(at), parse_moment(since)
+    until, begin = parse_at(at), parse_moment(since)
 
     async def work() -> None:
         from replay.story.story import tell
@@ -132,13 +132,11 @@ def show_chapters(chapters: Sequence[Chapter], last: int | None = None) -> None:
         console.print(Text(f"{counted(len(chapters) - len(shown), 'earlier chapter')}", style="dim"))
     told = {chapter.position for chapter in chapters}
     places = max((len(chapter.position) for chapter in shown), default=0)
-    day = ""
+    today = ""
     for chapter in shown:
-        when = datetime.fromtimestamp(chapter.time // 1_000_000_000, UTC)
-        if day != (day := when.strftime("%Y-%m-%d")):
-            console.print(Text(f"{day} UTC", style="dim"))
-        clock = f"{when:%H:%M:%S}.{chapter.time // 1_000_000 % 1000:03}"
-        margin = Text(f"{clock}  {chapter.position:>{places}}  ", style="dim")
+        if today != (today := day(chapter.time)):
+            console.print(Text(f"{today} UTC", style="dim"))
+        margin = Text(f"{clock(chapter.time, 3)}  {chapter.position:>{places}}  ", style="dim")
         text = _in_lines(chapter, told)
         # A pipe gets whole lines, a terminal folds them beside the margin.
         room = max(20, console.width - len(margin)) if console.is_terminal else 10**6

@@ -81,7 +81,8 @@ def serve(
     token add) or a certificate. On an open cluster, everyone who reaches the API
     may do everything that it offers, so it listens only on this machine by
     default. It waits for NATS servers that do not answer yet, and ends on Ctrl-C
-    or SIGTERM.
+    or SIGTERM. New connections use a renewed certificate within seconds, or at
+    once after SIGHUP.
 
     [bold]Examples[/]
 
@@ -113,6 +114,7 @@ def serve(
     )
 
     health = Health(f"dorm {version('dorm')}", "the API waits for the NATS servers")
+    renewed = asyncio.Event()
 
     async def work() -> None:
         from dorm.api.resources.health import checks_of
@@ -122,7 +124,7 @@ def serve(
         connection = await found.connection("dorm-api", patient=True)
         seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, found))
         try:
-            async with serving(connection, seen) as server:
+            async with serving(connection, seen, renewed=renewed) as server:
                 server.services.follower.on_ready.append(lambda _state: _keep_for_good())
                 health.watch(checks_of(server.services))
                 announce(server.url, connection.cluster, options)
@@ -135,7 +137,7 @@ def serve(
 
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*_COLLECT)
-    run(run_service(work(), health))
+    run(run_service(work(), health, renewed.set))
 
 
 def _secret(found: Target) -> bytes:

@@ -4,7 +4,6 @@ terminal."""
 from __future__ import annotations
 
 from collections import deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ from dorm.cli.output import ago, cell, counted
 from dorm.cli.terminal import one_line
 from dorm.core.query.reported import Newest
 from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
+from events.instants import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -248,8 +248,9 @@ def _partition(app: App) -> str:
 
 
 def _event(one: Happened) -> Text:
-    when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S")
-    line = Text(f"{when}  ", style="dim").append(f"{type(one.event).__name__:<21}", style=style_of(one.event))
+    line = Text(f"{shown(one.time)}  ", style="dim").append(
+        f"{type(one.event).__name__:<21}", style=style_of(one.event)
+    )
     return line.append(in_words(one.event), style="none")
 
 

@@ -14,6 +14,7 @@ from dorm.cli.connect import ClusterName, Url, client
 from dorm.cli.errors import run
 from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import log_of, progress_of
+from dorm.cli.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +47,8 @@ def backup(
     meanwhile. If a copy cannot be read back completely, the command ends with an
     error and removes no older copy. `dorm replay import FILE` makes a copy the
     log of a new cluster; `dorm deploy restore` restores a cluster that
-    authenticates its users.
+    authenticates its users. Copies that are later than the new one, because a
+    clock was ahead, neither count for --keep nor are they removed.
 
     [bold]Examples[/]
 
@@ -77,6 +79,13 @@ def backup(
             f"{done.records:,} records are in {done.file} ({done.bytes:,} bytes), read back; digest {done.digest}{went}"
         )
         console.print(Text(text), soft_wrap=True)
+        if done.ahead:
+            count = "1 copy is" if len(done.ahead) == 1 else f"{len(done.ahead)} copies are"
+            say(
+                f"warning: {count} later than this one, such as {done.ahead[-1]}: some clock was wrong. --keep neither counts nor "
+                "removes them; remove those of the future by hand",
+                error=True,
+            )
         if done.shipped is not None:
             size = humanize(MEMORY, done.shipped.bytes)
             console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are next to it"))

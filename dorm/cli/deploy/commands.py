@@ -71,7 +71,7 @@ def keys(
     renewed = prepare(found, kept, token(admin or kept.admin() or login_name()), time.time_ns())
     console.print(Text(f"the keys of cluster {found.cluster} are in {kept.path}; {kept.admin()} is its admin"))
     if renewed:
-        console.print(Text(f"new certificates: {', '.join(renewed)}; install their machines again, and restart them"))
+        console.print(Text(f"new certificates: {', '.join(renewed)}; install their machines again"))
     if write_apply(found, kept):
         console.print(Text(f"{kept.apply} brings changed accounts to the servers: see that it does"))
 

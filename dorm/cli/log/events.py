@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +19,7 @@ from dorm.cli.output import as_yaml, console
 from dorm.cli.source import log_of, parse_moment, report_nothing_found
 from dorm.cli.terminal import in_document, one_line, say
 from events.cloudevents import cloud_event, plain
+from events.instants import shown
 from events.log.records import LogUnavailable
 from events.positions import Position, parse
 from replay.gist import gist
@@ -215,8 +215,11 @@ class _Printer:
 
 def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
     """Return place and time, kind, and the gist."""
-    when = datetime.fromtimestamp(one.time / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    return f"{one.position!s:>8}  {when}  ", f"{type(one.event).__name__:<21}", in_words(one.event, whole=whole)
+    return (
+        f"{one.position!s:>8}  {shown(one.time, 3)}  ",
+        f"{type(one.event).__name__:<21}",
+        in_words(one.event, whole=whole),
+    )
 
 
 _STYLES = {

@@ -21,6 +21,8 @@ from events.log.records import LogError
 from events.requests import AgentStatus, MasterStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from dorm.client.masters import Leader
     from dorm.core.state import State
     from dorm.doctor.cluster import Asked
@@ -52,6 +54,10 @@ def doctor(
     checkpoints: Annotated[
         Path | None, typer.Option(help="Shared checkpoint folder, as this machine's agent uses it.")
     ] = None,
+    api: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Also look at the certificate of the API at this address; may be repeated."),
+    ] = None,
     output: Output = Format.table,
     url: Url = None,
     cluster: ClusterName = None,
@@ -61,14 +67,18 @@ def doctor(
     It checks with the NATS servers, masters and agents whether all answer, where
     every copy of the log is and whether it is complete, who leads and how closely
     the others follow, nodes and their leases, clocks, releases, disks, mounts and
-    settings. On a node's own machine, it also checks the folders, the mount, the
-    ports and the engine there, even if no server answers.
+    settings. It warns 30 days before a certificate ends: of the NATS servers, the
+    cluster's authority, each API on this machine, and each that --api names. On a
+    node's own machine, it also checks the folders, the mount, the ports and the
+    engine there, even if no server answers.
 
     [bold]Examples[/]
 
       dorm doctor
 
       dorm doctor --all -o json | jq -r '.findings[] | select(.level == "wrong") | .todo'
+
+      dorm doctor --api https://lab.example:4280
 
       dorm doctor --node gpu-7 --data /srv/gpu-7 --checkpoints /mnt/shared/dorm
     """
@@ -77,7 +87,7 @@ def doctor(
         from dorm.doctor.findings import gravest_first
 
         found = target(url, cluster)
-        looked = gravest_first(await _look(found, _here(node, data, checkpoints)))
+        looked = gravest_first(await _look(found, _here(node, data, checkpoints), api or []))
         _show(found, looked, output, every=every)
         return any(one.level == "wrong" for one in looked)
 
@@ -100,12 +110,12 @@ def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> Node
     return NodeHere(name, root, (checkpoints or home() / "checkpoints").absolute())
 
 
-async def _look(found: Target, here: NodeHere | None) -> list[Finding]:
+async def _look(found: Target, here: NodeHere | None, apis: Sequence[str]) -> list[Finding]:
     from dorm.doctor.findings import wrong
     from dorm.doctor.machine import judge_master, judge_node
 
     state: State | None = None
-    looked: list[Finding] = []
+    looked = await _certificates(found, apis)
     try:
         connection = await found.connection("dorm-doctor", timeout=_CONNECT_S)
     except LogError as error:
@@ -125,10 +135,40 @@ async def _look(found: Target, here: NodeHere | None) -> list[Finding]:
     return looked
 
 
+async def _certificates(found: Target, apis: Sequence[str]) -> list[Finding]:
+    """Look at the certificates that are known without a NATS server: the authority's, files on this machine, and the APIs'."""
+    from dorm.doctor import certificates as c
+
+    own = await asyncio.to_thread(found.read)
+    todo = "remove ca.pem and ca.key from the folder of keys, and make the keys again: users and nodes need new credentials"
+    seen = [c.parsed("authority", "the cluster's own certificate", own.ca, todo)] if own is not None and own.ca else []
+    here = await asyncio.to_thread(c.apis_here)
+    what, renew = "the API's certificate", "renew the file of its --tls-cert; it is used within seconds"
+    files = [(Path(file), what, renew) for one in here for file in one.files]
+    seen += await asyncio.to_thread(lambda: c.in_files([*_files(found), *files]))
+    where = dict.fromkeys([*apis, *(one.url for one in here if one.url)])
+    seen += await asyncio.gather(*(c.shown_at(one, what, renew) for one in where))
+    return list(c.judge_ends(dict.fromkeys(seen), time.time_ns()))
+
+
+def _files(found: Target) -> Iterator[tuple[Path, str, str]]:
+    """Yield the certificates that an admin's folder of keys, and `dorm deploy install`, may have put on this machine."""
+    from dorm.deploy import layout
+
+    again = "run `dorm deploy keys` on the admin's machine, and `dorm deploy install` here"
+    yield Path(layout.KEYS, "server.pem"), "the NATS server's certificate", again
+    yield Path(layout.API, "server.pem"), "the API's certificate", again
+    key = found.seal_key()
+    if key is not None:
+        made = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`, which renew it"
+        for file in sorted(key.parent.glob("server*.pem")):
+            yield file, "a NATS server's certificate", made
+
+
 async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]:
     """Look at everything that a connection reaches."""
     from dorm.client.client import Client
-    from dorm.doctor import cluster, servers
+    from dorm.doctor import certificates, cluster, servers
     from dorm.doctor.findings import wrong
     from dorm.local.cluster import BUILD
     from events import subjects
@@ -142,6 +182,15 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     )
     looked = [*servers.judge_servers(every), *servers.judge_streams(streams, len(every))]
     looked.append(servers.judge_clock("clock", "NATS server", clock, "the clock of this machine"))
+    renewed = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`; the server reads it on SIGHUP"
+    looked += certificates.judge_ends(
+        [
+            certificates.parsed(one.name or one.address, "the NATS server's certificate", one.certificate, renewed)
+            for one in every
+            if one.certificate
+        ],
+        time.time_ns(),
+    )
     looked += danger
     try:
         client = Client(connection.log, connection.bus, connection.cluster, connection=None)
@@ -153,6 +202,8 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     by_node = {one.status.node: one for one in agents} if agents is not None else None
     looked += [*cluster.judge_masters(leader, masters), *cluster.judge_nodes(state, by_node)]
     looked += [*cluster.judge_delays(state), *cluster.judge_settings(state)]
+    if state.known is not None:
+        looked += certificates.judge_tokens(state.known.tokens.values(), time.time_ns())
     looked += await rotation_findings(connection)
     answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
     looked += cluster.judge_clocks([(name, one.clock) for name, one in answered])

@@ -260,7 +260,7 @@ def purge(
                 raise WrongUsage(
                     "--unused-for: of all users' folders at least 1h, so that nobody loses one who submits now"
                 )
-            removed = await remove_unneeded(connected.log.files, state, time.time_ns(), keep_s, of=of)
+            removed = await remove_unneeded(connected.log.files, state, min(time.time_ns(), state.time), keep_s, of=of)
         if output in (Format.json, Format.yaml):
             show_document(msgspec.structs.asdict(removed), output)
         else:

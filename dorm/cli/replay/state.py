@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,8 +13,9 @@ from typer.core import TyperCommand
 from dorm.cli.connect import ClusterName, Url, complete, complete_node
 from dorm.cli.errors import FAILED, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, show_document
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, parse_at, progress_of
 from dorm.cli.tables import show_app, show_apps, show_node, show_nodes
+from events.instants import shown
 
 if TYPE_CHECKING:
     from dorm.core.query.reported import Newest
@@ -78,7 +78,7 @@ def state(
     """
     if part is not None and name is not None:
         raise WrongUsage("--part shows one node's part: leave the name of the app or node out", code="usage.conflict")
-    moment = parse_moment(at)
+    moment = parse_at(at)
 
     async def work() -> None:
         from replay.reading import cluster_name
@@ -152,7 +152,7 @@ def diff(
 
       dorm diff 120 240 --file incident.dorm -o json
     """
-    moments = [parse_moment(before), parse_moment(after)]
+    moments = [parse_at(before), parse_at(after)]
 
     async def work() -> Diff:
         from replay.travel.diff import diff as between
@@ -254,8 +254,7 @@ def _headline(found: State) -> str:
 
     if not found.seq:
         return "before the first record"
-    when = datetime.fromtimestamp(found.time / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return f"sequence {found.seq}, {when} UTC, epoch {found.epoch}, digest {digest(found)}"
+    return f"sequence {found.seq}, {shown(found.time, 3)}, epoch {found.epoch}, digest {digest(found)}"
 
 
 # --- a difference -------------------------------------------------------------------------------------------------------

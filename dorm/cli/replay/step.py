@@ -13,7 +13,7 @@ import typer
 
 from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
 from dorm.cli.errors import USAGE, Fail, WrongUsage, run
-from dorm.cli.source import At, File, log_of, parse_moment, progress_of
+from dorm.cli.source import At, File, log_of, parse_at, progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def step(
     """
     if follow and file is not None:
         raise WrongUsage("--follow needs a cluster: a file does not grow", code="usage.conflict")
-    moment = parse_moment(at)
+    moment = parse_at(at)
     _check_terminal()
 
     async def work() -> int:

@@ -7,7 +7,6 @@ people type.
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +19,7 @@ from dorm.cli.tables import share
 from dorm.cli.terminal import clean
 from dorm.core.query.views import AppRow, NodeRow, Summary, app_rows, node_rows, summary
 from events.cloudevents import plain
+from events.instants import clock, shown
 from events.positions import Logged, Position
 from replay.travel.diff import Diff, diff
 from replay.travel.diff_words import of_app, of_cluster, of_node, of_settings
@@ -86,8 +86,7 @@ def heading(view: View, name: str, search: Search, *, follows: bool) -> Text:
     if view.cursor is None:
         return text.append("  the log is empty", style="not bold not reverse")
     place = f"  {view.cursor.position} of {view.end}{'…' if follows else ''}"
-    when = datetime.fromtimestamp(view.cursor.time / 1e9, UTC).strftime("  %Y-%m-%d %H:%M:%S.%f")[:-3]
-    text.append(place, style="not reverse").append(f"{when} UTC", style="not bold not reverse")
+    text.append(place, style="not reverse").append(f"  {shown(view.cursor.time, 3)}", style="not bold not reverse")
     if search:
         text.append(f"  only {search}", style="not reverse yellow")
     return text
@@ -107,7 +106,7 @@ def _event_line(view: View, one: Logged, width: int) -> Text:
     here = view.cursor is not None and one.position == view.cursor.position
     left_out = view.wanted is not None and one.position not in view.wanted
     roomy = width >= _ROOMY
-    when = datetime.fromtimestamp(one.time / 1e9, UTC).strftime("%H:%M:%S.%f")[: -3 if roomy else -7]
+    when = clock(one.time, 3 if roomy else 0)
     kind = type(one.event).__name__
     line = Text(no_wrap=True).append("▶" if here else " ", style="bold yellow")
     line.append(f"{one.position!s:>{8 if roomy else 6}} {when} ", style="" if here else "dim")

@@ -51,8 +51,8 @@ def init(
     The server admits only users and nodes that an admin has added, and each may
     do what its role allows. DIR holds the keys; keep all of it on the server's
     machine, accessible only to the admin. Run the command again to renew the
-    server's certificate, or to complete an interrupted run; it keeps existing
-    keys.
+    server's certificate, which a running server uses at once, or to complete an
+    interrupted run; it keeps existing keys.
 
     [bold]Examples[/]
 
@@ -90,7 +90,9 @@ def init(
         )
         near_host = ("::1" if ":" in host else "127.0.0.1") if _all(host) else host
         near = f"{scheme}://{joined(near_host, port)}"
-        if await asyncio.to_thread(in_use, host, port):  # Its server runs already.
+        if await asyncio.to_thread(in_use, host, port):  # Its server runs already, and reads the renewed certificate.
+            if encrypted:
+                await asyncio.to_thread(keys.reload)
             await found(keys, own, near, (), clock=time.time_ns)
         else:
             server = EmbeddedServer(root, host=host, port=port, more=keys.server_settings())

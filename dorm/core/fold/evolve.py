@@ -31,6 +31,7 @@ from dorm.core.fold.effects import (
 )
 from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.gates.requests import hold_requested, release_requested
+from dorm.core.fold.log_clock import set_back
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.operating import (
     drain_requested,
@@ -98,8 +99,12 @@ def evolve(state: State, record: Record) -> tuple[k.Event, Folded]:
     if seq != state.seq + 1:
         raise GapError(f"record {seq} does not follow {state.seq}")
     state.seq = seq
-    if time > state.time:
+    if time < state.time:
+        set_back(state, time)
+    else:
         state.time = time if time < MOST else MOST
+        if state.set_back is not UNSET:
+            state.set_back = UNSET
     event = decode(record)
     known = state.identities
     if known is not UNSET:

@@ -29,6 +29,7 @@ from dorm.core.fold.effects import (
 )
 from dorm.core.fold.gates.awaiting import close_gates, note_end
 from dorm.core.fold.gates.editing import join_group
+from dorm.core.fold.log_clock import catch_up, has_leapt, note_leap
 from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
@@ -55,6 +56,10 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
         state.counters.void_rounds += 1
         return "void"
     state.epoch = event.epoch
+    if not event.allocated:  # That of an allocation is when it began to be computed; the next round says it.
+        note_leap(state, event.at)
+        if not any(isinstance(fact, k.MasterElected) for fact in event.events[:1]):  # It may state its own wall clock.
+            catch_up(state, event.at)
     for fact in event.events:
         handler = _FACTS.get(type(fact))
         if handler is not None:
@@ -70,7 +75,7 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
         else:
             state.counters.unknown += 1
     note_groups(state, event.events)
-    if state.next_drop_at and state.time >= state.next_drop_at:
+    if state.next_drop_at and state.time >= state.next_drop_at and not has_leapt(state, event.at):
         drop_ended(state)
     return "applied"
 

@@ -9,7 +9,7 @@ import msgspec
 from dorm.core.apps.gating.awaiting import WORDS
 from dorm.core.apps.gating.gates import hold_of, starts_at, still_awaited
 from dorm.core.apps.gating.limits import ran_ns
-from events.cloudevents import rfc3339
+from events.instants import shown
 from events.kinds import Waiting
 from events.quantities import SECOND
 
@@ -66,7 +66,7 @@ def others(awaited: Sequence[Awaited]) -> str:
 
 def moment(time: int) -> str:
     """`2026-11-24 08:00:00 UTC`"""
-    return rfc3339(time)[:19].replace("T", " ") + " UTC"
+    return shown(time)
 
 
 def hold_shown(app: App) -> dict[str, Any] | None:

@@ -33,6 +33,8 @@ class ServerState(msgspec.Struct, frozen=True):
     version: str = ""
     answers_in_s: float = 0.0
     """The time that a question and its answer take."""
+    certificate: bytes = b""
+    """In DER; empty if the connection is not encrypted."""
 
 
 class ClockState(msgspec.Struct, frozen=True):
@@ -63,6 +65,7 @@ async def _server(address: str, credentials: Credentials | None) -> ServerState:
             name=alone.server_name,
             version=f"{version.major}.{version.minor}.{version.patch}",
             answers_in_s=(time.perf_counter() - began) / 2,  # Two questions, one after the other.
+            certificate=alone.certificate,
         )
     except LogError as error:
         return ServerState(shown(address), error=str(error))

@@ -26,20 +26,22 @@ def use(key: Key, cpu_s: float, memory: int) -> k.ContainerUse:
 def test_cpu_is_the_last_look_and_memory_the_mean_over_time() -> None:
     usage, one = Usage(), Key("a", 1, 0)
     assert usage.of(one) is None
-    usage.note(seen(one), [use(one, 1.0, 100)], 101 * SECOND)
+    usage.note(seen(one), [use(one, 1.0, 100)], 101 * SECOND, 101 * SECOND)
     assert usage.of(one) == k.ContainerUsed(cpu_s=1.0, memory=100, over_s=1.0)
-    usage.note(seen(one), [use(one, 4.0, 300)], 104 * SECOND)
-    usage.note(seen(one), [use(one, 5.0, 100)], 105 * SECOND)
+    usage.note(seen(one), [use(one, 4.0, 300)], 104 * SECOND, 104 * SECOND)
+    usage.note(seen(one), [use(one, 5.0, 100)], 105 * SECOND, 105 * SECOND)
     assert usage.of(one) == k.ContainerUsed(cpu_s=5.0, memory=(3 * 300 + 100) // 4, over_s=5.0)
-    usage.note(seen(one), [], 110 * SECOND)
+    usage.note(seen(one), [], 110 * SECOND, 110 * SECOND)
     assert usage.of(one) == k.ContainerUsed(cpu_s=5.0, memory=250, over_s=5.0), "the engine was too slow to say"
 
 
 def test_a_clock_that_goes_back_and_a_container_that_is_gone() -> None:
     usage, one, other = Usage(), Key("a", 1, 0), Key("a", 1, 1)
-    usage.note(seen(one, other), [use(one, 1.0, 100), use(other, 2.0, 50)], 101 * SECOND)
-    usage.note(seen(one), [use(one, 0.5, 200)], 90 * SECOND)
-    assert usage.of(one) == k.ContainerUsed(cpu_s=1.0, memory=200, over_s=1.0)
+    usage.note(seen(one, other), [use(one, 1.0, 100), use(other, 2.0, 50)], 101 * SECOND, 101 * SECOND)
+    usage.note(seen(one), [use(one, 0.5, 200)], 104 * SECOND, 90 * SECOND)
+    assert usage.of(one) == k.ContainerUsed(cpu_s=1.0, memory=200, over_s=4.0)
+    usage.note(seen(one), [use(one, 1.5, 200)], 106 * SECOND, 3 * 10**8 * SECOND)
+    assert usage.of(one) == k.ContainerUsed(cpu_s=1.5, memory=200, over_s=6.0), "ten years by that clock"
     assert usage.of(other) is None
 
 

@@ -16,8 +16,9 @@ import pytest
 from yarl import URL
 
 from dorm.remote.aio import AsyncClient
+from tests.api.test_encryption import Files, serial
 from tests.cli.cluster.service_manager import Manager
-from tests.e2e.commands import done, refused, running, until_printed
+from tests.e2e.commands import done, dorm, refused, running, until_printed
 from tests.e2e.local_up import leaving_nothing, talker, up
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
@@ -131,11 +132,22 @@ async def test_serve_reports_readiness_and_warns_about_a_public_address(tmp_path
     async with leaving_nothing(tmp_path) as folder, up(folder, agents=1) as cluster:
         log = folder / "serve.log"
         manager, env = Manager(folder / "notify"), {"NOTIFY_SOCKET": str(folder / "notify")}
-        serve = running(cluster.home, log, "serve", "--listen", "0.0.0.0:0", env=env)
+        files = Files(folder)
+        tls = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key))
+        serve = running(cluster.home, log, "serve", "--listen", "0.0.0.0:0", *tls, env=env)
         async with manager, serve as process:
             said = await until_printed(log, "warning", process)
             assert "beyond this machine" in said
             assert "STATUS=up to record" in await manager.said("READY=1")
+            port = int(re.findall(r"https://0\.0\.0\.0:(\d+)", said)[0])
+            renewed = files.renew(*files.made())
+            process.send_signal(signal.SIGHUP)  # It reads the renewed certificate, and ends nothing.
+            async with asyncio.timeout(40.0):
+                while await serial(port) != renewed:  # noqa: ASYNC110  (no event reports it)
+                    await asyncio.sleep(0.05)
+            found = json.loads((await dorm(cluster.home, "doctor", "-o", "json"))[1])["findings"]
+            ends = [one["about"] for one in found if one["check"] == "certificate" and one["level"] == "ok"]
+            assert str(files.certificate) in ends
             process.send_signal(signal.SIGINT)
             await manager.said("STOPPING=1")
             assert await process.wait() == 0

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_each_format_has_every_event_of_a_file(events: Dorm) -> None:
     code, out, _ = events()
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == [str(one.position) for one in found]
-    assert [line.split()[2] for line in out.splitlines()] == [type(one.event).__name__ for one in found]
+    assert [line.split()[4] for line in out.splitlines()] == [type(one.event).__name__ for one in found]
     assert "\x1b" not in out, "a pipe gets no colours"
 
 
@@ -214,3 +215,27 @@ async def test_ctrl_c_shows_how_to_continue(nats_server: NatsServer, tmp_path: P
     async with client:
         found = [str(one.position) async for one in client.events(users=["ann"], follow=False)]
     assert found == expected
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/Los_Angeles"])
+def test_times_are_in_utc_wherever_they_are_read_and_can_be_pasted(
+    events: Dorm, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        every = events()[1].splitlines()
+        date, clock, name = every[-1].split()[1:4]
+        assert name == "UTC"
+        same = [line for line in every if f"{date} {clock} UTC" in line]
+        for pasted in (f"{date} {clock} UTC", f"{date}T{clock}Z", f"{date}T{clock}"):
+            assert events("--since", pasted)[1].splitlines() == same
+        code, out, err = events("--since", clock)
+        assert (code, out, "[moment.no_date]" in err, err.count("\n")) == (2, "", True, 1)
+        code, out, err = events("--since", f"{date} {clock} PST")
+        assert (code, out, "[moment.zone]" in err) == (2, "", True)
+        code, out, err = events("--since", "2999-01-01T00:00")
+        assert (code, out, "[moment.no_zone]" in err) == (2, "", True)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -11,7 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log.records import Record
 from tests.core.nonsense import nonsense
-from tests.simulation.attack import gates, misuse, neighbors, operators, replacing, steering
+from tests.simulation.attack import clocks, gates, misuse, neighbors, operators, replacing, steering
 from tests.simulation.attack.crowds import flood_progress, submit_crowd
 from tests.simulation.attack.strangers import impersonate_node, submit_large, take_message_id, write_absurd_rounds
 
@@ -355,6 +355,7 @@ def _step_of(fault: Fault) -> float:
 
 _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     "all start before the server": Attack._start_before_server,
+    **clocks.HITS,
     **misuse.HITS,
     **operators.HITS,
     **gates.HITS,

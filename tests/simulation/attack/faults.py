@@ -107,6 +107,9 @@ LATER_KINDS: Final[dict[str, tuple[str, float]]] = {
     "apps wait for others": (NOBODY, 0.15),
     "apps edited": (NOBODY, 0.15),
     "apps restarted": (NOBODY, 0.15),
+    "log's clock leaps": (NOBODY, 0.2),
+    "machine's clock leaps": (NODE, 0.1),
+    "master's machine's clock leaps": (MASTER, 0.1),
     "containers can't be created": (NODE, 0.15),
 }
 """Added after the seeds were first played. Each draws from its own stream, so a new kind leaves all schedules otherwise
@@ -116,6 +119,8 @@ HARMLESS: Final = frozenset(
     {
         "master's clock steps",
         "node's clock steps",
+        "machine's clock leaps",
+        "master's machine's clock leaps",
         "server's clock steps",
         "disk of a node full",
         "image missing",
@@ -186,6 +191,9 @@ _LASTING: Final[dict[str, tuple[float, float]]] = {
     "node in maintenance": (5, 60),
     "apps held": (0.5, 30),
     "apps wait for others": (0.5, 20),
+    "log's clock leaps": (0.5, 25),
+    "machine's clock leaps": (0.5, 25),
+    "master's machine's clock leaps": (0.5, 25),
     "containers can't be created": (3, 180),
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 CAUGHT_BY: dict[str, tuple[int, ...]] = {
+    "a leap of the log's clock counts as time that passed": (32,),
+    "log time stands still while the log's clock is behind it": (32,),
     "a reader skips records, and nobody sees the gap": (2, 1),
     "decisions are made while scheduling is paused": (22,),
     "a node is forgotten while its lease lasts": (23,),

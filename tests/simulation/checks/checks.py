@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from agents.runtime.interface import Key
 from events import kinds as k
 from events.codec import decode
+from tests.simulation.attack.clocks import Times
 from tests.simulation.attack.crowds import Spoken, needless_wait
 from tests.simulation.attack.gates import Shut
 from tests.simulation.attack.operators import decided_while_paused
@@ -91,6 +92,7 @@ class Checks:
         self._refused: set[str] = set()
         self._spoken = Spoken()
         self._shut = Shut()
+        self.times = Times([])
 
     @property
     def whole(self) -> State:
@@ -113,6 +115,7 @@ class Checks:
         again = key in self.launched and not (key in self._gone and key not in self._started)
         self.hold(not again, f"{named(key)} is started a second time")
         self.launched[key] = container
+        self.times.started(container, self.world.now)
         self.hold(key[:2] in self._released, f"{named(key)} is started and was never released")
         self.hold(self._told[key] == 0, f"{named(key)} is started after its end was told")
         self.hold(key not in self._never, f"{named(key)} is started after the log has counted it as ended")
@@ -263,6 +266,7 @@ class Checks:
             case _:
                 pass
         self._shut.folded(self.whole)
+        self.hold(not (wrong := self.times.folded(self.whole, self.world.now)), wrong)
 
     def _settings(self) -> None:
         """Check any settings: a node is lost before its lease ends, and not because of a single late heartbeat."""
@@ -304,6 +308,7 @@ class Checks:
             self._fact(fact)
 
     def _fact(self, fact: Any) -> None:
+        self.hold(not (wrong := self.times.wrong(fact, self.world.now)), wrong)
         self.hold(not isinstance(fact, k.PolicyFailed), f"a policy of ours failed: {fact}")
         match fact:
             case k.AppAccepted():
