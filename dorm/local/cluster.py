@@ -42,12 +42,14 @@ from events.log.waiting import until_answered
 from events.nats.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from agents.runtime.interface import Runtime
+    from dorm.master.stand_in import Apart
     from dorm.metrics.parts import SolveTimer
     from dorm.webhooks.deliverer import Deliverer
     from events.kinds import PolicyPlugin
+    from events.log.leadership import Leadership
 
 _log = structlog.get_logger(__name__)
 BUILD = f"dorm {version('dorm')}"
@@ -61,6 +63,20 @@ def plugins() -> list[PolicyPlugin]:
     for problem in problems:
         _log.warning("a plug-in policy is left out", reason=problem)
     return announced
+
+
+def lease_apart(open_connection: Callable[[], Awaitable[Connection]], beside: Connection) -> Apart:
+    """Return what makes a connection of its own for the stand-in of the masters' lease, next to a master's connection."""
+
+    @contextlib.asynccontextmanager
+    async def apart() -> AsyncIterator[Leadership]:
+        connection = await open_connection()
+        try:
+            yield connection.leadership.stand_in_for(beside.leadership)
+        finally:
+            await connection.close()
+
+    return apart
 
 
 def rotation_in(data: Path) -> rotation.Settings:
@@ -157,6 +173,7 @@ class LocalCluster:
             build=BUILD,
             key=key,
             leadership=connection.leadership,
+            apart=lease_apart(lambda: self._open("lease", "master"), connection),
             witness=witness_file(key_file),
             accept_log=self.options.accept_log,
             plugins=plugins,
@@ -280,8 +297,13 @@ class LocalCluster:
             await agent.joined.wait()
 
     async def _connect(self, name: str, identity: str) -> Connection:
+        connection = await self._open(name, identity)
+        self._connections.append(connection)
+        return with_history(connection)
+
+    async def _open(self, name: str, identity: str) -> Connection:
         credentials = await asyncio.to_thread(self.keys.credentials, identity) if self.keys is not None else None
-        connection = await Connection.open(
+        return await Connection.open(
             self.server.url,
             self.options.cluster,
             name=name,
@@ -290,8 +312,6 @@ class LocalCluster:
             patient=True,
             credentials=credentials,
         )
-        self._connections.append(connection)
-        return with_history(connection)
 
     async def _agent(self, config: NodeConfig, runtime: Runtime, root: Path) -> Agent:
         connection = await self._connect(config.name, config.name)

@@ -80,7 +80,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "followers lead": Variant(ways.lease_is_everybodys),
     "a master that was succeeded goes on": Variant(
-        together(ways.lease_never_ends, code(Master._check_leading, ("raise Deposed", "str")))
+        together(ways.lease_never_ends, code(Master._check_epoch, ("raise Deposed", "str")))
     ),
     "a refused round is sent again with the new sequence": Variant(
         code(

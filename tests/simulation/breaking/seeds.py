@@ -16,6 +16,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "the server has no fence": (4,),
     "the server loses what it acknowledged": (11, 8),
     "followers lead": (8, 11),
+    "silence goes by the wall clock": (24, 6),
     "a master that was succeeded goes on": (2,),
     "a refused round is sent again with the new sequence": (4,),
     "unreachable is taken for gone": (14, 5),

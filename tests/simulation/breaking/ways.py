@@ -62,7 +62,6 @@ def lease_never_ends(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Lease, "keep", keep)
     patch.setattr(Lease, "held", property(lambda self: True))
-    patch.setattr(Lease, "check", lambda self: None)
 
 
 def lease_is_everybodys(patch: pytest.MonkeyPatch) -> None:
