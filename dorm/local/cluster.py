@@ -26,8 +26,9 @@ from dorm.health.status import answering_status
 from dorm.history import with_history
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
-from dorm.local.nats_server import EmbeddedServer
+from dorm.local.nats_server import START_S, EmbeddedServer
 from dorm.local.runtimes import choose_runtime
+from dorm.local.starting import Starting
 from dorm.master.computing import LIMIT_S
 from dorm.master.master import Master
 from dorm.master.sealing import open_key
@@ -115,6 +116,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Folders of this machine that every node offers, by name."""
     ports: tuple[int, int] = DEFAULT_PORTS
     """Divided among the nodes.  Two clusters on one machine that share ports occasionally conflict."""
+    server_start_s: float = START_S
+    """Seconds within which the NATS server has to listen."""
     report_interval_s: float = 5.0
     progress_interval_s: float = 1.0
 
@@ -123,13 +126,16 @@ class LocalCluster:
     """Use as an async context manager, and call `stop` (or `stop_now`) before leaving it: containers keep running
     otherwise."""
 
-    def __init__(self, options: LocalOptions) -> None:
+    def __init__(self, options: LocalOptions, starting: Starting | None = None) -> None:
+        """`starting` learns what is waited for."""
         self.options = options
+        self._starting = starting or Starting()
         folder = options.data / "nats"
         keys = KeyFolder(folder / KEYS)
         self.keys = keys if options.trust or keys.path.exists() else None
         """The cluster's keys; None for an open one."""
-        self.server = EmbeddedServer(folder, port=options.port, more=self.keys.server_settings() if self.keys else "")
+        more = self.keys.server_settings() if self.keys else ""
+        self.server = EmbeddedServer(folder, port=options.port, more=more, start_s=options.server_start_s)
         self.admin = (self.keys.admin() if self.keys else "") or subjects.token(login_name())
         """The user who runs this cluster."""
         self.agents: list[Agent] = []
@@ -159,9 +165,12 @@ class LocalCluster:
         await self._tear_down()
 
     async def _start(self) -> None:
+        server_log = self.options.data / "nats" / "nats.log"
+        self._starting.awaits("the NATS server", server_log)
         await self._found()
         key_file = self.options.key or (self.keys.seal_key if self.keys else self.options.data / KEY_NAME)
         key = await asyncio.to_thread(open_key, key_file)
+        self._starting.awaits("the NATS server's answer to the master", server_log)
         connection = await self._connect("master", "master")
         await until_answered(connection.uncompress, "looking up how the log is stored")
         self.master = Master(
@@ -180,6 +189,7 @@ class LocalCluster:
             solve=self._solve(),
             policy_limit_s=limit_s(LIMIT_S),
         )
+        self._starting.awaits("what runs containers")
         # An open cluster on loopback believes everyone, so its users are no tenants to keep apart.
         trust_apps = self.options.trust_apps or self.keys is None
         choice = await choose_runtime(
@@ -191,6 +201,7 @@ class LocalCluster:
             runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
             self._runtimes.append(runtime)
             self.agents.append(await self._agent(config, runtime, self._node_root(index)))
+        self._starting.awaits("the NATS server's answer to the master's services", server_log)
         answering = answering_status(
             connection.bus,
             self.options.cluster,
@@ -292,8 +303,10 @@ class LocalCluster:
         return deliverer
 
     async def _ready(self) -> None:
+        self._starting.awaits("a master that leads")
         await self.master.settled.wait()  # Another master, which has waited for this server to come back, may lead.
         for agent in self.agents:
+            self._starting.awaits(f"the agent of {agent.config.name}")
             await agent.joined.wait()
 
     async def _connect(self, name: str, identity: str) -> Connection:
