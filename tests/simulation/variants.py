@@ -313,7 +313,10 @@ VARIANTS: dict[str, Variant] = {
     ),
     "the marker of the shared folder is not looked at": Variant(ways.marker_not_looked_at),
     "an agent starts apps in a folder that is not the one of the release": Variant(
-        code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:"))
+        together(
+            code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:")),
+            lambda _: ways.unmounted_at_releases,
+        )
     ),
     # clients
     "a submission is tried again with a new id": Variant(

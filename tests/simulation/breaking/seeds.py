@@ -64,6 +64,6 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "an agent goes on in a folder that is not its own": (47,),
     "settings that would destroy are taken": (1,),
     "the marker of the shared folder is not looked at": (34, 16),
-    "an agent starts apps in a folder that is not the one of the release": (2686, 1240),
+    "an agent starts apps in a folder that is not the one of the release": (3, 2),
 }
 """Seeds that caught variants that seed 0 does not catch; they are tried first."""
