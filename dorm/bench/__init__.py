@@ -4,6 +4,7 @@
     codec        µs per event: encode, decode, fold
     submit       from a submission to its running container
     run          from `dorm run` to the first line of output, with a project that is shipped
+    flood        hostile submissions, and what they cost the others
     exec         `dorm exec APP -- true`, compared with the same command without Dorm
     trust        the same on a cluster that knows its users, compared with an open one
     resize       from a decision to the complete new generation, phase by phase

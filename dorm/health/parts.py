@@ -80,6 +80,9 @@ async def _end(log: ReadableLog) -> tuple[int | None, str]:
 
 
 def _role(master: Master) -> Check:
+    if master.elected.is_set() and not master.leads:
+        text = f"the lease of {master.name} has lapsed, and it decides nothing until the NATS servers renew it"
+        return Check("role", False, text)
     if master.elected.is_set():
         return Check("role", True, f"{master.name} leads since epoch {master.state.epoch}")
     if master.settled.is_set():

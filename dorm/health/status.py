@@ -49,7 +49,7 @@ async def answering_status(
             name=master.name,
             build=build,
             at=clock(),
-            leading=master.elected.is_set(),
+            leading=master.leads,
             epoch=master.state.epoch,
             seq=master.state.seq,
             end=end,

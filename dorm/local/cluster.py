@@ -28,8 +28,9 @@ from dorm.history import with_history
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
 from dorm.local.loopback import loopback
-from dorm.local.nats_server import EmbeddedServer
+from dorm.local.nats_server import START_S, EmbeddedServer
 from dorm.local.runtimes import choose_runtime
+from dorm.local.starting import Starting
 from dorm.master.computing import LIMIT_S
 from dorm.master.master import Master
 from dorm.master.sealing import open_key
@@ -45,13 +46,15 @@ from events.nats.connection import Connection
 from events.quantities import GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from agents.capacity import Detected
     from agents.runtime.interface import Runtime
+    from dorm.master.stand_in import Apart
     from dorm.metrics.parts import SolveTimer
     from dorm.webhooks.deliverer import Deliverer
     from events.kinds import PolicyPlugin
+    from events.log.leadership import Leadership
 
 _log = structlog.get_logger(__name__)
 BUILD = f"dorm {version('dorm')}"
@@ -65,6 +68,20 @@ def plugins() -> list[PolicyPlugin]:
     for problem in problems:
         _log.warning("a plug-in policy is left out", reason=problem)
     return announced
+
+
+def lease_apart(open_connection: Callable[[], Awaitable[Connection]], beside: Connection) -> Apart:
+    """Return what makes a connection of its own for the stand-in of the masters' lease, next to a master's connection."""
+
+    @contextlib.asynccontextmanager
+    async def apart() -> AsyncIterator[Leadership]:
+        connection = await open_connection()
+        try:
+            yield connection.leadership.stand_in_for(beside.leadership)
+        finally:
+            await connection.close()
+
+    return apart
 
 
 def rotation_in(data: Path) -> rotation.Settings:
@@ -103,6 +120,8 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Folders of this machine that every node offers, by name."""
     ports: tuple[int, int] = DEFAULT_PORTS
     """Divided among the nodes.  Two clusters on one machine that share ports occasionally conflict."""
+    server_start_s: float = START_S
+    """Seconds within which the NATS server has to listen."""
     report_interval_s: float = 5.0
     progress_interval_s: float = 1.0
 
@@ -111,13 +130,16 @@ class LocalCluster:
     """Use as an async context manager, and call `stop` (or `stop_now`) before leaving it: containers keep running
     otherwise."""
 
-    def __init__(self, options: LocalOptions) -> None:
+    def __init__(self, options: LocalOptions, starting: Starting | None = None) -> None:
+        """`starting` learns what is waited for."""
         self.options = options
+        self._starting = starting or Starting()
         folder = options.data / "nats"
         keys = KeyFolder(folder / KEYS)
         self.keys = keys if options.trust or keys.path.exists() else None
         """The cluster's keys; None for an open one."""
-        self.server = EmbeddedServer(folder, port=options.port, more=self.keys.server_settings() if self.keys else "")
+        more = self.keys.server_settings() if self.keys else ""
+        self.server = EmbeddedServer(folder, port=options.port, more=more, start_s=options.server_start_s)
         self.admin = (self.keys.admin() if self.keys else "") or subjects.token(login_name())
         """The user who runs this cluster."""
         self.agents: list[Agent] = []
@@ -148,9 +170,12 @@ class LocalCluster:
         await self._tear_down()
 
     async def _start(self) -> None:
+        server_log = self.options.data / "nats" / "nats.log"
+        self._starting.awaits("the NATS server", server_log)
         await self._found()
         key_file = self.options.key or (self.keys.seal_key if self.keys else self.options.data / KEY_NAME)
         key = await asyncio.to_thread(open_key, key_file)
+        self._starting.awaits("the NATS server's answer to the master", server_log)
         connection = await self._connect("master", "master")
         await until_answered(connection.uncompress, "looking up how the log is stored")
         self.master = Master(
@@ -162,12 +187,14 @@ class LocalCluster:
             build=BUILD,
             key=key,
             leadership=connection.leadership,
+            apart=lease_apart(lambda: self._open("lease", "master"), connection),
             witness=witness_file(key_file),
             accept_log=self.options.accept_log,
             plugins=plugins,
             solve=self._solve(),
             policy_limit_s=limit_s(LIMIT_S),
         )
+        self._starting.awaits("what runs containers")
         # An open cluster on loopback believes everyone, so its users are no tenants to keep apart.
         trust_apps = self.options.trust_apps or self.keys is None
         choice = await choose_runtime(
@@ -181,6 +208,7 @@ class LocalCluster:
             runtime = choice.make(config, self.options.cluster, self._node_root(index), self._checkpoints)
             self._runtimes.append(runtime)
             self.agents.append(await self._agent(config, runtime, self._node_root(index)))
+        self._starting.awaits("the NATS server's answer to the master's services", server_log)
         answering = answering_status(
             connection.bus,
             self.options.cluster,
@@ -282,13 +310,20 @@ class LocalCluster:
         return deliverer
 
     async def _ready(self) -> None:
+        self._starting.awaits("a master that leads")
         await self.master.settled.wait()  # Another master, which has waited for this server to come back, may lead.
         for agent in self.agents:
+            self._starting.awaits(f"the agent of {agent.config.name}")
             await agent.joined.wait()
 
     async def _connect(self, name: str, identity: str) -> Connection:
+        connection = await self._open(name, identity)
+        self._connections.append(connection)
+        return with_history(connection)
+
+    async def _open(self, name: str, identity: str) -> Connection:
         credentials = await asyncio.to_thread(self.keys.credentials, identity) if self.keys is not None else None
-        connection = await Connection.open(
+        return await Connection.open(
             self.server.url,
             self.options.cluster,
             name=name,
@@ -297,8 +332,6 @@ class LocalCluster:
             patient=True,
             credentials=credentials,
         )
-        self._connections.append(connection)
-        return with_history(connection)
 
     async def _agent(self, config: NodeConfig, runtime: Runtime, root: Path) -> Agent:
         connection = await self._connect(config.name, config.name)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_PAYLOAD = 8 * 2**20
 MAX_PENDING = 4 * MAX_PAYLOAD
 """Bytes pending for one client: a reader of the log requests up to half of it at a time."""
-_START_S = 15.0
+START_S = 15.0
 _MOST_RESTARTS = 5
 _RESTARTS_WITHIN_S = 60.0
 _PAUSE_S = 0.2
@@ -61,13 +61,24 @@ class EmbeddedError(DormError):
 class EmbeddedServer:
     """One server process with its data in `folder`.  It listens on `host` only."""
 
-    def __init__(self, folder: Path, *, host: str = "", port: int = 0, synced: bool = True, more: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "",
+        port: int = 0,
+        synced: bool = True,
+        more: str = "",
+        start_s: float = START_S,
+    ) -> None:
         """`host`: default, this machine's loopback address.  `synced`: whether acknowledged writes are on disk; without that a
-        log is filled ten times as fast.  `more`: further parts of its configuration, such as accounts."""
+        log is filled ten times as fast.  `more`: further parts of its configuration, such as accounts.  `start_s`: the seconds
+        within which it has to listen."""
         self._folder = folder
         self._host = host or loopback()
         self._port = port
         self._synced = synced
+        self._start_s = start_s
         self._more = more
         self._process: Process | None = None
         self._lock: int | None = None
@@ -199,7 +210,7 @@ class EmbeddedServer:
 
     async def _wait_until_ready(self) -> None:
         assert self._process is not None
-        deadline = asyncio.get_running_loop().time() + _START_S
+        deadline = asyncio.get_running_loop().time() + self._start_s
         while asyncio.get_running_loop().time() < deadline:
             if self._process.returncode is not None:
                 raise EmbeddedError(
@@ -214,7 +225,7 @@ class EmbeddedServer:
                     return
             await asyncio.sleep(0.02)
         raise EmbeddedError(
-            f"the NATS server was not ready after {_START_S:.0f} s; see {self._folder / 'nats.log'}",
+            f"the NATS server was not ready after {self._start_s:.0f} s; see {self._folder / 'nats.log'}",
             code="server.not_ready",
         )
 

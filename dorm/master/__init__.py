@@ -2,6 +2,7 @@
 
     master             the loop: follow, lead, decide, publish
     lease              which master may lead
+    stand_in           a thread that renews the lease for a busy loop
     computing          allocations outside the loop, each with a time limit
     failure_detector   which nodes are silent, when silence is meaningful
     log_time           the time that decisions use

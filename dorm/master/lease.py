@@ -2,11 +2,19 @@
 
     follow     look at the lease from time to time; take it over once the same revision was seen for as long as it is good
     lead       renew it four times as often as necessary
-    lose       another master has it, or it was not renewed for as long as it is good: by this process's own monotonic clock,
-               from the moment at which the last successful renewal was sent
+    lapse      it was not renewed for as long as it is good: by this process's own monotonic clock, from the moment at which
+               the last successful renewal was sent.  Until a renewal succeeds, this master decides nothing
+    lose       another master has it
 
-So a process that was stopped, cut off or slow knows at its next step that it no longer leads, before it learns of a successor.
-No master compares its clock with another's.
+So a process that was stopped, cut off or slow knows at its next step that its lease has lapsed, before it learns of a
+successor. A renewal succeeds only if no other master has taken the lease since the last one, however long ago that was.  Then
+nobody has led meanwhile, and the master goes on in its epoch.  A master without competitors is therefore never deposed for
+want of its own processor or of an answer.  No master compares its clock with another's.
+
+The loop of a leading master also folds, decides and answers, so under a flood its renewals come late, and another master could
+take over from one that works.  A *stand-in* (`dorm.master.stand_in`), a thread with a loop and a connection of its own, renews
+the lease whenever the loop is late.  It follows the loop: after `LONGEST_HANG_S` without a step of it, the stand-in stops, so
+a master that hangs loses its lease to another one.  A simulation has no threads and runs without it.
 
     LeaseLost    this master must not decide any more
 """
@@ -36,6 +44,12 @@ _RENEWALS = 4
 _RETRIES = 16
 """Retries of a failed renewal per lease duration."""
 _GIVE_BACK_S = 1.0
+_LATE = 3 / 8
+"""The part of the lease duration after which a renewal counts as late: the loop renews after a quarter of it."""
+LONGEST_HANG_S = 30.0
+"""Seconds for which the lease is renewed for a loop that takes no step, or `_HANGS` lease durations if that is longer.  A slow
+decision on a busy machine takes seconds."""
+_HANGS = 3
 
 
 class LeaseLost(DormError):
@@ -62,7 +76,9 @@ class Lease:
         self._seen = seen
         self._vouched = False
         self.troubled = False
-        """Whether the last renewal failed."""
+        """Whether the loop's last renewal failed."""
+        self._stepped_at = 0.0
+        """When the loop last took a step while it kept the lease."""
 
     @property
     def held(self) -> bool:
@@ -73,11 +89,6 @@ class Lease:
     def left_s(self) -> float:
         """Seconds for which it is held without a further renewal; 0 while it is not."""
         return max(0.0, self._good_until - _now()) if self._held is not None else 0.0
-
-    def check(self) -> None:
-        """Raises LeaseLost if this master no longer holds the lease."""
-        if not self.held:
-            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s", code="lease.expired")
 
     async def sighting(self) -> tuple[int, str]:
         """Return how far the last leader had read the log, and the chain there; sequence 0 if that is unknown.  Raises
@@ -124,7 +135,7 @@ class Lease:
                 since = None
             if self._held is None:
                 await asyncio.sleep(self._pause_s(seen, since))
-        self._good_until, self.troubled = sent_at + self._ttl_s, False
+        self._good_until, self.troubled, self._stepped_at = sent_at + self._ttl_s, False, _now()
 
     def _may_take(self, found: Held | None, since: float) -> bool:
         """Return whether the lease is free, held by this master (from a write with an unknown outcome), or expired."""
@@ -148,35 +159,70 @@ class Lease:
 
     async def keep(self) -> None:
         """Renew the lease until it is lost.  Raises LeaseLost."""
-        try:
-            pause = self._ttl_s / _RENEWALS
-            while True:
-                await asyncio.sleep(pause)
-                pause = self._ttl_s / (_RENEWALS if await self._renew() else _RETRIES)
-        finally:
-            if not self.held:
-                self._held = None
+        pause = self._ttl_s / _RENEWALS
+        while True:
+            self._stepped_at = _now()
+            await asyncio.sleep(pause)
+            pause = self._ttl_s / (_RENEWALS if await self._renew() else _RETRIES)
 
     async def _renew(self) -> bool:
         """Return whether the renewal succeeded.  Raises LeaseLost."""
-        sent_at = _now()
-        left_s = self._good_until - sent_at
-        if self._held is None or left_s <= 0.0:
-            raise LeaseLost(f"the lease was not renewed for {self._ttl_s:g} s", code="lease.expired")
+        sent_at, lapsed = _now(), not self.held
+        if self._held is None:
+            raise LeaseLost("another master has taken the lease", code="lease.taken")
+        timeout_s = self._timeout_s if lapsed else min(self._timeout_s, self.left_s)
         try:
-            async with asyncio.timeout(min(self._timeout_s, left_s)):
+            async with asyncio.timeout(timeout_s):
                 renewed = await self._leadership.renew(self._with_sighting(self._held))
         except (LogError, TimeoutError) as error:
             (_log.debug if self.troubled else _log.warning)(
-                "the lease is not renewed", reason=str(error) or "no answer in time", good_for_s=round(left_s, 1)
+                "the lease is not renewed", reason=str(error) or "no answer in time", good_for_s=round(self.left_s, 1)
             )
             self.troubled = True
             return False
         if renewed is None:
-            self._good_until = 0.0
+            self.drop()
             raise LeaseLost("another master has taken the lease", code="lease.taken")
-        self._held, self._good_until, self.troubled = renewed, sent_at + self._ttl_s, False
+        if lapsed:
+            _log.warning(
+                "the lease had lapsed, and no other master has taken it", waited_s=round(sent_at - self._good_until, 1)
+            )
+        self._held, self.troubled = renewed, False
+        self._good_until = max(self._good_until, sent_at + self._ttl_s)
         return True
+
+    async def stand_in(self, leadership: Leadership) -> None:
+        """Renew the lease over `leadership` whenever the loop that keeps it is late, without end.
+
+        Runs on the loop of another thread.  It therefore writes nothing but until when the lease is good, which is true of a
+        lease that was renewed, whatever the other thread does meanwhile.  That the lease was taken, the next renewal of the
+        other one finds out."""
+        while True:
+            await asyncio.sleep(self._pause_of_stand_in_s())
+            held, sent_at = self._held, _now()
+            if held is None or not self._late(sent_at):
+                continue
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    renewed = await leadership.renew(held)
+            except (LogError, TimeoutError) as error:
+                _log.debug("the lease is not renewed by its stand-in", reason=str(error) or "no answer in time")
+                continue
+            if renewed is not None:
+                self._good_until = max(self._good_until, sent_at + self._ttl_s)
+
+    def _pause_of_stand_in_s(self) -> float:
+        if self._held is None:
+            return self._ttl_s / _RENEWALS
+        return max(self._ttl_s / _RETRIES, self._late_at - _now())
+
+    @property
+    def _late_at(self) -> float:
+        return self._good_until - (1 - _LATE) * self._ttl_s
+
+    def _late(self, now: float) -> bool:
+        """Return whether the loop's renewal is late although the loop may still take a step."""
+        return now >= self._late_at and now - self._stepped_at < max(LONGEST_HANG_S, _HANGS * self._ttl_s)
 
     @property
     def _timeout_s(self) -> float:

@@ -15,7 +15,8 @@
     └── RoundsRefused  the log refuses this master's rounds: another master may succeed
 
 The lease (`dorm.master.lease`) says which master should lead, and keeps masters from competing.  The fence ensures that no two
-of them ever decide: a round is stored only directly after the last round that its master has folded.
+of them ever decide: a round is stored only directly after the last round that its master has folded.  A master whose lease has
+lapsed publishes nothing until it is renewed.  If it is, no other master has led, and this one goes on in its epoch.
 
 The state lives only in memory and comes only from the log: a new master on the same log continues where this one stopped.
 """
@@ -42,6 +43,7 @@ from dorm.master.log_time import LogTime
 from dorm.master.parts import PartWriter
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
 from dorm.master.sealing import Sealer, sign_round
+from dorm.master.stand_in import standing_in
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
@@ -53,9 +55,11 @@ from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from dorm.core.leader import Publish
+    from dorm.master.stand_in import Apart
     from events.chain.seals import SealKey
     from events.kinds import PolicyPlugin
     from events.log.interface import Bus, EventLog
@@ -90,9 +94,10 @@ class Master:
     policies may take.  Without a `key` the log is not sealed.
 
     With `leadership`, the master follows until it has the lease, which is good for `lease_s` seconds; without, it leads at
-    once and ends when it is deposed.  `witness` is the file that records what was read of the log; with `accept_log` the
-    master leads even on a log that differs from it.  `plugins` loads the plug-in policies of this machine; it is called
-    once, in a thread, before the master leads for the first time.
+    once and ends when it is deposed.  `apart` gives the same lease over another connection, to a thread that renews it when
+    this loop is late (`dorm.master.stand_in`); a simulation has none.  `witness` is the file that records what was read of the
+    log; with `accept_log` the master leads even on a log that differs from it.  `plugins` loads the plug-in policies of this
+    machine; it is called once, in a thread, before the master leads for the first time.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class Master:
         solve: Callable[..., Any] = asyncio.to_thread,
         leadership: Leadership | None = None,
         lease_s: float = 2.0,
+        apart: Apart | None = None,
         witness: Path | None = None,
         accept_log: bool = False,
         plugins: Callable[[], Sequence[PolicyPlugin]] | None = None,
@@ -116,8 +122,9 @@ class Master:
         self.state = State()
         self.name = name
         self.elected = asyncio.Event()
-        """Set while this master leads."""
+        """Set while this master leads, also while its lease has lapsed (`leads`)."""
         self._lease = Lease(leadership, name, lease_s, self._seen) if leadership is not None else None
+        self._apart = apart
         self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
         """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._log = log
@@ -146,6 +153,11 @@ class Master:
         self._plugins: Sequence[PolicyPlugin] = ()
 
     @property
+    def leads(self) -> bool:
+        """Whether this master certainly leads."""
+        return self.elected.is_set() and (self._lease is None or self._lease.held)
+
+    @property
     def lease_left_s(self) -> float:
         """Seconds for which this master certainly leads; 0 while it follows."""
         return self._lease.left_s if self._lease is not None else 0.0
@@ -156,7 +168,7 @@ class Master:
         only without a lease."""
         end = await until_answered(self._open, "reading the log's end")
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with self._standing_in(), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read())
                 tasks.create_task(self._snapshots.run())
                 await self._fold_until(end)
@@ -172,6 +184,11 @@ class Master:
         finally:
             if self._lease is not None:
                 await self._lease.give_back()
+
+    def _standing_in(self) -> AbstractAsyncContextManager[None]:
+        if self._lease is None or self._apart is None:
+            return contextlib.nullcontext()
+        return standing_in(self._lease, self._apart)
 
     async def _open(self) -> int:
         """Load the newest snapshot, if there is one, and return the log's end, up to which everything is folded first.  Raises
@@ -258,11 +275,18 @@ class Master:
 
     async def _fold_until(self, seq: int) -> None:
         while self.state.seq < seq:
-            self._fold(await self._records.get())
+            await self._fold_next()
 
-    def _fold_waiting(self) -> None:
-        while not self._records.empty():
-            self._fold(self._records.get_nowait())
+    async def _fold_next(self) -> None:
+        """Fold the next batch.  Others get a turn before it, since a queue that is never empty does not wait: a batch is the
+        longest time for which folding keeps the loop."""
+        await asyncio.sleep(0)
+        self._fold(await self._records.get())
+
+    async def _fold_waiting(self) -> None:
+        """Fold what waits now, and not what comes meanwhile: a flood must not keep this master from publishing."""
+        for _ in range(self._records.qsize()):
+            await self._fold_next()
 
     # --- who leads ------------------------------------------------------------------------------------------------------
 
@@ -281,7 +305,7 @@ class Master:
 
     async def _fold_on(self) -> None:
         while True:
-            self._fold(await self._records.get())
+            await self._fold_next()
 
     async def _reign(self) -> None:
         """Lead until this master is deposed or loses the lease.  Without a lease, raises Deposed."""
@@ -345,15 +369,24 @@ class Master:
             except LogUnavailable:
                 await asyncio.sleep(_PAUSE_S)
 
-    @property
-    def _leads(self) -> bool:
-        return self.elected.is_set() and (self._lease is None or self._lease.held)
+    async def _confirm_leading(self) -> None:
+        """While the lease has lapsed, fold on, and return when it is renewed; the task that keeps it raises LeaseLost if it is
+        lost.  Raises Deposed.
 
-    def _check_leading(self) -> None:
-        """The fence alone is not enough: a master that has folded its successor's rounds knows the sequence to write after.
-        Raises Deposed, LeaseLost."""
-        if self._lease is not None:
-            self._lease.check()
+        The fence alone is not enough: a master that has folded its successor's rounds knows the sequence to write
+        after.  After a lapse, the log is checked as before an election, because its server may have been away."""
+        while self._lease is not None and not self._lease.held:
+            while not self._lease.held:
+                self._check_epoch()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PAUSE_S):
+                        await self._fold_next()
+            await self._fold_until(await self._checked_end())
+            self._integrity.check(self._sealer.misfit)
+        self._check_epoch()
+
+    def _check_epoch(self) -> None:
+        """Raises Deposed if another master has been elected."""
         if self._leader.deposed and self.elected.is_set():
             raise Deposed(f"another master leads since epoch {self.state.epoch}")
 
@@ -397,8 +430,8 @@ class Master:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, wait_s)):
                 self._fold(await self._records.get())
-            self._fold_waiting()
-            self._check_leading()  # An idle master publishes nothing, so it would not notice a successor otherwise.
+            await self._fold_waiting()
+        await self._confirm_leading()  # An idle master publishes nothing, so it would not notice a successor otherwise.
 
     async def _ask(self, nodes: Sequence[str]) -> None:
         """Read the stored heartbeats of silent nodes, before their silence has consequences."""
@@ -420,7 +453,7 @@ class Master:
 
     async def _seal_last(self) -> None:
         """Seal the unsealed records before stopping.  If that fails, the next master seals them."""
-        if self._key is None or not self._leads:
+        if self._key is None or not self.leads:
             return
         try:
             async with asyncio.timeout(_LAST_SEAL_S):
@@ -428,7 +461,7 @@ class Master:
                 while self._sealer.due() is not None:
                     if await self._publish(self._leader.round([self._sealer.seal(self._leader.epoch)], self._now())):
                         break  # Records that arrived in between stay unsealed: more would keep arriving.
-        except (TimeoutError, LogError, MasterError, LeaseLost) as error:
+        except (TimeoutError, LogError, MasterError) as error:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
 
     async def _feel_pulse(self) -> None:
@@ -445,7 +478,7 @@ class Master:
     # --- publishing -----------------------------------------------------------------------------------------------------
 
     async def _publish(self, said: Publish) -> bool:
-        """Publish a round, and fold up to it.  Return False if another round was stored first.  Raises Deposed, LeaseLost,
+        """Publish a round, and fold up to it.  Return False if another round was stored first.  Raises Deposed,
         RoundsRefused."""
         # The last part makes the id unguessable, so no other publisher can use it first.
         id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
@@ -474,7 +507,7 @@ class Master:
         body = encode(event)
         pause = 0.1
         while True:
-            self._check_leading()
+            await self._confirm_leading()
             try:
                 stored = await append_event(self._log, subject, event, expected_last=expected_last)
             except LogUnavailable as error:
@@ -504,4 +537,4 @@ class Master:
     async def _catch_up(self) -> None:
         last = await self._last_round()
         await self._fold_until(last.seq if last else 0)
-        self._check_leading()
+        await self._confirm_leading()

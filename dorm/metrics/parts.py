@@ -54,7 +54,7 @@ def of_agents(agents: Sequence[Agent]) -> Source:
 
 
 def _master_metrics(master: Master, timer: SolveTimer) -> Iterator[Metric]:
-    yield gauge("dorm_master_leading", master.elected.is_set())
+    yield gauge("dorm_master_leading", master.leads)
     yield gauge("dorm_master_folded_sequence", master.state.seq)
     yield gauge("dorm_master_lease_left_seconds", master.lease_left_s)
     yield histogram("dorm_master_solve_seconds", {(): timer.seconds})

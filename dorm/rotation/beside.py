@@ -50,7 +50,7 @@ def rotating_beside(
             name=master.name,
             spool=settings.spool,
             clock=time.time_ns,
-            leads=master.elected.is_set,
+            leads=lambda: master.leads,
         )
 
     async def room() -> int:
@@ -66,7 +66,7 @@ def rotating_beside(
         settings.policy,
         name=master.name,
         clock=time.time_ns,
-        leads=master.elected.is_set,
+        leads=lambda: master.leads,
         state=lambda: master.state,
         room=room,
         needed=needed,

@@ -62,6 +62,11 @@ def _bucket(cluster: str) -> str:
     return f"DORM_leadership-{cluster}"
 
 
+def lease_subject(cluster: str) -> str:
+    """Return the subject of the lease, on which each change of it is published."""
+    return f"$KV.{_bucket(cluster)}.master"
+
+
 def leadership_config(cluster: str) -> StreamConfig:
     """Return the configuration of a KV bucket with a history of one, so that `nats kv get` shows the leader."""
     return StreamConfig(
@@ -83,9 +88,15 @@ class JetStreamLeadership(Leadership):
     def __init__(self, link: Link, cluster: str) -> None:
         self.writes_parts = True
         """Whether this process writes the nodes' parts while it leads."""
+        self._other: JetStreamLeadership | None = None
         self._link = link
         self._stream = f"KV_{_bucket(cluster)}"
-        self._key = f"$KV.{_bucket(cluster)}.master"
+        self._key = lease_subject(cluster)
+
+    def stand_in_for(self, other: JetStreamLeadership) -> JetStreamLeadership:
+        """Return this lease, which from now on says the same as `other` about the nodes' parts: both are of one master."""
+        self._other = other
+        return self
 
     async def replicas(self) -> int:
         """Return how many servers hold it, which decides how long it may be without an answer."""
@@ -146,7 +157,7 @@ class JetStreamLeadership(Leadership):
     async def _write(self, value: _Value, revision: int) -> Held:
         """Write the key.  Raises Overtaken if it has another revision (0: it does not exist)."""
         headers = {"Nats-Expected-Stream": self._stream, "Nats-Expected-Last-Subject-Sequence": str(revision)}
-        value = msgspec.structs.replace(value, parts=self.writes_parts)
+        value = msgspec.structs.replace(value, parts=(self._other or self).writes_parts)
         with as_log_errors("writing the lease of the masters"):
             ack = await self._link.jetstream().publish(self._key, _encode(value), timeout=_TIMEOUT_S, headers=headers)
         return Held(value.holder, value.ttl_s, ack.seq, value.seq, value.chain, value.parts)

@@ -15,6 +15,7 @@ from dorm.bench import BenchError
 from dorm.bench import submit as submit_bench
 from dorm.bench.cluster import runtimes
 from dorm.bench.exec import bench_exec
+from dorm.bench.flood import bench_flood
 from dorm.bench.resize import bench_resize
 from dorm.bench.run import bench_run
 from dorm.bench.submit import bench_submit
@@ -59,6 +60,16 @@ async def test_a_project_is_sent_once(home: Path) -> None:
     assert figures["shipping_run_sent_parts_count"]["value"] >= 2
     assert figures["run_sent_parts_count"]["value"] == 0
     assert figures["run_first_line_p50_s"]["value"] > figures["python_first_line_p50_s"]["value"] > 0
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_a_flood_is_refused_and_deposes_no_master(home: Path) -> None:
+    made = await bench_flood(submissions=500, masters=2, cores=None, tell=lambda _: None)
+    figures = checked(msgspec.json.encode(made))["figures"]
+    assert figures["elections_count"]["value"] == 0
+    assert figures["masters_cpu_s"]["value"] > 0
+    assert left_running(home) == []
 
 
 @pytest.mark.nats

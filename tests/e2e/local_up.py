@@ -91,7 +91,7 @@ async def up(
         cluster = Up(folder, process, log)
         try:
             if ready:
-                await cluster.said("Ctrl-C stops")
+                await cluster.said("Ctrl-C stops", timeout=60.0 if api else 30.0)
             yield cluster
         except BaseException:
             print(f"--- {log.name}\n{log.read_text(errors='replace')}")

@@ -44,8 +44,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]
             state = await client.state()
             before = named(state, "witness")
             assert (before.phase, before.failures, before.adjustments) == ("running", 0, 0)
-            # On a busy machine the only master may lose its lease for a moment, and says so; bad input never ends its term.
-            assert state.epoch == 1 + running.log.read_text(errors="replace").count("leading no longer")
+            assert state.epoch == 1, "the only master leads on, however busy the machine is"
             step = before.step
             await until(client, lambda s: named(s, "witness").step > step, "the witness trains on")
             await check_log(client)

@@ -124,10 +124,10 @@ async def run(data: Path, ports: tuple[int, int]) -> Figures:
         failed = asyncio.create_task(cluster.failed())
         reader = asyncio.create_task(_read(cluster))
         state = await cluster.client.state()
-        figures.poison_pills = await _send(cluster.server.url, pills(state))
+        figures.poison_pills = await _send(cluster, pills(state))
         found = (await verify(cluster.client.log)).divergence
         figures.divergence = f"{found}" if found is not None else ""
-        figures.poison_pills += await _send(cluster.server.url, void_rounds(state))
+        figures.poison_pills += await _send(cluster, void_rounds(state))
         (options.data / "checkpoints" / witness.id / "end").touch()
         completed = asyncio.create_task(cluster.client.wait(witness.id))
         await asyncio.wait({failed, completed}, timeout=_DONE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -159,16 +159,20 @@ async def _read(cluster: LocalCluster) -> None:
         pass
 
 
-async def _send(url: str, messages: Iterable[tuple[str, bytes]]) -> int:
-    """Publish, and wait for the store now and then: `tests.lab.overload` measures the effect of a flood on a lease."""
-    stranger = await nats.connect(url, pending_size=64 * 2**20)
+async def _send(cluster: LocalCluster, messages: Iterable[tuple[str, bytes]]) -> int:
+    """Publish, and wait now and then until the master has folded what is stored: `dorm bench flood` measures the effect of a
+    flood on a lease, with masters in processes of their own."""
+    stranger = await nats.connect(cluster.server.url, pending_size=64 * 2**20)
     sent = 0
     try:
         for sent, (subject, body) in enumerate(messages, 1):
             if len(body) > stranger.max_payload:
                 continue  # The server would close the connection.
             if sent % 400 == 0:
-                await stranger.request(subject, body, timeout=_DONE_S)
+                stored = json.loads((await stranger.request(subject, body, timeout=_DONE_S)).data).get("seq", 0)
+                async with asyncio.timeout(_DONE_S):
+                    while cluster.master.state.seq < stored:  # noqa: ASYNC110 - a master tells nobody how far it is
+                        await asyncio.sleep(0.01)
                 await stranger.publish(subjects.report(CLUSTER, "node-1"), body[:LARGE])
             else:
                 await stranger.publish(subject, body)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.nats
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_a_cluster_survives_every_poison_message(tmp_path: Path) -> None:
     figures = await run(tmp_path, own_ports())
     assert (figures.masters_ended, figures.agents_ended, figures.readers_ended) == (0, 0, 0)

@@ -9,7 +9,7 @@ The attack ends after a while; then everything has to come to rest in bounded ti
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -17,7 +17,8 @@ from agents.config import NodeConfig
 from dorm.core.query.gates import reason_of
 from events import kinds as k
 from events import subjects
-from events.codec import encode
+from events.codec import decode, encode
+from events.log.records import Record
 from tests.policies import any_policy
 from tests.simulation.attack import gates, misuse, neighbors, operators, replacing
 from tests.simulation.attack.attack import Attack
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from dorm.rotation.service import RotationService
     from tests.simulation.world.connection import Connection
     from tests.simulation.world.process import Host, Process
+
+E = TypeVar("E", bound=k.Event)
 
 REST_S = 240.0
 """Virtual seconds after the last fault within which everything has to be at rest."""
@@ -338,9 +341,10 @@ class History:
         subject = subjects.fact(self.cluster, type(event).__name__, "operator")
         self.append(subject, encode(said), said.id)
 
-    def waits_to_say(self, kind: type[k.Event]) -> bool:
-        """Return whether an operator's event of this kind is not on the log yet."""
-        return any(subject == subjects.fact(self.cluster, kind.__name__, "operator") for subject, _, _ in self._words)
+    def still_to_say(self, kind: type[E]) -> list[E]:
+        """Return the operator's events of this kind that are not on the log yet."""
+        found = [decode(Record(0, 0, subject, body)) for subject, body, _ in self._words]
+        return [event for event in found if isinstance(event, kind)]
 
     def append(self, subject: str, body: bytes, msg_id: str = "") -> None:
         """Append a stranger's record, marked by its id unless it repeats another record."""

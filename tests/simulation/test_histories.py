@@ -29,6 +29,12 @@ def test_an_app_that_completes_while_its_resize_is_decided_waits_for_no_place() 
     assert not outcome.broken, outcome.broken
 
 
+def test_a_hold_that_waits_for_the_server_is_released_in_the_end() -> None:
+    """The operator's hold is stored only after the last fault, when the server is back."""
+    outcome = play(918, Choice(only=(16, 25), apps=(4, 5))).outcome
+    assert not outcome.broken, outcome.broken
+
+
 def test_equal_seeds_give_equal_histories() -> None:
     assert play(5, Choice()).outcome == play(5, Choice()).outcome
 

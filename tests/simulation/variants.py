@@ -81,7 +81,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "followers lead": Variant(ways.lease_is_everybodys),
     "a master that was succeeded goes on": Variant(
-        together(ways.lease_never_ends, code(Master._check_leading, ("raise Deposed", "str")))
+        together(ways.lease_never_ends, code(Master._check_epoch, ("raise Deposed", "str")))
     ),
     "a refused round is sent again with the new sequence": Variant(
         code(
@@ -323,7 +323,10 @@ VARIANTS: dict[str, Variant] = {
     ),
     "the marker of the shared folder is not looked at": Variant(ways.marker_not_looked_at),
     "an agent starts apps in a folder that is not the one of the release": Variant(
-        code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:"))
+        together(
+            code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:")),
+            lambda _: ways.unmounted_at_releases,
+        )
     ),
     # clients
     "a submission is tried again with a new id": Variant(

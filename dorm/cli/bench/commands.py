@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.bench import api, elastic, evaluation, oasis, scale, year
+from dorm.cli.bench import api, elastic, evaluation, flood, oasis, scale, year
 from dorm.cli.bench import run as run_bench
 from dorm.cli.bench.report import show_machine, show_report
 from dorm.cli.bench.running import end_if, measuring, show_measurements, unless_stopped, wrong_usage
@@ -452,6 +452,7 @@ def optimizer_scale(
 api.register(app)
 elastic.register(app)
 evaluation.register(app)
+flood.register(app)
 oasis.register(app)
 run_bench.register(app)
 scale.register(app)

@@ -127,7 +127,7 @@ def master(
       dorm master --cluster lab --archives /srv/dorm --rotate-size 10GiB
     """
     from dorm.health.checks import Health
-    from dorm.local.cluster import BUILD, plugins
+    from dorm.local.cluster import BUILD, lease_apart, plugins
 
     configure(verbose, log_json)
     change = policy_change(policy, parse_params(param) or None)
@@ -180,6 +180,7 @@ def master(
                 build=BUILD,
                 key=seal_key,
                 leadership=connection.leadership,
+                apart=lease_apart(lambda: found.connection("dorm-lease", patient=True), connection),
                 lease_s=lease or (_REPLICATED_LEASE_S if replicated else _LEASE_S),
                 witness=witness_file(file),
                 accept_log=accept_log,

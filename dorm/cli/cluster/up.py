@@ -18,7 +18,7 @@ from dorm.cli.cluster.master import AcceptLog
 from dorm.cli.cluster.rotation import Archives, Keep, RotateAge, RotateSize, rotation_settings
 from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage, run
 from dorm.cli.metrics_address import MetricsOfUp, metrics_address
-from dorm.cli.output import console
+from dorm.cli.output import console, progress_console
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import (
     VolumeOption,
@@ -29,6 +29,7 @@ from dorm.cli.settings import (
     volumes_of_option,
 )
 from dorm.cli.signals import Stops, exit_despite_threads, first_of, hears_ctrl_c, stops
+from dorm.cli.sizes import seconds_of
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
 from dorm.local.loopback import loopback
@@ -38,6 +39,7 @@ from events.quantities import humanize
 if TYPE_CHECKING:
     from dorm.local.cluster import LocalCluster, LocalOptions
     from dorm.local.companions.api import ApiProcess
+    from dorm.local.starting import Starting
 
 POLICY = "dorm-speed"
 """The policy of a new cluster, unless another one is named."""
@@ -136,10 +138,21 @@ def up(
             help="Also deliver webhooks to this network (10.1.0.0/16, loopback, private); may be repeated.",
         ),
     ] = None,
+    start_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long the start may take, until everything listens; default: 2m. A busy machine needs more.",
+        ),
+    ] = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: NATS server, master, agents.
+
+    The command prints the address once all parts answer: the NATS server, a
+    master that leads, the agents, and the dashboard. If that takes long, it says
+    what it waits for; after --start-limit, it names the missing part and its log.
 
     A new cluster authenticates its users. You are its admin: your commands find
     your credentials, and `dorm user add` admits other users. With --open, a new
@@ -161,9 +174,12 @@ def up(
       dorm up --open
 
       dorm up --runtime process --data ./cluster --policy static --param count=2
+
+      dorm up --agents 20 --start-limit 10m
     """
     from agents.config import ConfigError, check_folder
     from dorm.local.cluster import LocalOptions
+    from dorm.local.starting import LIMIT_S
 
     configure(verbose, log_json, quiet_level=logging.WARNING)
     if trust and open_to_all:
@@ -171,6 +187,7 @@ def up(
             "--trust and --open exclude each other; a new cluster knows its users without either", code="usage.conflict"
         )
     networks(webhooks_allow)
+    limit_s = seconds_of("--start-limit", start_limit) or LIMIT_S
     file = load_cluster_file(config)
     # Parameters belong to one policy: another one on the command line drops those of the file.
     kept = file.params if policy in (None, file.policy) else None
@@ -202,21 +219,27 @@ def up(
         metrics=metrics_address(metrics) if metrics is not None else Address(loopback()),
         metrics_else_any_port=metrics is None,
         webhooks=tuple(webhooks_allow or ()),
+        server_start_s=limit_s,
         volumes={**file.offered(), **volumes_of_option(volume)},
     )
-    run(_up(options, open_to_all, file.change(), None if no_api else _API_PORT if api is None else api))
+    api_port = None if no_api else _API_PORT if api is None else api
+    run(_up(options, open_to_all, file.change(), api_port, limit_s))
 
 
-async def _up(options: LocalOptions, open_to_all: bool, change: PolicyChanged | None, api_port: int | None) -> None:
+async def _up(
+    options: LocalOptions, open_to_all: bool, change: PolicyChanged | None, api_port: int | None, limit_s: float
+) -> None:
     from dorm.local.cluster import LocalCluster
+    from dorm.local.starting import Starting
 
+    starting = Starting(limit_s, lambda text: progress_console.print(Text(text), soft_wrap=True))
     trust, fresh = await asyncio.to_thread(users_of, options.data, options.trust, open_to_all)
     change = _founding(change) if fresh else change
-    cluster = LocalCluster(msgspec.structs.replace(options, trust=trust))
+    cluster = LocalCluster(msgspec.structs.replace(options, trust=trust), starting)
     # Signals are handled from the start: no server is left behind, whenever one comes.
     with stops() as events:
         async with contextlib.AsyncExitStack() as stack:
-            if await first_of(stack.enter_async_context(cluster), events.first.wait()):
+            if await first_of(starting.within(stack.enter_async_context(cluster)), events.first.wait()):
                 raise Fail("stopped before the cluster was up", INTERRUPTED, code="interrupted")
             api = _api(cluster, api_port)
             running = Running(
@@ -231,9 +254,11 @@ async def _up(options: LocalOptions, open_to_all: bool, change: PolicyChanged | 
             stack.callback(forget_running, running)
             if change is not None:
                 await cluster.client.change_policy(change)
+            late: list[Path] = []
             if api is not None:
                 await stack.enter_async_context(api)
-            _print_greeting(cluster, running, other, fresh)
+                await first_of(_answering(starting, cluster, api, late), events.first.wait())
+            _print_greeting(cluster, running, other, fresh, late)
             await first_of(cluster.failed(), events.first.wait())
             await _stop(cluster, events)
     if cluster.master.computing.busy:
@@ -271,6 +296,19 @@ def _api(cluster: LocalCluster, port: int | None) -> ApiProcess | None:
     return ApiProcess(cluster.server.url, name, log, port, credentials=credentials, user=cluster.admin)
 
 
+async def _answering(starting: Starting, cluster: LocalCluster, api: ApiProcess, late: list[Path]) -> None:
+    """Wait until the dashboard answers.  The cluster works without it, so if it takes too long, only its log is added to
+    `late`."""
+    from dorm.local.starting import StartTooSlow
+
+    log = cluster.options.data / "api.log"
+    starting.awaits("the dashboard", log)
+    try:
+        await first_of(starting.within(api.answering()), cluster.failed())
+    except StartTooSlow:
+        late.append(log)
+
+
 def _founding(change: PolicyChanged | None) -> PolicyChanged:
     """Return the change with which a new cluster starts.
 
@@ -280,7 +318,10 @@ def _founding(change: PolicyChanged | None) -> PolicyChanged:
     return change if change.policy is not None else msgspec.structs.replace(change, policy=POLICY)
 
 
-def _print_greeting(cluster: LocalCluster, running: Running, other: Running | None, fresh: bool) -> None:
+def _print_greeting(
+    cluster: LocalCluster, running: Running, other: Running | None, fresh: bool, late: list[Path]
+) -> None:
+    """`late`: the log of the dashboard if it does not answer yet."""
     options = cluster.options
     each = ", ".join(humanize(name, amount) for name, amount in cluster.agents[0].config.capacity.items())
     plural = "s" if options.agents > 1 else ""
@@ -290,11 +331,7 @@ def _print_greeting(cluster: LocalCluster, running: Running, other: Running | No
         f"  containers  {cluster.runtime_note}",
         f"  log         {cluster.server.url}",
         f"  data        {options.data}",
-        *(
-            [f"  dashboard   {running.dashboard}{'' if cluster.keys is None else ' (`dorm dashboard` opens it)'}"]
-            if running.dashboard
-            else []
-        ),
+        *([f"  dashboard   {_dashboard(cluster, running, late)}"] if running.dashboard else []),
         *served,
         *(_open_to_all(fresh) if cluster.keys is None else []),
         f"run a command with `dorm run {_image_of(cluster)}-- python train.py`, look at it with `dorm ps`;",
@@ -308,6 +345,12 @@ def _print_greeting(cluster: LocalCluster, running: Running, other: Running | No
         console.print(
             Text(f"commands go to the cluster at {other.url}, which runs too; to reach this one:\n  export {reach}")
         )
+
+
+def _dashboard(cluster: LocalCluster, running: Running, late: list[Path]) -> str:
+    if late:
+        return f"{running.dashboard} does not answer yet; its log: {late[0]}"
+    return running.dashboard if cluster.keys is None else f"{running.dashboard} (`dorm dashboard` opens it)"
 
 
 def _image_of(cluster: LocalCluster) -> str:

@@ -3,6 +3,7 @@ and the cluster works without it."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from dorm.local.companions.companion import Companion
@@ -12,6 +13,9 @@ from events.addresses import joined
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_LOOK_S = 0.1
+_ANSWER_S = 5.0
 
 
 class ApiProcess(Companion):
@@ -31,6 +35,24 @@ class ApiProcess(Companion):
             environment |= {"DORM_CREDENTIALS": str(credentials), "DORM_USER": user}
         where = ("--listen", joined(self._host, self._port), "--cluster", cluster)
         super().__init__("the dashboard's process", ("serve", *where), environment, log)
+
+    async def answering(self) -> None:
+        """Wait until it answers requests, whether or not it has read the log yet."""
+        while not await self._answers():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(_LOOK_S)
+
+    async def _answers(self) -> bool:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                reader, writer = await asyncio.open_connection(self._host, self._port)
+                try:
+                    where = joined(self._host, self._port)
+                    writer.write(f"GET /v1/health HTTP/1.1\r\nHost: {where}\r\nConnection: close\r\n\r\n".encode())
+                    return (await reader.readline()).startswith(b"HTTP/1.1 ")
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return False
 
     @property
     def url(self) -> str:

@@ -41,6 +41,8 @@ async def test_up_serves_its_cluster_in_a_process_that_ends_with_it(tmp_path: Pa
     async with leaving_nothing(tmp_path) as folder, up(folder, "--api", "0", agents=1, api=True) as cluster:
         url = re.findall(r"dashboard +(http://127\.0\.0\.1:\d+)", await cluster.said("dashboard"))[0]
         async with aiohttp.ClientSession(base_url=url) as session:
+            async with session.get("/v1/health") as answer:
+                assert answer.status == 200, "its address is printed once it answers"
             ready = await answer_of(session, "/v1/ready")
             assert (ready["cluster"], ready["status"]) == ("local", "ok")
             async with asyncio.timeout(40.0):

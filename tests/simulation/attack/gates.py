@@ -58,9 +58,10 @@ def _submit(history: History, fault: Fault, place: int, name: str, gates: dict[s
 
 
 def come_to_rest(history: History) -> None:
-    for app in list(history.world.whole.live_apps()):
-        if hold_of(app) is not None:
-            history.say(k.AppReleaseRequested(app=app.id))
+    """Release what is held, and what a hold that waits for the server to come back is about to hold."""
+    held = [app.id for app in history.world.whole.live_apps() if hold_of(app) is not None]
+    for app in dict.fromkeys([*held, *(hold.app for hold in history.still_to_say(k.AppHoldRequested))]):
+        history.say(k.AppReleaseRequested(app=app))
 
 
 class Shut:

@@ -52,7 +52,7 @@ def _retry(attack: Attack, fault: Fault) -> None:
 
 def come_to_rest(history: History) -> None:
     """End pauses, including one that still waits for a server that was down."""
-    if history.world.whole.paused is not None or history.waits_to_say(k.SchedulingPaused):
+    if history.world.whole.paused is not None or history.still_to_say(k.SchedulingPaused):
         history.say(k.SchedulingResumed())
 
 

@@ -18,9 +18,11 @@ from dorm.core.state import Node, State
 from dorm.master.failure_detector import FailureDetector
 from dorm.master.lease import Lease
 from dorm.master.master import Master
+from events import kinds as k
 from events import subjects
-from events.codec import encode
+from events.codec import decode, encode
 from events.log.records import Record
+from tests.simulation.attack.faults import Fault
 from tests.simulation.attack.hostile import trusted
 from tests.simulation.breaking.patches import code, together
 from tests.simulation.machines.machine import Machine
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     import pytest
 
     from dorm.core.leader import Publish
-    from events import kinds as k
     from tests.simulation.history import History
 
 
@@ -62,7 +63,6 @@ def lease_never_ends(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Lease, "keep", keep)
     patch.setattr(Lease, "held", property(lambda self: True))
-    patch.setattr(Lease, "check", lambda self: None)
 
 
 def lease_is_everybodys(patch: pytest.MonkeyPatch) -> None:
@@ -91,6 +91,29 @@ def among_hostile(
 ) -> Callable[[pytest.MonkeyPatch], Callable[[History], None]]:
     """Break code in a history whose cluster knows everyone, with hostile identities."""
     return together(apply, lambda _: trusted)
+
+
+def unmounted_at_releases(history: History) -> None:
+    """Take the mount from nodes that have just been told to start an app, and restart their agents: these find another folder,
+    announce it, and then read what they should start.  The usual histories hardly ever have that moment."""
+    chance, world = history.world.chance("unmounts"), history.world
+    kind, number = "checkpoint folder not mounted", 1000
+
+    def unmount(record: Record) -> None:
+        nonlocal number
+        event = decode(record)
+        for fact in event.events if isinstance(event, k.Round) else ():
+            app = world.whole.apps.get(fact.app) if isinstance(fact, k.GenerationReleased) else None
+            if app is None or app.current is None or chance.random() < 0.7:
+                continue
+            node = chance.choice(
+                sorted({one.node for one in app.current.containers.values()} & {*history.machines}) or [""]
+            )
+            if node:
+                number += 1
+                history.attack.schedule([Fault(number, world.now, kind, node, 6.0, 0.0)])
+
+    world.server.on_record.append(unmount)
 
 
 def wall_clock(patch: pytest.MonkeyPatch) -> None:

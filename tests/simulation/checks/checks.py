@@ -129,7 +129,23 @@ class Checks:
         for port in container.ports:
             other = self._ports.setdefault((machine.place, port), key)
             self.hold(other == key, f"port {port} of {machine.place} belongs to {named(other)} and {named(key)}")
+        self._check_folder(container)
         self._check_begin(container)
+
+    def _check_folder(self, container: Container) -> None:
+        """Check that it works in the folder of its release, if the folder is the one that its agent found when it began: what
+        is mounted while an agent looks and starts is random."""
+        key, machine = container.key, container.machine
+        app = self.whole.apps.get(key.app)
+        generation = app.generations.get(key.generation) if app is not None else None
+        begun = min((process.began for process in machine.host.processes), default=0.0)
+        if generation is None or not generation.folder or machine.mounted_at > begun:
+            return
+        found = machine.marker
+        self.hold(
+            found == generation.folder,
+            f"{named(key)} is started in the folder of checkpoints {found}, and was released for {generation.folder}",
+        )
 
     def _check_begin(self, container: Container) -> None:
         """Check that it continues from the saved step.  A reported checkpoint is in the folder, and unless something kept an

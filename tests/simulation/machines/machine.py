@@ -10,6 +10,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agents.checkpoint_folder import MARKER
 from agents.runtime.interface import (
     PROGRESS_FILE,
     Conflict,
@@ -182,6 +183,8 @@ class Machine:
         self.unmounted: Path = self.folder / "not mounted"
         self.unmounted.mkdir()
         self.checkpoints.symlink_to(self._shared)
+        self.mounted_at = 0.0
+        """When the folder was last mounted or unmounted."""
         self.strangers: set[int] = set()
         """Ports that programs of others listen on."""
         self.lease_until: float | None = None
@@ -381,6 +384,12 @@ class Machine:
         """Whether the shared folder of checkpoints is mounted."""
         return self.checkpoints.readlink() == self._shared
 
+    @property
+    def marker(self) -> str:
+        """The id of the folder that is there instead of the shared one, or of that; "" for none."""
+        path = self.checkpoints / MARKER
+        return path.read_text().strip() if path.exists() else ""
+
     def mount(self, shared: bool) -> None:
         """Mount the shared folder of checkpoints, or unmount it to show the empty one below."""
         wanted = self._shared if shared else self.unmounted
@@ -388,6 +397,7 @@ class Machine:
             return
         self.checkpoints.unlink()
         self.checkpoints.symlink_to(wanted)
+        self.mounted_at = self.world.now
         for container in (*self.containers.values(), *self.strays):
             self.witness.folder_gone(container.key)
 

@@ -31,6 +31,7 @@ class Process(Life):
         self.host = host
         self.name = name
         self.world = host.world
+        self.began = host.world.now
         self.ended = False
         """Whether `main` has ended, or the process was killed."""
         self.error: BaseException | None = None
