@@ -26,7 +26,7 @@ from dorm.core.app import (
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
-from events.kinds import NodeOffers, PolicyPlugin
+from events.kinds import NodeOffers, PolicyPlugin, Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -180,7 +180,7 @@ MOST = 2**62
 """Monotonic counters stop here: all integers of a state have to fit into 64 bits."""
 
 NodeCondition = Literal["up", "lost", "left"]
-ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "lost", "left"]
+ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "unfit", "lost", "left"]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -256,12 +256,24 @@ class Node(msgspec.Struct):
             return "maintenance"
         if self.condition != "up":
             return self.condition
-        return "draining" if self.draining else "unmounted" if self.foreign else "up"
+        if self.draining:
+            return "draining"
+        return "unmounted" if self.foreign else "unfit" if self.unfit else "up"
 
     @property
     def usable(self) -> bool:
-        """Whether new containers may go there."""
+        """Whether containers may be there: none has to leave."""
         return self.condition == "up" and not self.draining and not self.foreign
+
+    @property
+    def unfit(self) -> list[Unfit]:
+        """Why it takes nothing new, as its agent found; what runs there stays."""
+        return self.offers.unfit if isinstance(self.offers, NodeOffers) else []
+
+    @property
+    def takes_new(self) -> bool:
+        """Whether containers may go there that are not there yet."""
+        return self.usable and not self.unfit
 
 
 class Counters(msgspec.Struct):

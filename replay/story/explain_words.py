@@ -94,10 +94,11 @@ def _part(share: float) -> str:
 
 def _place(state: State, node: str, count: int) -> str:
     known = state.nodes.get(node)
-    trouble = (
-        "" if known is None or known.usable else ", drained" if known.condition == "up" else f", {known.condition}"
-    )
-    return f"{node} ({count}{trouble})"
+    if known is None or known.takes_new:
+        return f"{node} ({count})"
+    if known.condition != "up":
+        return f"{node} ({count}, {known.condition})"
+    return f"{node} ({count}, {'drained' if not known.usable else known.shown})"
 
 
 def _why_not_more(app: App, found: Explanation) -> list[str]:

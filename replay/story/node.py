@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.apps.offers import trouble_with_fitness
 from events import kinds as k
 from events import subjects
 from events.quantities import SECOND
@@ -252,6 +253,11 @@ class NodeTeller:
         before = self._before
         if before is None:
             self._tell(state, str(state.seq), "joined", f"joined {text}")
+            return
+        if before.condition == "up" and before.process == node.process and before.unfit != node.unfit:
+            said = trouble_with_fitness(node).partition(": ")[2]
+            text = f"takes nothing new: {said}; what runs there stays" if said else "takes containers again"
+            self._trouble = self._tell(state, str(state.seq), "unfit" if said else "fit", text, [self._trouble])
             return
         again = f"its agent is back, {text}" if before.capacity == node.capacity else f"joined again, {text}"
         if before.capacity != node.capacity:

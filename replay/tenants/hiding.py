@@ -25,7 +25,7 @@ from events.spec.gates import After, awaited
 from replay.export.disguise import WITHHELD, Disguise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from replay.tenants.names import Names
 
@@ -124,6 +124,14 @@ class Hiding(Disguise):
         it."""
         made: k.NodeDrainRequested = super().struct(event)
         return msgspec.structs.replace(made, reason=event.reason if event.node in self._names.state.nodes else "")
+
+    def secrets(self, value: Mapping[str, list[str]]) -> None:
+        """Show nothing of secrets, neither names nor how many there are: unknown ones."""
+        return
+
+    def _unfit(self, reason: k.Unfit) -> k.Unfit:
+        """What is wrong with a node affects everyone, so everyone may know it, as the reason of a drain."""
+        return reason
 
     def _scheduling(self, event: Any) -> Any:
         """A pause affects everyone, so everyone may know its reason."""
@@ -290,6 +298,7 @@ _SPECIAL: dict[type, Callable[[Hiding, Any], Any]] = {
     k.AppEditRequested: Hiding._edit_requested,
     k.AppRevised: Hiding._revised,
     k.NodeDrainRequested: Hiding._drain,
+    k.Unfit: Hiding._unfit,
     k.SchedulingPaused: Hiding._scheduling,
     k.SchedulingResumed: Hiding._scheduling,
     Pause: Hiding._pause,

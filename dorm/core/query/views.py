@@ -10,7 +10,7 @@ from msgspec import UNSET
 from dorm.core.apps.bounds import bounds
 from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
-from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
+from dorm.core.apps.offers import shown_volumes, trouble_with_fitness, trouble_with_volumes
 from dorm.core.apps.resizable import kept_whole
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
@@ -187,7 +187,7 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
         labels=node.labels,
         note=_refused(node),
         checkpoints=node.checkpoints,
-        trouble=trouble(state, node) or trouble_with_volumes(node),
+        trouble=trouble(state, node) or trouble_with_fitness(node) or trouble_with_volumes(node),
         volumes=shown_volumes(node),
     )
 
