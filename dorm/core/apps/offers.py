@@ -48,11 +48,14 @@ _UNFIT = "node/unfit"
 
 
 class Stated(NamedTuple):
-    """What nodes of a problem state that limits apps which ask for nothing special; what none states, no app requires."""
+    """What nodes of a problem state that earlier ones did not; what none states, no app requires."""
 
     secrets: bool = True
-    tenants: bool = True
+    """Whether some know their secrets."""
+    tenants: tuple[str, ...] | None = None
+    """Those that are some node's only one; None for any."""
     unfit: bool = True
+    """Whether some take nothing new."""
 
 
 EVERYTHING = Stated()
@@ -112,7 +115,7 @@ def stated(nodes: Iterable[Node]) -> Stated:
     offers = [node.offers for node in nodes if isinstance(node.offers, NodeOffers)]
     return Stated(
         secrets=any(one.secrets is not None for one in offers),
-        tenants=any(one.tenant for one in offers),
+        tenants=tuple(sorted({one.tenant for one in offers if one.tenant})),
         unfit=any(one.unfit for one in offers),
     )
 
@@ -125,8 +128,8 @@ def require_of(app: App, among: Stated = EVERYTHING) -> str:
         needs.append(f"(has {_python(spec)} or has environment/any)" if _chooses(spec) else "has environment")
     if among.secrets:
         needs += [f"(not has {_SECRETS_KNOWN} or has {_secret(spec.user, name)})" for name in _named(spec)]
-    if among.tenants and app.tenant:
-        needs.append(f'(not has {_TENANT_ONLY} or {_TENANT_ONLY} == "{_word(app.tenant)}")')
+    if among.tenants is None or any(tenant != owner_of(app) for tenant in among.tenants):
+        needs.append(f'(not has {_TENANT_ONLY} or {_TENANT_ONLY} == "{_word(owner_of(app))}")')
     if among.unfit:
         needs.append(f"not has {_UNFIT}")
     require = requirement_with(spec)
@@ -300,7 +303,7 @@ def in_words(up: Sequence[Node], among: Stated, app: App, text: str) -> str:
     builds = bool(app.next_spec.requirements or app.next_spec.setup)
     parts += ["builds its environment" if builds else "has its Python"] if app.next_spec.needs_environment else []
     parts += [f"has the secret{'s' if ', ' in secrets else ''} {secrets}"] if secrets else []
-    parts += ["serves its tenant"] if app.tenant and any(_only_serves_others(node, app) for node in up) else []
+    parts += [f"serves {owner_of(app)}"] if any(_only_serves_others(node, app) for node in up) else []
     unfit = [node for node in up if node.unfit and node.usable and _may_use(node, app)]
     parts += ["takes new containers"] if unfit else []
     said = text.replace(f" that satisfies {asked}", f" that {' and '.join(parts)}" if parts else "")
@@ -314,7 +317,7 @@ def _may_use(node: Node, app: App) -> bool:
 
 
 def _only_serves_others(node: Node, app: App) -> bool:
-    return isinstance(node.offers, NodeOffers) and node.offers.tenant not in ("", app.tenant)
+    return isinstance(node.offers, NodeOffers) and node.offers.tenant not in ("", owner_of(app))
 
 
 def _without_secret(nodes: Sequence[Node], spec: AppSpec) -> str:

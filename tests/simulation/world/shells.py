@@ -132,6 +132,7 @@ def start_agent(
             port_taken=port_taken,
             since_boot=asyncio.get_running_loop().time,
             machine=lambda: host.name,
+            look_at=None,
         )
         await process.agent.run()
 
