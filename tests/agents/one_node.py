@@ -11,6 +11,7 @@ import msgspec
 
 from agents.agent import Agent
 from agents.config import NodeConfig
+from agents.fitness import look_at_machine
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from events import subjects
@@ -79,6 +80,7 @@ class Node:
         self.log = Log(records)
         self.bus = Bus(self.log)
         self.clock: Callable[[], int] = time.time_ns
+        self.look_at = look_at_machine
         self.make_runtime: Callable[[], Runtime] = lambda: ProcessRuntime(NODE, root / "containers")
         self.running: asyncio.Task[None] | None = None
         """The agent that was started last."""
@@ -98,8 +100,9 @@ class Node:
             secrets=self.root / "secrets",
         )
         agent = Agent(
-            self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock
-        )
+            self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock,
+            look_at=self.look_at,
+        )  # fmt: skip
         running = self.running = asyncio.create_task(agent.run())
         joining = asyncio.create_task(agent.joined.wait())
         try:
