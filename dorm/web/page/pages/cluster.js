@@ -70,7 +70,7 @@ export function Figures({ model }) {
     <div class="tile">
       <h3>Nodes</h3>
       <p class="big">${number(cluster.nodes)}</p>
-      <p class="small">${["lost", "draining", "maintenance", "unmounted"].filter((state) => states[state]).map((state) => html`<${Chip} tone=${state === "lost" ? "bad" : "warn"}>${states[state]} ${state}<//> `)}${!states.lost && !states.draining && !states.maintenance && !states.unmounted ? html`<span class="dim">all up</span>` : ""}</p>
+      <p class="small">${["lost", "draining", "maintenance", "unmounted", "unfit"].filter((state) => states[state]).map((state) => html`<${Chip} tone=${state === "lost" ? "bad" : "warn"}>${states[state]} ${state}<//> `)}${!states.lost && !states.draining && !states.maintenance && !states.unmounted ? html`<span class="dim">all up</span>` : ""}</p>
       <p class="small dim">led by ${clean(cluster.leader) || "no master"}</p>
     </div>
   </section>
