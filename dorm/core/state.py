@@ -262,7 +262,7 @@ class Node(msgspec.Struct):
 
     @property
     def usable(self) -> bool:
-        """Whether containers may be there: none has to leave."""
+        """Whether new containers may go there."""
         return self.condition == "up" and not self.draining and not self.foreign
 
     @property
