@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from events.identities import tenant_in
 from events.kinds import NodeOffers
 from events.spec import SpecError, volumes_of
 from events.spec.abilities import ABILITIES, labels_with, requirement_with
@@ -70,6 +71,12 @@ def volumes_on(node: Node) -> Mapping[str, VolumeOffer]:
 def owner_of(app: App) -> str:
     """Return whose app it is for allow-lists: its tenant, or on an open cluster its user."""
     return app.tenant or app.spec.user
+
+
+def _owners(app: App) -> tuple[str, ...]:
+    """Return for whom agents may take an app: its tenant, or on an open cluster its user, as its spec or its author says."""
+    tenant = tenant_in(app.submission)
+    return (tenant,) if tenant else tuple(dict.fromkeys((app.spec.user, owner_of(app))))
 
 
 # --- for policies -------------------------------------------------------------------------------------------------------
@@ -128,8 +135,9 @@ def require_of(app: App, among: Stated = EVERYTHING) -> str:
         needs.append(f"(has {_python(spec)} or has environment/any)" if _chooses(spec) else "has environment")
     if among.secrets:
         needs += [f"(not has {_SECRETS_KNOWN} or has {_secret(spec.user, name)})" for name in _named(spec)]
-    if among.tenants is None or any(tenant != owner_of(app) for tenant in among.tenants):
-        needs.append(f'(not has {_TENANT_ONLY} or {_TENANT_ONLY} == "{_word(owner_of(app))}")')
+    if among.tenants is None or any(tenant not in _owners(app) for tenant in among.tenants):
+        owners = ", ".join(f'"{_word(owner)}"' for owner in _owners(app))
+        needs.append(f"(not has {_TENANT_ONLY} or {_TENANT_ONLY} in [{owners}])")
     if among.unfit:
         needs.append(f"not has {_UNFIT}")
     require = requirement_with(spec)
@@ -317,7 +325,7 @@ def _may_use(node: Node, app: App) -> bool:
 
 
 def _only_serves_others(node: Node, app: App) -> bool:
-    return isinstance(node.offers, NodeOffers) and node.offers.tenant not in ("", owner_of(app))
+    return isinstance(node.offers, NodeOffers) and node.offers.tenant not in ("", *_owners(app))
 
 
 def _without_secret(nodes: Sequence[Node], spec: AppSpec) -> str:
