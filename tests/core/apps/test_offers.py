@@ -270,3 +270,15 @@ def test_a_cluster_of_fit_nodes_without_secrets_has_the_problems_that_it_had() -
     problem = problem_of(bench.state, bench.now)
     assert [app.require for app in problem.apps] == ["has zone or not has zone"]
     assert [sorted(node.labels) for node in problem.nodes] == [[], ["environment", "environment/any"]]
+
+
+def test_what_runs_is_not_moved_when_its_node_announces_whom_it_serves() -> None:
+    """On an open cluster agents go by the spec's user, whoever sent it."""
+    bench = Bench(one=2)
+    app = bench.running(user="ann", n_max=2)
+    bench.add(joined("one", 2, offers=NodeOffers(tenant="ann")))
+    bench.submit("second", user="ann", n_max=1)
+    bench.settle()
+    assert app.current is not None
+    assert app.current.by_node() == {"one": 2} or bench.app("second").current is not None
+    assert not any(one.waiting is not None and "serves" in one.waiting.text for one in bench.state.live_apps())
