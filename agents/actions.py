@@ -79,11 +79,13 @@ class Actions:
         *,
         port_taken: Callable[[str, int], bool],
         may_launch: Callable[[], Awaitable[bool]],
+        unfit: Callable[[], str],
         seen: Callable[[], Sequence[Seen]],
         wake: asyncio.Event,
         files: Files,
     ) -> None:
-        """`may_launch` raises Unavailable while the node's lease is not held; `seen` returns the containers listed last;
+        """`may_launch` raises Unavailable while the node's lease is not held; `unfit` returns why the log says that the node
+        takes nothing new, "" if it does not; `seen` returns the containers listed last;
         `wake` is set after each action, since the list may differ by then; `files` has the folders that clients ship."""
         self.busy: set[Key] = set()
         """Containers with an action under way: a concurrent list may be wrong about them."""
@@ -111,6 +113,7 @@ class Actions:
         self._building = Building(wake.set)
         self._port_taken = port_taken
         self._may_launch = may_launch
+        self._unfit = unfit
         self._seen = seen
         self._wake = wake
         self._fetching = Fetching(files, runtime.blobs)
@@ -189,6 +192,7 @@ class Actions:
 
     async def _failed(self, action: r.Action, error: Exception, began: float) -> float:
         """Note a failed action, and return for how long (s) it is not tried again."""
+        self._looks.doubted.set()  # Maybe nothing new can start here.
         key, now = action.key, asyncio.get_running_loop().time()
         trouble = trouble_of(action, error)
         if trouble is None:
@@ -327,6 +331,9 @@ class Actions:
         app = self._desired.wanted().get(key)
         if app is None or not await self._may_launch():
             return
+        if why := self._unfit():
+            await self._reporter.refused(key, "lost", f"node {self._config.name} takes nothing new: {why}")
+            return
         ports = ports_of(app.joined_as(key.slot), key.slot, app.master_port)
         taken = next((port for address, port in ports if self._port_taken(address, port)), 0)
         if taken:
@@ -359,7 +366,10 @@ class Actions:
             await self._offers.check(app.spec, app.owner)
             await self._have_environment(app)
             private = await asyncio.to_thread(secrets.files, self._config.secrets, app.spec)
+            served = self._runtime.serves
             seen = await self._runtime.ensure(spec, {**files_of(app), **private})
+            if self._runtime.serves != served:
+                self._looks.doubted.set()  # No other tenant's app may come here from now on.
         except Refused as error:
             mounted = await self._looks.shared()
             self._looks.doubted.set()  # This node's offers may have changed.

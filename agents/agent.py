@@ -25,11 +25,14 @@ from agents.answering import answer_all
 from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.desired import BEATS, Desired
 from agents.environment.cache import Environments
+from agents.fitness import Fitness, look_at_machine
 from agents.following.follower import Follower
 from agents.gpus import Gpus
+from agents.health_program import HealthProgram
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
+from agents.offers import NodesOffers
 from agents.ports import listens
 from agents.repeats import Repeats
 from agents.reporting.feed import ProgressFeed
@@ -51,10 +54,11 @@ from events.requests import Delayed
 from events.spec.abilities import ABILITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from agents.config import NodeConfig
+    from agents.fitness import Found
     from agents.gpus import Source
     from agents.runtime.interface import Runtime
     from events.log.interface import Bus, EventLog
@@ -74,11 +78,27 @@ _GPUS_S = 10.0
 """Seconds between looks at the GPUs; each launch on a GPU looks as well."""
 
 
+def _health_program(config: NodeConfig, root: Path) -> HealthProgram | None:
+    if config.health_program is None:
+        return None
+    variables = {"DORM_NODE": config.name, "DORM_DATA": str(root), "DORM_CHECKPOINTS": str(config.checkpoints)}
+    return HealthProgram(
+        config.health_program, every_s=config.health_every_s, timeout_s=config.health_timeout_s, variables=variables
+    )
+
+
+def _folders(root: Path, runtime: Runtime, config: NodeConfig) -> dict[str, Path]:
+    """Return the folders that new containers need, by the names of `agents.fitness`."""
+    engine = {"engine": runtime.engine_folder} if runtime.engine_folder is not None else {}
+    return {"data": root, **engine, "checkpoints": config.checkpoints}
+
+
 class Agent:
     """One node's agent.  `root` is its private folder; `clock` returns UTC ns; `port_taken` tests whether a process listens
     at an address and port of this machine; `since_boot` returns seconds of a clock that includes sleep; `machine` returns an
     id of the machine; `cards` lists the machine's GPUs (`agents.gpus`), None if they are as configured; `detected` says in
-    words where the capacity comes from."""
+    words where the capacity comes from; `look_at` looks at its disks and processes (`agents.fitness`), None for not at
+    all."""
 
     def __init__(
         self,
@@ -96,6 +116,7 @@ class Agent:
         machine: Callable[[], str] = machine_id,
         cards: Source | None = None,
         detected: str = "",
+        look_at: Callable[[Mapping[str, Path], Callable[[str], None]], Found] | None = look_at_machine,
     ) -> None:
         self.config = config
         self.desired = Desired(config.name)
@@ -111,7 +132,12 @@ class Agent:
         self.gpus = Gpus(config.gpu_ids, self._ledger, config.name, cards)
         self._folder = CheckpointFolder(config.checkpoints)
         self._look = Looks(self._folder, config.name)
-        self._offers = Offers(config.volumes, config.name, () if runtime.mounts else config.pythons)
+        volumes = Offers(config.volumes, config.name, () if runtime.mounts else config.pythons)
+        self._health = _health_program(config, root)
+        self._fitness = Fitness(
+            config.name, lambda: _folders(root, runtime, config), self._silence_s, program=self._health, look=look_at
+        )
+        self._offers = NodesOffers(config.name, volumes, self._fitness, runtime, config.secrets)
         environments = Environments(root / "environments", mounted=runtime.mounts)
         self._outbox = Outbox(log, cluster, config.name)
         self.identity = Identity(root, machine)
@@ -129,13 +155,16 @@ class Agent:
         self._changed = asyncio.Condition()
         self._seen: list[Seen] = []
         self._actions = Actions(
-            config, self.desired, runtime, self.gpus, self._reporter, self._look, self._offers, environments,
-            port_taken=port_taken, may_launch=self._may_launch, seen=lambda: self._seen, wake=self._wake, files=log.files,
+            config, self.desired, runtime, self.gpus, self._reporter, self._look, volumes, environments,
+            port_taken=port_taken, may_launch=self._may_launch, unfit=lambda: self._announced_unfit,
+            seen=lambda: self._seen, wake=self._wake, files=log.files,
         )  # fmt: skip
         self._status = StatusAnswerer(
             self.vitals, config, self.desired, root, build, runtime.name, clock, self.gpus, detected
         )
         self._repeats = Repeats()
+        self._announced_unfit = ""
+        """Why the node takes nothing new, as the log has it by now."""
         self._idle = False
         self._leaving = False
         self._cut_off = False
@@ -171,6 +200,8 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follower.follow(self._fold, self._take))
                 tasks.create_task(self._outbox.run())
+                if self._health is not None:
+                    tasks.create_task(self._health.run(self._look.doubted.set))
                 await self._join()
                 tasks.create_task(self._hints())
                 tasks.create_task(self._heartbeats())
@@ -193,13 +224,17 @@ class Agent:
             seq=self.desired.seq,
             containers={state: states.count(state) for state in ("created", "running", "exited")},
             pending=self._outbox.waiting,
-            silence_s=asyncio.get_running_loop().time() - self._answered_at if self._answered_at else 0.0,
+            silence_s=self._silence_s(),
             delays=[
                 Delayed(*key, doing=trouble.doing, reason=trouble.reason, for_s=for_s, failing=trouble.failing)
                 for key, trouble, for_s in self._actions.delays.now(asyncio.get_running_loop().time())
             ],
             lease_left_s=self._good_until - self._since_boot() if self._good_until else 0.0,
         )
+
+    def _silence_s(self) -> float:
+        """Return how long ago, in seconds, the engine last listed its containers."""
+        return asyncio.get_running_loop().time() - self._answered_at if self._answered_at else 0.0
 
     def _warn(self, line: str, error: Exception) -> None:
         """Log a line that repeats while a fault lasts, at growing intervals."""
@@ -270,10 +305,13 @@ class Agent:
             return False
         if not await self._held():
             raise Unavailable("the node's lease is not held", code="node_lease.expired")
+        if self._health is not None and self._health.verdict is None:
+            raise Unavailable("the health program has not answered yet", code="node.health.unknown")
         return True
 
     async def _join(self) -> None:
         """Announce the node. Once the agent has read back its own announcement, it knows its desired state."""
+        await self._fitness.join()
         while True:
             try:
                 if self._cut_off:
@@ -319,6 +357,7 @@ class Agent:
         await self._runtime.extend_lease(0.0)
         await self.kill_all()
         left = [seen.key for seen in await self._runtime.list() if seen.state == "running"]
+        self._answered_at = asyncio.get_running_loop().time()
         if left:
             raise Unavailable(f"{left[0]} still runs, though the node's lease is over", code="container.unkillable")
 
@@ -340,6 +379,7 @@ class Agent:
             abilities=[*ABILITIES], offers=await self._offers.announce(),
         )  # fmt: skip
         seq = await self._append(event)
+        self._announced_unfit = "; ".join(one.text for one in event.offers.unfit) if event.offers is not None else ""
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
             await self._changed.wait_for(lambda: knows_lease or self.desired.fresh)
@@ -349,23 +389,28 @@ class Agent:
         return self._holds_name and await self._extend(sent_at)
 
     async def _watch_folder(self) -> None:
-        """Announce the node again if another folder of checkpoints is mounted than the one it announced, or none."""
+        """Announce the node again if another folder of checkpoints is mounted than the one it announced, or none, or if
+        its offers have changed."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RESYNC_S):
                     await self._look.doubted.wait()
             self._look.doubted.clear()
             try:
+                try:
+                    same = await self._look(self._folder.is_the_same)
+                except Unavailable as error:
+                    same = True  # Nobody knows; that it does not answer is announced.
+                    self._warn("the folder can't be looked at", error)
                 # An expired lease, for example after the whole machine was paused, is never just extended.
-                same = await self._look(self._folder.is_the_same)
                 news = not same or self.gpus.changed or await self._offers.changed()
                 if self._leaving or not news or not await self._look_at_lease():
                     continue
                 if not same:
                     _log.error("another folder of checkpoints is mounted, or none", folder=str(self._folder.path))
                 await self._announce()
-            except Unavailable as error:
-                self._warn("the folder can't be looked at", error)
+            except (Unavailable, OSError) as error:
+                self._warn("the node can't be announced again", error)
             await asyncio.sleep(_AGAIN_S)
 
     async def _watch_gpus(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from agents.health_program import DEFAULT_EVERY_S, DEFAULT_TIMEOUT_S
 from agents.runtime.docker.profile import FREEDOMS, is_allowance
 from agents.volumes.configuration import OfferedVolume
 from events.errors import DormError
@@ -15,6 +16,8 @@ from events.spec.requirements import is_label
 
 _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
 DEFAULT_PORTS = (20_000, 20_999)
+LONGEST_HEALTH_S = 86_400.0
+"""The longest pause between two runs of a health program, and the longest time for one."""
 HIGHEST_PORT = 32_767
 """Above this the kernel assigns ports to outgoing connections, so a container's port could be taken at any time."""
 
@@ -54,6 +57,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folders that it offers to apps, by name."""
     pythons: tuple[str, ...] = ()
     """Versions of Python that plain processes may choose."""
+    health_program: Path | None = None
+    """The operator's program that says whether this node is fit (`agents.health_program`); None for none."""
+    health_every_s: float = DEFAULT_EVERY_S
+    health_timeout_s: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):
@@ -93,6 +100,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"--gpu {again} is given twice; name each card once, best by its UUID (`nvidia-smi -L`)",
                 code="config.gpus.twice",
+            )
+        if self.health_program is not None and not self.health_program.is_absolute():
+            raise ConfigError(
+                f"health program {str(self.health_program)[:200]!r}: name it by its absolute path",
+                code="config.health_program.malformed",
+            )
+        if not (0 < self.health_timeout_s <= LONGEST_HEALTH_S and 0 < self.health_every_s <= LONGEST_HEALTH_S):
+            raise ConfigError(
+                f"health program: run it every {self.health_every_s:g} s for at most {self.health_timeout_s:g} s? Use more "
+                "than 0 and at most a day",
+                code="config.health_program.times",
             )
         if self.gpus and self.capacity.get(GPU, 0) != len(self.gpus):
             raise ConfigError(

@@ -137,7 +137,9 @@ def _joined(event: Any, whole: bool) -> str:
     if whole:
         return _fields(event, whole)
     has = ", ".join(humanize(name, amount) for name, amount in event.capacity.items())
-    return f"node={event.node} address={event.address} with {has}, {event.build}"
+    unfit = event.offers.unfit if event.offers is not None else []
+    why = f", takes nothing new: {_short('; '.join(one.text for one in unfit), whole)}" if unfit else ""
+    return f"node={event.node} address={event.address} with {has}, {event.build}{why}"
 
 
 def _suspected(event: Any, whole: bool) -> str:

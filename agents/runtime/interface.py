@@ -281,6 +281,16 @@ class Runtime(Protocol):
     mounts: bool
     """Whether a container sees each mount at its target; otherwise at `volumes/NAME` in its private directory."""
 
+    @property
+    def serves(self) -> str:
+        """The only tenant whose apps it runs, as far as it knows; "" for all, and for the first that comes."""
+        ...
+
+    @property
+    def engine_folder(self) -> Path | None:
+        """The folder of this machine in which the engine keeps its images and containers, None if it has none here."""
+        ...
+
     def owner_of(self, tenant: str) -> tuple[int, int] | None:
         """Return (uid, gid) of a tenant's containers, None for the agent's own user."""
         ...

@@ -173,6 +173,13 @@ class RunDirs:
             )
         return text.strip()
 
+    def served(self) -> str:
+        """Return the tenant that this root serves, "" if none has asked, or if its name can't be read.  Blocks."""
+        try:
+            return (self.root / "tenant").read_text(errors="replace")
+        except OSError:
+            return ""
+
     def serve(self, tenant: str) -> str:
         """Return the tenant that this root serves: the first one that asked; "" if its record is damaged.  Blocks.  Raises
         OSError."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from typing import TYPE_CHECKING
 
 from agents.runtime.interface import Refused
+from events.kinds import MOST_SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 LARGEST = 64 * 1024
 """Bytes."""
 PREFIX = "secret-"
+_USER = re.compile(r"[A-Za-z0-9_@+-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+"""As specs name users and secrets: anything else is no secret of any app."""
 
 
 def file_of(name: str) -> str:
@@ -52,6 +57,39 @@ def files(folder: Path | None, spec: AppSpec) -> dict[str, bytes]:
 def emptied(spec: AppSpec) -> Iterable[str]:
     """Return the names of the files to empty once a container has ended."""
     return map(file_of, sorted(set(spec.secrets.values())))
+
+
+def found(folder: Path) -> dict[str, list[str]] | None:
+    """Return the names of all secrets that a container here could have, by user; None if there are more than a node
+    announces.  Blocks."""
+    names: dict[str, list[str]] = {}
+    count = 0
+    for user in _entries(folder):
+        if not _USER.fullmatch(user):
+            continue
+        own = [name for name in _entries(folder / user) if _NAME.fullmatch(name) and _is_one(folder / user / name)]
+        count += len(own)
+        if count > MOST_SECRETS:
+            return None
+        if own:
+            names[user] = own
+    return names
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _is_one(path: Path) -> bool:
+    """Return whether `_read` would take a file."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST and os.access(path, os.R_OK)
 
 
 def _read(folder: Path, user: str, name: str) -> bytes:

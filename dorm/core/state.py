@@ -27,7 +27,7 @@ from dorm.core.app import (
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
 from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
-from events.kinds import NodeOffers, PolicyPlugin
+from events.kinds import NodeOffers, PolicyPlugin, Unfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -185,7 +185,7 @@ MOST = 2**62
 """Monotonic counters stop here: all integers of a state have to fit into 64 bits."""
 
 NodeCondition = Literal["up", "lost", "left"]
-ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "suspect", "lost", "left"]
+ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "unfit", "suspect", "lost", "left"]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
@@ -296,12 +296,24 @@ class Node(msgspec.Struct):
             return self.condition
         if self.draining:
             return "draining"
-        return "unmounted" if self.foreign else "suspect" if self.suspect is not None else "up"
+        if self.foreign:
+            return "unmounted"
+        return "unfit" if self.unfit else "suspect" if self.suspect is not None else "up"
 
     @property
     def usable(self) -> bool:
         """Whether new containers may go there, except for a probe of a suspect node."""
         return self.condition == "up" and not self.draining and not self.foreign and self.suspect is None
+
+    @property
+    def unfit(self) -> list[Unfit]:
+        """Why it takes nothing new, as its agent found; what runs there stays."""
+        return self.offers.unfit if isinstance(self.offers, NodeOffers) else []
+
+    @property
+    def takes_new(self) -> bool:
+        """Whether containers may go there that are not there yet."""
+        return self.usable and not self.unfit
 
 
 class Counters(msgspec.Struct):

@@ -126,6 +126,12 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trust_apps: bool = False
     firewall: bool = False
     """Whether Docker containers are kept from the NATS servers, Docker engines on TCP and a cloud's metadata address."""
+    health_program: Folder | None = None
+    """The program that says whether the machine is fit for new containers."""
+    health_every: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
+    """Seconds between two of its runs."""
+    health_timeout: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] | None = None
+    """Seconds that one run may take."""
     volumes: dict[Name, VolumeSettings] = {}
     """Folders that apps may name, by the name."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from dorm.core.apps.offers import trouble_with_volumes
+from dorm.core.apps.offers import trouble_with_fitness, trouble_with_volumes
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.delays import delay_words, delayed
 from dorm.core.query.suspects import suspicion
@@ -110,6 +110,9 @@ def _node(state: State, node: Node) -> Iterator[Finding]:
         yield f.wrong("nodes", name, "lost: its agent is not heard", todo)
     elif shown == "unmounted":
         yield f.wrong("mount", name, trouble(state, node), "mount the shared folder of checkpoints there")
+    elif shown == "unfit":
+        todo = "mend that; the node takes containers again by itself"
+        yield f.wrong("nodes", name, trouble_with_fitness(node).partition(": ")[2] or "takes nothing new", todo)
     elif shown == "left":
         yield f.note("nodes", name, "has left", f"`dorm nodes forget {name}` if it does not come back")
     elif shown == "suspect":

@@ -116,7 +116,7 @@ from events.kinds.master import (
     Waiting,
 )
 from events.kinds.messages import Published, Round, Unknown, Unreadable
-from events.kinds.offers import MOST_OFFERED, NodeOffers, VolumeOffer
+from events.kinds.offers import LONGEST_UNFIT, MOST_OFFERED, MOST_SECRETS, MOST_UNFIT, NodeOffers, Unfit, VolumeOffer
 from events.kinds.operators import (
     AppRetryRequested,
     NodeForgetRequested,
@@ -141,10 +141,13 @@ __all__ = [
     "CUT_OFF",
     "LONGEST_DOUBTED",
     "LONGEST_EXAMPLE",
+    "LONGEST_UNFIT",
     "MOST_DOUBTED",
     "MOST_MASTER_KEYS",
     "MOST_OFFERED",
     "MOST_RUNS",
+    "MOST_SECRETS",
+    "MOST_UNFIT",
     "NO_FOLDER",
     "Address",
     "Adjustment",
@@ -248,6 +251,7 @@ __all__ = [
     "TokenRemoved",
     "Trigger",
     "TrustEnabled",
+    "Unfit",
     "Unknown",
     "Unreadable",
     "UserAdded",

@@ -75,7 +75,7 @@ _WHOLE = range(-(2**63), 2**64)
 _WORDS = {
     "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
     "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
-    "NodeOffers.pythons", "AppRevised.changed", "Revision.changed", "Asked.what", "Doubted.how",
+    "NodeOffers.pythons", "Unfit.code", "AppRevised.changed", "Revision.changed", "Asked.what", "Doubted.how",
     "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
     "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
     "SessionStarted.what", "SessionEnded.what", "doing", "PolicyChanged.weights", "Settings.weights",
@@ -160,6 +160,12 @@ class Disguise:
 
     def labels(self, value: Mapping[str, str]) -> dict[str, str]:
         return {self.name("labels", key): self.name("values", one) for key, one in value.items()}
+
+    def secrets(self, value: Mapping[str, list[str]]) -> dict[str, list[str]] | None:
+        """Replace users and the names of their secrets as specs' secrets are."""
+        return {
+            self.name("users", user): [self.name("settings", one) for one in names] for user, names in value.items()
+        }
 
     def cause(self, value: str) -> str:
         """Return a cause: a position, or the request that it answers."""
@@ -372,6 +378,7 @@ _RULES: dict[str, Rule] = {
     "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
     "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels, "App.served_on": _keys("values"),
     "MeasuredSpeed.type": _of("values"), "NodeOffers.volumes": _keys("labels"), "VolumeOffer.tenants": _list("users"),
+    "NodeOffers.secrets": lambda disguise, value: disguise.secrets(value),
     "abilities": lambda disguise, value: [ability for ability in value if ability in ABILITIES],
     "NodeEnrolled.labels": Disguise.labels, "Enrolment.labels": Disguise.labels, "addresses": _list("addresses"),
     "TrustEnabled.nodes": _list("nodes"), "masters": lambda disguise, value: [],

@@ -100,7 +100,8 @@ class Pseudonyms:
         self.values = _numbered("value", names.values)
         self.images = _numbered("image", names.images)
         self.arguments = _numbered("argument", names.arguments)
-        self.variables = _numbered("VARIABLE", names.variables)
+        # A spec's secrets are keyed by names that a shell could have.
+        self.variables = {name: made.replace("-", "_") for name, made in _numbered("VARIABLE", names.variables).items()}
         self.settings = _numbered("setting", names.settings)
         self.policies = _numbered("policy", names.policies)
         self.kinds = _numbered("Kind", names.kinds)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.apps.costs import is_live
+from dorm.core.apps.offers import trouble_with_fitness
 from dorm.core.decide.asking import problem_of
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.gates import reason_of
@@ -67,8 +68,8 @@ class NodeView(msgspec.Struct, frozen=True):
     used: dict[str, int]
     """The present or future usage of its containers."""
     state: str
-    """`up`, `draining`, `maintenance`, `unmounted` (its checkpoint folder is not the cluster's), `suspect` (apps failed
-    there, so it takes nothing new), `lost` or `left`."""
+    """`up`, `draining`, `maintenance`, `unmounted` (its checkpoint folder is not the cluster's), `unfit` (its agent says
+    why it takes nothing new), `suspect` (apps failed there, so it takes nothing new), `lost` or `left`."""
     containers: list[Held]
     address: str = ""
     runtime: str = ""
@@ -364,7 +365,7 @@ def node_view(state: State, node: Node, held: Iterable[Held]) -> NodeView | None
         containers=containers,
         address=node.address,
         runtime=node.runtime,
-        note=trouble(state, node) or with_remedy(state, node),
+        note=trouble(state, node) or trouble_with_fitness(node) or with_remedy(state, node),
     )
 
 

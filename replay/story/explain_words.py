@@ -99,10 +99,11 @@ def _part(share: float) -> str:
 
 def _place(state: State, node: str, count: int) -> str:
     known = state.nodes.get(node)
-    trouble = "" if known is None or known.usable else f", {known.condition}"
-    if known is not None and known.condition == "up" and trouble:
-        trouble = ", suspect" if known.shown == "suspect" else ", drained"
-    return f"{node} ({count}{trouble})"
+    if known is None or known.takes_new:
+        return f"{node} ({count})"
+    if known.condition != "up":
+        return f"{node} ({count}, {known.condition})"
+    return f"{node} ({count}, {known.shown if known.shown in ('unfit', 'suspect') else 'drained'})"
 
 
 def _why_not_more(app: App, found: Explanation) -> list[str]:

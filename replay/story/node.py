@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.apps.offers import trouble_with_fitness
 from events import kinds as k
 from events import subjects
 from events.quantities import SECOND
@@ -250,12 +251,20 @@ class NodeTeller:
         self._moved = True
         has = words.amounts(node.capacity)
         labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())
+        said = trouble_with_fitness(node).partition(": ")[2]
         text = f"with {has}" + (f", labels {labels}" if labels else "") + f", runtime {node.runtime}"
+        text += f", and takes nothing new: {said}" if said else ""
         before = self._before
         if before is None:
             self._tell(state, str(state.seq), "joined", f"joined {text}")
             return
-        again = f"its agent is back, {text}" if before.capacity == node.capacity else f"joined again, {text}"
+        same = before.condition == "up" and node.process is not msgspec.UNSET and before.process == node.process
+        if same and before.unfit != node.unfit:
+            text = f"takes nothing new: {said}; what runs there stays" if said else "takes containers again"
+            self._trouble = self._tell(state, str(state.seq), "unfit" if said else "fit", text, [self._trouble])
+            return
+        back = "announced again" if same else "its agent is back"
+        again = f"{back if before.capacity == node.capacity else 'joined again'}, {text}"
         if before.capacity != node.capacity:
             had = words.amounts(before.capacity)
             again += f" (before: {had})"

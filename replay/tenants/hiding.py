@@ -25,7 +25,7 @@ from events.spec.gates import After, awaited
 from replay.export.disguise import WITHHELD, Disguise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from replay.tenants.names import Names
 
@@ -129,6 +129,14 @@ class Hiding(Disguise):
         """That a node takes nothing new affects everyone; the reason counts apps, and names none."""
         made: k.NodeSuspected = super().struct(event)
         return msgspec.structs.replace(made, reason=event.reason)
+
+    def secrets(self, value: Mapping[str, list[str]]) -> None:
+        """Show nothing of secrets, neither names nor how many there are: unknown ones."""
+        return
+
+    def _unfit(self, reason: k.Unfit) -> k.Unfit:
+        """What is wrong with a node affects everyone, so everyone may know it, as the reason of a drain."""
+        return reason
 
     def _scheduling(self, event: Any) -> Any:
         """A pause affects everyone, so everyone may know its reason."""
@@ -318,6 +326,7 @@ _SPECIAL: dict[type, Callable[[Hiding, Any], Any]] = {
     k.NodeDrainRequested: Hiding._of_operator,
     k.NodeTrustRequested: Hiding._of_operator,
     k.NodeSuspected: Hiding._suspected,
+    k.Unfit: Hiding._unfit,
     PairFailure: Hiding._pair,
     Suspect: Hiding._suspect,
     k.SchedulingPaused: Hiding._scheduling,

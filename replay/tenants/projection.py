@@ -151,7 +151,10 @@ class Projection:
         if isinstance(event, k.Round):
             return frozenset().union(*map(self._tenants_of_fact, event.events))
         if isinstance(event, k.NodeJoined) and event.offers is not None:
-            return frozenset(tenant for one in event.offers.volumes.values() for tenant in one.tenants)
+            offers, known = event.offers, self.state.known
+            listed = (tenant for one in offers.volumes.values() for tenant in one.tenants)
+            users = () if known is None else map(known.tenant_of, offers.secrets or ())
+            return frozenset((*listed, *users, offers.tenant))
         if named is not None:
             return frozenset((named.tenant,))
         return self._owners((getattr(event, "app", ""),))

@@ -76,14 +76,19 @@ class Showing:
         return self.without_others(made)
 
     def _offers(self, offers: T) -> T:
-        """Return a node's offers, with the names of other tenants hidden in its allow-lists."""
+        """Return a node's offers, with the names of other tenants hidden, and without the secrets of other tenants' users."""
         if not isinstance(offers, k.NodeOffers):
             return offers
         volumes = {
             name: msgspec.structs.replace(one, tenants=list(map(self.user, one.tenants)))
             for name, one in offers.volumes.items()
         }
-        return msgspec.structs.replace(offers, volumes=volumes)
+        secrets = None
+        if offers.secrets is not None:
+            secrets = {user: names for user, names in offers.secrets.items() if self.is_own_user(user)}
+        return msgspec.structs.replace(
+            offers, volumes=volumes, secrets=secrets, tenant=offers.tenant and self.user(offers.tenant)
+        )
 
     def _user_added(self, event: k.UserAdded) -> k.UserAdded:
         """A user of this tenant may be its admin and add users of other tenants, or move to another tenant."""

@@ -12,6 +12,7 @@ import msgspec
 
 from agents.agent import Agent
 from agents.config import NodeConfig
+from agents.fitness import look_at_machine
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from events import subjects
@@ -81,6 +82,7 @@ class Node:
         self.log = Log(records)
         self.bus = Bus(self.log)
         self.clock: Callable[[], int] = time.time_ns
+        self.look_at = look_at_machine
         self.make_runtime: Callable[[], Runtime] = lambda: ProcessRuntime(NODE, root / "containers")
         self.running: asyncio.Task[None] | None = None
         """The agent that was started last."""
@@ -104,7 +106,7 @@ class Node:
         )
         agent = Agent(
             self.log, self.bus, CLUSTER, config, self.make_runtime(), root=self.root / "agent", clock=self.clock,
-            cards=cards,
+            cards=cards, look_at=self.look_at,
         )  # fmt: skip
         running = self.running = asyncio.create_task(agent.run())
         joining = asyncio.create_task(agent.joined.wait())

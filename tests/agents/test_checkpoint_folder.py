@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -142,7 +142,7 @@ class Cluster:
         link.unlink(missing_ok=True)
         link.symlink_to(self.root / what)
 
-    async def start(self, node: str, what: str) -> None:
+    async def start(self, node: str, what: str, **settings: Any) -> Agent:
         self.mount(node, what)
         runtime = ProcessRuntime(node, self.root / node)
         self.runtimes.append(runtime)
@@ -155,6 +155,7 @@ class Cluster:
             ports=(21000 + 100 * number, 21099 + 100 * number),
             report_interval_s=0.5,
             progress_interval_s=0.0,
+            **settings,
         )
         agent = Agent(
             self.log, self.bus, CLUSTER, config, runtime, root=self.root / f"agent-{node}", clock=time.time_ns
@@ -162,6 +163,7 @@ class Cluster:
         self.tasks.append(asyncio.create_task(agent.run()))
         async with asyncio.timeout(PATIENCE_S):
             await agent.joined.wait()
+        return agent
 
     async def until(self, holds: Callable[[State], bool]) -> State:
         async with asyncio.timeout(PATIENCE_S):

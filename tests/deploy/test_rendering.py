@@ -45,6 +45,9 @@ EVERYTHING = {
         "allow_images": ["registry.lab/**"],
         "container_disk": "64GiB",
         "firewall": True,
+        "health_program": "/etc/dorm/healthy",
+        "health_every": 300,
+        "health_timeout": 45.5,
     },
 }
 ARCHIVES = {"place": "/mnt/archives", "size": "20GiB", "age": "30d", "keep": "7d", "environment": "/etc/dorm/s3.env"}
@@ -134,6 +137,9 @@ def test_an_agent_has_all_of_its_settings() -> None:
         ("--allow-image", "registry.lab/**"),
         ("--container-disk", "64GiB"),
         ("--firewall", "on"),
+        ("--health-program", "/etc/dorm/healthy"),
+        ("--health-every", "300"),
+        ("--health-timeout", "45.5"),
         ("--checkpoints", "/mnt/shared/dorm"),
     ):
         assert json.dumps([option, value])[1:-1] in text

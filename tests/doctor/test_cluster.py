@@ -162,3 +162,13 @@ def test_settings() -> None:
 def test_versions(builds: dict[str, str], level: str) -> None:
     (found,) = judge_versions(builds, "dorm 0.6.0")
     assert found.level == level
+
+
+def test_a_node_that_takes_nothing_new_says_why() -> None:
+    bench = Bench()
+    why = [k.Unfit("data_inodes", "its data folder /d is out of inodes"), k.Unfit("health_program", "GPU 3 is gone")]
+    bench.add(joined("a", 4, offers=k.NodeOffers(unfit=why)))
+    findings = list(judge_nodes(bench.state, agent()))
+    assert bad(findings) == [("wrong", "nodes", "a")]
+    (wrong,) = [one for one in findings if one.level == "wrong"]
+    assert wrong.text == "its data folder /d is out of inodes; GPU 3 is gone"

@@ -127,11 +127,22 @@ class DockerRuntime:
         self._places: dict[Key, cgroups.Place] = {}
         self._closed = asyncio.Event()
         self._live_restore = False
+        self._engine_folder: Path | None = None
 
     @property
     def blobs(self) -> BlobCache:
         """The parts of shipped folders."""
         return self._dirs.blobs
+
+    @property
+    def serves(self) -> str:
+        """It confines the apps of all tenants."""
+        return ""
+
+    @property
+    def engine_folder(self) -> Path | None:
+        """The folder that the engine states, if the engine is on this machine."""
+        return self._engine_folder
 
     def owner_of(self, tenant: str) -> tuple[int, int] | None:
         """Return the user of a tenant's containers."""
@@ -151,6 +162,8 @@ class DockerRuntime:
             self._host, owner=owner, cpus=int(info.get("NCPU") or 1), swap_limit=bool(info.get("SwapLimit"))
         )
         self._live_restore = bool(info.get("LiveRestoreEnabled"))
+        folder = str(info.get("DockerRootDir") or "")
+        self._engine_folder = Path(folder) if folder and self._engine.url.startswith("unix://") else None
         self._watching = asyncio.create_task(self._disk.run())
         if not self._host.swap_limit:
             log.warning("this kernel cannot limit swap: memory limits leave it open", node=self._host.node)

@@ -109,6 +109,8 @@ class ProcessRuntime:
         self.node = node
         self._tenant = tenant
         self._trust_apps = trust_apps
+        self._first = ""
+        """The first tenant that came, "" as long as none has."""
         self._served = asyncio.Lock()
         self._dirs = RunDirs(root)
         self._short = short_paths.ShortPaths(self._dirs)
@@ -130,6 +132,16 @@ class ProcessRuntime:
         """The parts of shipped folders."""
         return self._dirs.blobs
 
+    @property
+    def serves(self) -> str:
+        """The tenant that it was given, or the first one that came."""
+        return "" if self._trust_apps else self._tenant or self._first
+
+    @property
+    def engine_folder(self) -> Path | None:
+        """None: there is no engine beside the node's own folder."""
+        return None
+
     def owner_of(self, tenant: str) -> tuple[int, int] | None:
         """Return None: processes run as the agent does."""
         return None
@@ -138,6 +150,7 @@ class ProcessRuntime:
         """Lock the root and watch running containers.  Raises `Conflict` if another agent has it."""
         await asyncio.to_thread(self._dirs.open)
         await asyncio.to_thread(self._short.open)
+        self._first = await asyncio.to_thread(self._dirs.served)
         self._kept = asyncio.get_running_loop().time()
         with contextlib.suppress(RuntimeError):  # The machine has no thread left; the next agent removes them.
             threading.Thread(target=short_paths.remove_abandoned, name="remains", daemon=True).start()
@@ -198,6 +211,7 @@ class ProcessRuntime:
         try:
             async with self._served:
                 served = self._tenant or await asyncio.to_thread(self._dirs.serve, spec.tenant)
+                self._first = served
         except OSError as failure:
             raise Unavailable(
                 f"the node's tenant cannot be read or noted: {failure.strerror}", code="container.folder.not_writable"

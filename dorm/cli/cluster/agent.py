@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from enum import StrEnum
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from agents.config import DEFAULT_PORTS, ConfigError, NodeConfig, check_folder
+from agents.config import DEFAULT_PORTS, LONGEST_HEALTH_S, ConfigError, NodeConfig, check_folder
 from agents.environment.pythons import detect_pythons
+from agents.health_program import DEFAULT_EVERY_S, DEFAULT_TIMEOUT_S
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
@@ -132,6 +134,26 @@ def agent(
             "off: remove them. Default: no change.",
         ),
     ] = None,
+    health_program: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Program that says whether this node is fit: while it ends with another exit code than 0, the node takes "
+            "nothing new, and the first line of its output is the reason. It runs at the start, at intervals, and before "
+            "the node returns after it was cut off.",
+        ),
+    ] = None,
+    health_every: Annotated[
+        float, typer.Option(min=0.1, max=LONGEST_HEALTH_S, help="Seconds between two runs of the health program.")
+    ] = DEFAULT_EVERY_S,
+    health_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=LONGEST_HEALTH_S,
+            help="Seconds after which the health program is killed, and counts as failed.",
+        ),
+    ] = DEFAULT_TIMEOUT_S,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
     token: Annotated[
         str | None,
@@ -169,6 +191,8 @@ def agent(
 
       dorm agent --volume datasets=/data --volume scratch=/mnt/scratch:rw:vision
 
+      dorm agent --health-program /etc/dorm/healthy --health-every 300
+
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
     from agents.capacity import detect
@@ -203,6 +227,9 @@ def agent(
             trust_apps=trust_apps,
             container_disk=parse_bytes(container_disk),
             container_user=container_user,
+            health_program=_program(health_program),
+            health_every_s=health_every,
+            health_timeout_s=health_timeout,
             volumes=volumes_of_option(volume),
             pythons=detect_pythons(),
         )
@@ -263,6 +290,16 @@ def _completed(given: NodeConfig, detected: Detected | None, servers: str) -> No
         say = log.warning if is_loopback(address) else log.info
         say("address detected", node=given.name, address=address, reason=own.text)
     return msgspec.structs.replace(given, capacity=capacity, address=address)
+
+
+def _program(path: Path | None) -> Path | None:
+    """Return the health program by its absolute path.  Raises WrongUsage if it can't be one."""
+    if path is None:
+        return None
+    if not path.is_file() or not os.access(path, os.X_OK):
+        text = f"--health-program: {path} is not a program that can be started; make it executable (chmod +x)"
+        raise WrongUsage(text, code="agent.health_program.not_executable")
+    return path.absolute()
 
 
 async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -> None:

@@ -21,8 +21,9 @@ def nodes(context: typer.Context, output: Output = Format.table, url: Url = None
     """List nodes: the resources of each, what is reserved for containers, and the cluster's utilization.
 
     A node is up, draining (empty, or being emptied), in maintenance, unmounted
-    (its checkpoint folder is not the cluster's), suspect (it takes nothing new,
-    because different apps failed there), lost, or it has left.
+    (its checkpoint folder is not the cluster's), unfit (it takes nothing new,
+    such as with a full disk or a failing health program, and a line says why),
+    suspect (the same, because different apps failed there), lost, or it has left.
 
     [bold]Examples[/]
 

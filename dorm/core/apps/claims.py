@@ -122,8 +122,8 @@ class _Room(NamedTuple):
 
 
 def _free(state: State) -> dict[str, _Room]:
-    """Room on usable nodes that no placed app occupies."""
-    rooms = {node.id: _Room(node, dict(node.capacity)) for node in state.nodes.values() if node.usable}
+    """Room on nodes that take new containers and that no placed app occupies."""
+    rooms = {node.id: _Room(node, dict(node.capacity)) for node in state.nodes.values() if node.takes_new}
     for app in state.apps.values():
         current = app.current if not app.ended else None
         if current is None:

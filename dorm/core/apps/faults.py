@@ -253,7 +253,7 @@ def _could_run_without(state: State, app: App, tried: Mapping[str, object]) -> b
     room, require, gang = 0, require_of(app), max(app.next_spec.gang, 1)
     needs = [(name, amount) for name, amount in app.next_demand.items() if amount > 0]
     for name, node in state.nodes.items():
-        if name in tried or not node.usable or (require and not satisfies(require, labels_of(node))):
+        if name in tried or not node.takes_new or (require and not satisfies(require, labels_of(node))):
             continue
         here = min((node.capacity.get(kind, 0) // amount for kind, amount in needs), default=app.n_min)
         room += here - here % gang

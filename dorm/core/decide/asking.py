@@ -23,7 +23,7 @@ from dorm.core.apps.costs import adjust_s, held_since, is_live, usual_adjust_s
 from dorm.core.apps.faults import keeps, placing
 from dorm.core.apps.gating.gates import age_ns, closed
 from dorm.core.apps.groups import held_back
-from dorm.core.apps.offers import in_words, labels_of, require_of, waits_for_volume
+from dorm.core.apps.offers import in_words, labels_of, require_of, stated, stays_where_it_is
 from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.resizable import kept_whole, priced_s
 from dorm.core.apps.speeds import Alike, measured
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
     from dorm.core.apps.claims import Claim
     from dorm.core.apps.faults import Placing
+    from dorm.core.apps.offers import Stated
     from dorm.core.decide.keeping import Kept
-    from dorm.core.state import App, Generation, State
+    from dorm.core.state import App, Generation, Node, State
     from dorm.policies.problem import Allocation, Policy
 
 _ITS_OWN = ("no_nodes", "drained", "ports", "constraint")
@@ -124,12 +125,14 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     apps = []
     where = placing(state, now, claimed)
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
+    up = _up(state)
+    among = stated(up)
     for app in state.live_apps():
         claim = claimed.get(app.id) if claimed else None
         if app.cancel_requested or app.id in later or closed(app, now):
             continue
         if claim is not None or not pausing(app, now):
-            apps.append(_demand_of(state, app, claim, alike, usual, where, now))
+            apps.append(_demand_of(state, app, claim, alike, usual, where, among, now))
     nodes = tuple(
         NodeRoom(
             id=node.id,
@@ -138,14 +141,24 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
             drained=bool(node.draining) or node.foreign,
             unmounted=node.foreign,
         )
-        for node in sorted(state.nodes.values(), key=lambda node: node.id)
-        if node.condition == "up"
+        for node in up
     )
     return Problem(nodes=nodes, apps=tuple(weighed(state, apps)), at_s=now / SECOND)
 
 
+def _up(state: State) -> list[Node]:
+    return sorted((node for node in state.nodes.values() if node.condition == "up"), key=lambda node: node.id)
+
+
 def _demand_of(
-    state: State, app: App, claim: Claim | None, alike: Alike, usual_s: float | None, where: Placing, now: int
+    state: State,
+    app: App,
+    claim: Claim | None,
+    alike: Alike,
+    usual_s: float | None,
+    where: Placing,
+    among: Stated,
+    now: int,
 ) -> AppDemand:
     current, spec = app.current, app.next_spec
     may_have = bounds(app, now)
@@ -162,7 +175,7 @@ def _demand_of(
         pinned=pinned,
         again=app.restart_wanted,
         absent=claim is not None,
-        require=where.require(app, require_of(app)),
+        require=where.require(app, require_of(app, among)),
         placement=spec.placement,
         gang=spec.gang,
         waited_s=_waited_s(app, now) if claim is None else 0.0,
@@ -194,7 +207,7 @@ def _may_change(state: State, app: App, current: Generation, now: int) -> bool:
         ready = undisturbed and current.change is None and not current.leaving and not current.accused
     else:
         ready = app.settled and current.rests_until <= now
-    if not ready or waits_for_volume(state, app, current) or keeps(state, app, current):
+    if not ready or stays_where_it_is(state, app, current) or keeps(state, app, current):
         return False
     return _nodes_heard(state, current) and _may_move(state, current, now)
 
@@ -359,14 +372,16 @@ def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[
     """By app.  An app in the middle of an adjustment keeps its reason, so that a change of phase alone puts no decision
     on the log."""
     reasons: dict[str, Waiting] = {}
+    up = _up(state)
+    among = stated(up)
     for app_id, reason in sorted(answer.reasons.items()):
         if app_id in asked.kept or (app_id in asked.said and answer.counts.get(app_id)):
             continue
         before = state.apps[app_id].waiting
         if reason.code != "adjusting":
             app = state.apps[app_id]
-            text = in_words(state, app, asked.where.in_words(state, app, require_of(app), reason.text))
-            said = Reason(reason.code, text)
+            text = asked.where.in_words(state, app, require_of(app, among), reason.text)
+            said = Reason(reason.code, in_words(up, among, app, text))
             reasons[app_id] = _in_words(app_id, said, asked, answer)
         elif before is not None:
             reasons[app_id] = before

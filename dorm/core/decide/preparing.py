@@ -29,5 +29,5 @@ def prepare_s(state: State, app: App, placement: Iterable[Placed]) -> float:
     leaves = [state.nodes.get(container.node) for container in current.containers.values()]
     enters = [state.nodes.get(placed.node) for placed in placement]
     undisturbed = all(node is not None and node.usable for node in leaves)
-    reported = bool(enters) and all(node is not None and node.usable and node.prepares for node in enters)
+    reported = bool(enters) and all(node is not None and node.takes_new and node.prepares for node in enters)
     return PREPARE_S if undisturbed and reported else 0.0

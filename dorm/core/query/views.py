@@ -10,7 +10,7 @@ from msgspec import UNSET
 from dorm.core.apps.bounds import bounds
 from dorm.core.apps.costs import adjust_s, works_at
 from dorm.core.apps.failures import limit_of
-from dorm.core.apps.offers import shown_volumes, trouble_with_volumes
+from dorm.core.apps.offers import shown_volumes, trouble_with_fitness, trouble_with_volumes
 from dorm.core.apps.resizable import kept_whole
 from dorm.core.fold.shared_folder import trouble
 from dorm.core.query.batches import batch_now
@@ -211,6 +211,7 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
         note=_refused(node),
         checkpoints=node.checkpoints,
         trouble=trouble(state, node)
+        or trouble_with_fitness(node)
         or "; ".join(said for said in (with_remedy(state, node), trouble_with_volumes(node)) if said),
         volumes=shown_volumes(node),
         suspect=_suspect(node),

@@ -72,4 +72,4 @@ export const PHASE_TONE = {
   running: "good", completed: "done", starting: "start", start: "start", adjusting: "stop", stop: "stop", stopping: "stop",
   wait: "wait", waiting: "warn", retrying: "bad", failed: "bad", cancelled: "done", ending: "done", submitted: "warn",
 };
-export const NODE_TONE = { up: "good", draining: "warn", maintenance: "warn", unmounted: "warn", suspect: "warn", lost: "bad", left: "done" };
+export const NODE_TONE = { up: "good", draining: "warn", maintenance: "warn", unmounted: "warn", unfit: "warn", suspect: "warn", lost: "bad", left: "done" };

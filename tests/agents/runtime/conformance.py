@@ -175,6 +175,10 @@ class RuntimeConformance(
         await asyncio.gather(*(runtime.ensure(harness.shell("exit 0", key=key)) for key in keys))
         assert [seen.key for seen in await runtime.list()] == sorted(keys)
 
+    async def test_its_engines_folder_is_on_this_machine(self, runtime: Runtime) -> None:
+        assert runtime.engine_folder is None or runtime.engine_folder.is_dir()
+        assert runtime.serves == "", "no tenant has come yet"
+
     # stopping
 
     async def test_sigterm_is_obeyed(self, harness: Harness, runtime: Runtime) -> None:

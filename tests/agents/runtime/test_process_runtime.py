@@ -76,21 +76,23 @@ class TestProcessRuntime(RuntimeConformance):
 async def test_a_node_of_processes_serves_one_tenant(tmp_path: Path) -> None:
     """Also after a restart, and when no container of the first one runs any more."""
 
-    async def run(generation: int, tenant: str, *, trust_apps: bool = False) -> None:
+    async def run(generation: int, tenant: str, serves: str = "", *, trust_apps: bool = False) -> None:
         runtime = ProcessRuntime("node", tmp_path / "node", trust_apps=trust_apps)
         await runtime.open()
         try:
+            assert runtime.serves == serves
             spec = ContainerSpec(Key("app", generation, 0), "", ("true",), env={}, resources={}, tenant=tenant)
             await runtime.ensure(spec)
+            assert runtime.serves == ("" if trust_apps else tenant), "the agent announces it"
             await ended(runtime, spec.key)
             await runtime.remove(spec.key)
         finally:
             await runtime.close()
 
     await run(1, "alice")
-    await run(2, "alice")
+    await run(2, "alice", "alice")
     with raises(Refused, "container.tenant.not_served"):
-        await run(3, "bob")
+        await run(3, "bob", "alice")
     assert not (tmp_path / "node" / "app-3-0").exists()
     await run(4, "bob", trust_apps=True)
     (tmp_path / "node" / "tenant").unlink()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.offers import trouble_with_volumes
+from dorm.core.apps.offers import trouble_with_fitness, trouble_with_volumes
+from dorm.core.decide.asking import problem_of
 from events import kinds as k
-from events.kinds import NodeOffers, VolumeOffer
+from events.kinds import NodeOffers, Unfit, VolumeOffer
 from tests.core.records import Bench, joined
 
 DATA = VolumeOffer()
@@ -150,3 +151,134 @@ def test_requirements_of_many_volumes_are_not_too_long() -> None:
     bench.submit(volumes=volumes, user="t@" * 30, require=zones)
     bench.settle()
     assert placed(bench) == {"two": 4}
+
+
+def unfit(node: str, cores: int = 4, *, code: str = "health_program", text: str = "GPU 3 is gone") -> k.NodeJoined:
+    return joined(node, cores, offers=NodeOffers(unfit=[Unfit(code, text)]))
+
+
+def test_an_unfit_node_gets_nothing_new_and_keeps_what_runs() -> None:
+    bench = Bench(one=2)
+    bench.submit("first", n_max=4)
+    bench.settle()
+    bench.add(unfit("one", 2))
+    assert bench.state.nodes["one"].shown == "unfit"
+    bench.submit("second", n_max=1)
+    bench.add(joined("two", 1))
+    bench.settle()
+    first, second = bench.state.live_apps()
+    assert first.current is not None
+    assert first.current.by_node() == {"one": 2}, "it is neither moved nor resized: that would start it again there"
+    assert second.current is not None
+    assert second.current.by_node() == {"two": 1}
+    bench.add(joined("one", 2))
+    bench.submit("third", n_max=2)
+    bench.settle()
+    assert not bench.state.nodes["one"].unfit
+
+
+def test_an_app_that_waits_for_an_unfit_node_says_why() -> None:
+    bench = Bench()
+    bench.add(unfit("one", 8))
+    bench.submit()
+    bench.settle()
+    (app,) = bench.state.live_apps()
+    assert app.current is None
+    assert app.waiting is not None
+    assert app.waiting.text == "no node takes new containers; one takes nothing new: GPU 3 is gone"
+    assert trouble_with_fitness(bench.state.nodes["one"]) == "one takes nothing new: GPU 3 is gone"
+    bench.add(joined("two", 1))
+    bench.settle()
+    assert placed(bench) == {"two": 1}
+    assert app.waiting is not None
+    assert "one takes nothing new: GPU 3 is gone" in app.waiting.text
+    assert "node/unfit" not in app.waiting.text
+    bench.add(joined("one", 8))
+    bench.submit("second", n_max=1)
+    bench.settle()
+    assert bench.app("second").current is not None, "once it is fit, it is used"
+
+
+def test_an_app_that_fails_does_not_return_to_a_node_that_is_unfit_meanwhile() -> None:
+    bench = Bench(one=2, two=2)
+    bench.running(n_min=2, n_max=2, placement="pack")
+    (where,) = placed(bench)
+    bench.wait(3600)
+    bench.add(unfit(where, 2))
+    bench.all_exited(code=1)
+    bench.settle()
+    bench.wait(3600)
+    bench.settle()
+    assert set(placed(bench)) == {"one", "two"} - {where}
+
+
+def test_an_app_goes_only_where_its_secret_is() -> None:
+    bench = Bench()
+    bench.add(joined("empty", 8, offers=NodeOffers(secrets={})))
+    bench.add(joined("other", 8, offers=NodeOffers(secrets={"you": ["wandb"]})))
+    bench.add(joined("has", 2, offers=NodeOffers(secrets={"me-too": ["w.andb", "hf"]})))
+    bench.submit(secrets={"KEY_FILE": "w.andb"}, user="me-too")
+    bench.settle()
+    assert placed(bench) == {"has": 2}
+    (app,) = bench.state.live_apps()
+    assert app.waiting is not None
+    assert "that has the secret w.andb" in app.waiting.text
+
+
+def test_a_secret_that_no_node_has_is_waited_for() -> None:
+    bench = Bench()
+    bench.add(joined("one", 2, offers=NodeOffers(secrets={})))
+    bench.submit(secrets={"KEY_FILE": "wandb"}, user="me")
+    bench.settle()
+    (app,) = bench.state.live_apps()
+    assert app.waiting is not None
+    assert app.waiting.text.startswith("no node has the secret wandb of user me: put it at me/wandb")
+    bench.add(joined("one", 2, offers=NodeOffers(secrets={"me": ["wandb"]})))
+    bench.settle()
+    assert placed(bench) == {"one": 2}
+
+
+@pytest.mark.parametrize("offers", [None, NodeOffers(), NodeOffers(environments=True)])
+def test_agents_of_earlier_releases_say_nothing_of_secrets_and_get_apps(offers: NodeOffers | None) -> None:
+    bench = Bench()
+    bench.add(joined("new", 1, offers=NodeOffers(secrets={})))
+    bench.add(joined("old", 2, offers=offers))
+    bench.submit(secrets={"KEY_FILE": "wandb"}, user="me")
+    bench.settle()
+    assert placed(bench) == {"old": 2}
+
+
+def test_a_node_that_serves_one_tenant_gets_no_others_apps() -> None:
+    bench = Bench()
+    bench.add(joined("nlp", 8, offers=NodeOffers(tenant="nlp")))
+    bench.add(joined("vision", 2, offers=NodeOffers(tenant="vision")))
+    bench.submit(id="vision//1", user="vision")
+    bench.settle()
+    (app,) = bench.state.live_apps()
+    assert app.tenant == "vision"
+    assert placed(bench) == {"vision": 2}
+    assert app.waiting is not None
+    assert "that serves vision" in app.waiting.text
+    assert "nlp" not in app.waiting.text
+
+
+def test_a_cluster_of_fit_nodes_without_secrets_has_the_problems_that_it_had() -> None:
+    bench = Bench(one=4)
+    bench.add(joined("two", 2, offers=NodeOffers(environments=True)))
+    bench.submit(secrets={"KEY_FILE": "wandb"}, user="me", require="has zone or not has zone")
+    bench.settle()
+    problem = problem_of(bench.state, bench.now)
+    assert [app.require for app in problem.apps] == ["has zone or not has zone"]
+    assert [sorted(node.labels) for node in problem.nodes] == [[], ["environment", "environment/any"]]
+
+
+def test_what_runs_is_not_moved_when_its_node_announces_whom_it_serves() -> None:
+    """On an open cluster agents go by the spec's user, whoever sent it."""
+    bench = Bench(one=2)
+    app = bench.running(user="ann", n_max=2)
+    bench.add(joined("one", 2, offers=NodeOffers(tenant="ann")))
+    bench.submit("second", user="ann", n_max=1)
+    bench.settle()
+    assert app.current is not None
+    assert app.current.by_node() == {"one": 2} or bench.app("second").current is not None
+    assert not any(one.waiting is not None and "serves" in one.waiting.text for one in bench.state.live_apps())

@@ -187,6 +187,7 @@ async def _agent(
         root=home,
         clock=time.time_ns,
         port_taken=lambda *_: False,
+        look_at=None,
     )
 
 

@@ -38,6 +38,8 @@ class ToyRuntime:
     checkpoint_mount = ""
     outputs_mount = ""
     mounts = False
+    serves = ""
+    engine_folder = None
 
     def __init__(self, root: Path, *, tells_s: float = 2.0) -> None:
         """`tells_s`: seconds between two lines of progress."""

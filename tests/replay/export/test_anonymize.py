@@ -500,3 +500,18 @@ async def test_a_sweep_keeps_its_limit_and_none_of_its_words() -> None:
     assert [app.spec.group.parallel for app in state.apps.values() if app.spec.group is not None] == [1, 1, 1]
     assert len({app.spec.group.name for app in state.apps.values() if app.spec.group is not None}) == 1
     assert sorted(app.waiting.code for app in state.apps.values() if app.waiting is not None) == ["group", "group"]
+
+
+async def test_secrets_are_decided_about_in_the_same_way_under_other_names() -> None:
+    bench = Bench()
+    bench.add(joined("n1", 8, offers=k.NodeOffers(secrets={"ann": ["hugging"]}, tenant="ben")))
+    bench.add(joined("n2", 2, offers=k.NodeOffers(secrets={"ann": ["wandb"], "ben": ["wandb"]})))
+    bench.add(joined("n3", 8, offers=k.NodeOffers(secrets={}, unfit=[k.Unfit("health_program", "rack 7 is hot")])))
+    for user, secret in (("ann", "wandb"), ("ann", "hugging"), ("ben", "wandb"), ("cleo", "")):
+        bench.submit(f"{user}-{secret}", user=user, n_max=2, secrets={"KEY": secret} if secret else {})
+        bench.settle()
+    assert len({app.current is None for app in bench.state.apps.values()}) == 2
+    made = await same_audit(bench.records)
+    told = all_bytes(made)
+    assert not any(word in told for word in (b"wandb", b"hugging", b"ben", b"rack 7"))
+    assert b"health_program" in told

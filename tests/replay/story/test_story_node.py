@@ -178,3 +178,22 @@ def test_the_course_of_use_keeps_the_mean_in_bounded_memory(steps: list[tuple[in
     assert use.peak == max(after for _, after in steps)
     assert all(0 <= column <= 1 + 1e-6 for column in use.course)
     assert course.use("cpu", time) == use
+
+
+def test_a_node_that_takes_nothing_new_and_returns() -> None:
+    bench = Bench()
+    full = k.NodeOffers(unfit=[k.Unfit("data_bytes", "its data folder is full")])
+    bench.add(joined("n1", 4, process="p1"))
+    for offers in (full, k.NodeOffers(), k.NodeOffers(tenant="ann")):
+        bench.wait(60)
+        bench.add(joined("n1", 4, process="p1", offers=offers))
+    bench.add(joined("n1", 4, process="p2", offers=full))
+    chapters = told(bench)[0]
+    assert what(chapters) == ["joined", "unfit", "fit", "rejoined", "rejoined"]
+    assert [one.text.partition(",")[0] for one in chapters[1:]] == [
+        "takes nothing new: its data folder is full; what runs there stays",
+        "takes containers again",
+        "announced again",
+        "its agent is back",
+    ]
+    assert chapters[-1].text.endswith(", and takes nothing new: its data folder is full")

@@ -29,7 +29,7 @@ from replay.tenants.projection import WITHHELD, Projection, key_of
 from replay.tenants.showing import Showing
 from replay.tenants.views import Views
 from tests.core.records import document
-from tests.replay.made_log import log_of
+from tests.replay.made_log import CLUSTER, log_of
 from tests.replay.tenants.lives import BOB, CANARY, CARL, Life
 from tests.tries import tries
 
@@ -331,3 +331,27 @@ def test_a_node_that_returns_by_a_probe_does_not_name_the_probe_to_others() -> N
     assert CANARY.encode() not in said(view.records).lower()
     assert view.state.nodes[life.node].suspect is None
     assert view.state.nodes[life.node].relapses == 1
+
+
+def test_a_nodes_secrets_are_named_to_their_own_tenant_alone() -> None:
+    """Everybody may know why a node takes nothing new."""
+    life = Life(1)
+    why = [k.Unfit("data_bytes", "its data folder is full")]
+    offers = k.NodeOffers(secrets={"amy": ["hugs"], BOB: [f"{CANARY}-key"], "unknown": [CANARY]}, tenant=BOB, unfit=why)
+    capacity = {"cpu": 1000}
+    joined = k.NodeJoined(node="n1", address="a", capacity=capacity, ports=(20000, 20999), identity="x", offers=offers)
+    life.store(subjects.fact(CLUSTER, "NodeJoined", "n1"), encode(joined))
+    for tenant, secrets in (("alice", {"amy": ["hugs"]}), (BOB, {BOB: [f"{CANARY}-key"]})):
+        view = Viewed(life.records, tenant)
+        told = decode(view.records[-1])
+        assert isinstance(told, k.NodeJoined)
+        for found in (told.offers, view.projection.state_for(tenant).nodes["n1"].offers):
+            assert isinstance(found, k.NodeOffers)
+            assert found.secrets == secrets
+            assert found.unfit == why
+    assert CANARY.encode() not in Viewed(life.records, "alice").records[-1].body
+    stranger = decode(Viewed(life.records, CARL).records[-1])
+    assert isinstance(stranger, k.NodeJoined)
+    assert stranger.offers is not None
+    assert stranger.offers.unfit == why
+    assert not stranger.offers.secrets

@@ -50,6 +50,8 @@ class SimRuntime:
     checkpoint_mount = ""
     outputs_mount = ""
     mounts = False
+    serves = ""
+    engine_folder = None
 
     def __init__(self, machine: Machine, chance: Random) -> None:
         self._machine = machine

@@ -132,6 +132,7 @@ def start_agent(
             port_taken=port_taken,
             since_boot=asyncio.get_running_loop().time,
             machine=lambda: host.name,
+            look_at=None,
         )
         process.agent._actions.given_up_s = GIVEN_UP_S
         await process.agent.run()

@@ -292,7 +292,8 @@ class _Course:
             if node not in self.state.nodes:
                 ports = model.ports if model else _PORTS
                 theirs = model.offers if model is not None else offers_of_new(self.state)
-                offers = theirs if isinstance(theirs, k.NodeOffers) else None
+                # A new machine is as fit as it can be, even if its model is not.
+                offers = msgspec.structs.replace(theirs, unfit=[]) if isinstance(theirs, k.NodeOffers) else None
                 event = k.NodeJoined(
                     node=node,
                     address=node,

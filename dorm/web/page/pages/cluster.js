@@ -9,7 +9,7 @@ import { Lanes } from "../lanes.js";
 import { AppLink, Card, Chip, EventRow, Link, Meter, MomentLink, When } from "../parts.js";
 import { NOTABLE, shown, store } from "../store.js";
 
-const NOT_UP = ["lost", "suspect", "draining", "maintenance", "unmounted"];
+const NOT_UP = ["lost", "suspect", "draining", "maintenance", "unmounted", "unfit"];
 
 export function Cluster() {
   const model = shown();
