@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-soak test-engines test-long fuzz simulate chaos overload check format docs image sbom pythons wheel lock mutation evaluation clean
+.PHONY: help setup demo test test-fast test-times test-soak test-engines test-long fuzz simulate chaos overload check format docs image sbom pythons wheel lock mutation evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,9 @@ WORKERS ?= $(shell expr 2 \* $$(nproc))
 
 test: setup ## all tests but the soak: real NATS, real processes, real Docker
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not soak"
+
+test-times: setup ## `make test`, and the CPU time of the 100 most expensive tests, of all files and of all folders
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not soak" --cpu-times 100
 
 test-soak: setup ## the rest: searches for what breaks each protection, comparisons of answers, faults on three machines
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m soak

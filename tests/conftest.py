@@ -16,6 +16,8 @@ from hypothesis import settings
 
 from compose.engine import Engine
 from compose.image import SAMPLES_REF, ensure_samples_image
+from tests import wanting
+from tests.cpu_times import CpuTimes
 from tests.lab.machines.dockerd import why_not
 from tests.lab.machines.engines import docker_engine, unavailable
 from tests.lab.machines.namespaces import NodeCluster
@@ -23,13 +25,24 @@ from tests.lab.machines.nats_server import NatsServer
 from tests.policies import any_policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
     from pathlib import Path
+
+    from _pytest.terminal import TerminalReporter
 
 
 # On busy cores, an example may take any time, so none fails because of its duration.
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-times", type=int, metavar="N", help="print the N most expensive tests, by CPU time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (shown := config.getoption("--cpu-times")) is not None:
+        config.pluginmanager.register(CpuTimes(shown))
 
 
 def pytest_sessionstart() -> None:
@@ -42,6 +55,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> Generator[None]:
+    """After all else that is printed, one line says which tests were not run, and why."""
+    yield
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    if missed := wanting.line(where[2] for where in skipped if isinstance(where, tuple)):
+        terminalreporter.write_line(missed)
 
 
 @pytest.fixture(scope="session", autouse=True)
