@@ -52,7 +52,6 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     """Imported and collected objects stay alive, so later garbage collections skip them."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -36,8 +36,19 @@ class Meter:
     def __init__(self) -> None:
         self._orphans: dict[tuple[int, int], float] = {}  # by process id and start
         self._known: set[tuple[int, int]] = set()
+        self._others = 0.0
 
     def read(self) -> float:
+        """What was used until now, without what reading takes."""
+        own = sum(os.times()[:4])
+        self._others = self._read_others()
+        return own + self._others
+
+    def without_reading(self) -> float:
+        """What was used until now, the last reading included: where the next measurement starts."""
+        return sum(os.times()[:4]) + self._others
+
+    def _read_others(self) -> float:
         running = _running()
         below = {pid: key for pid, (key, _parent, _seconds) in running.items() if key in self._known}
         while more := {
@@ -51,9 +62,8 @@ class Meter:
             _key, parent, seconds = running[pid]
             if key in self._orphans or (parent != os.getpid() and parent not in below):
                 self._orphans[key] = seconds
-        descendants = sum(running[pid][2] for pid, key in below.items() if key not in self._orphans)
-        own = os.times()
-        return sum(own[:4]) + descendants + sum(self._orphans.values())
+        with_parents = (running[pid][2] for pid, key in below.items() if key not in self._orphans)
+        return sum(with_parents) + sum(self._orphans.values())
 
 
 def _running() -> dict[int, tuple[tuple[int, int], int, float]]:
@@ -99,7 +109,7 @@ class CpuTimes:
         report = yield
         read = self._meter.read()
         report.cpu_s = read - self._read  # type: ignore[attr-defined]  # reaches the process that prints, as all attributes do
-        self._read = self._meter.read()
+        self._read = self._meter.without_reading()
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
