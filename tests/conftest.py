@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 import structlog
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from compose.engine import Engine
 from compose.image import SAMPLES_REF, ensure_samples_image
@@ -23,6 +23,7 @@ from tests.lab.machines.engines import docker_engine, unavailable
 from tests.lab.machines.namespaces import NodeCluster
 from tests.lab.machines.nats_server import NatsServer
 from tests.policies import any_policy
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # On busy cores, an example may take any time, so none fails because of its duration.
-settings.register_profile("patient", settings(), deadline=None)
+settings.register_profile("patient", settings(), deadline=None, max_examples=tries(25, 100))
 settings.load_profile("patient")
 
 
@@ -43,6 +44,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (shown := config.getoption("--cpu-times")) is not None:
         config.pluginmanager.register(CpuTimes(shown))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Soak runs repeat tests that search, with more tries."""
+    for item in items:
+        used = vars(item.module) if isinstance(item, pytest.Function) else {}
+        if "tries" in used or "step" in used or is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.search)
 
 
 def pytest_sessionstart() -> None:

@@ -2,8 +2,9 @@
 
 Wall time says little about a test: most tests wait for others, on machines that are busy or not.  CPU time is what a test
 costs on any machine.  A test's time is that of its setup, call and teardown together, in this process and in all processes
-that it started, whether they have ended or still run.  What a fixture of a session or a module costs is counted for the test
-that needs it first.  Containers are not counted, because a Docker engine starts them.
+that it started, whether they have ended or still run; those that still run count in the teardown.  What a fixture of a session
+or a module costs is counted for the test that needs it first.  Containers are not counted, because a Docker engine starts
+them.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Meter:
         self._others = self._read_others()
         return own + self._others
 
-    def without_reading(self) -> float:
-        """What was used until now, the last reading included: where the next measurement starts."""
+    def read_quickly(self) -> float:
+        """The same, but other processes that still run count as they did at the last reading."""
         return sum(os.times()[:4]) + self._others
 
     def _read_others(self) -> float:
@@ -107,9 +108,9 @@ class CpuTimes:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        read = self._meter.read()
+        read = self._meter.read() if report.when == "teardown" else self._meter.read_quickly()
         report.cpu_s = read - self._read  # type: ignore[attr-defined]  # reaches the process that prints, as all attributes do
-        self._read = self._meter.without_reading()
+        self._read = self._meter.read_quickly()
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
