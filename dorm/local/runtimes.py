@@ -1,12 +1,12 @@
-"""Which runtime a cluster on this machine uses: Docker if an engine answers, else plain processes."""
+"""Which runtime a cluster on this machine uses: Docker if an engine answers, else plain processes.
+
+A node of plain processes imports nothing of Docker: its library takes longer to import than the agent.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agents.runtime.docker.engine import Engine
-from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
-from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
 from events.errors import DormError
@@ -56,6 +56,9 @@ async def choose_runtime(
             )
         return _process("no Docker engine answers", trust_apps, tenant)
 
+    from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
+    from agents.runtime.docker.runtime import DockerRuntime
+
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
         return DockerRuntime(
             config.name,
@@ -76,6 +79,10 @@ async def choose_runtime(
 
 
 async def _engine_version(url: str | None) -> str | None:
+    from agents.runtime.docker.engine import (
+        Engine,
+    )  # Its library takes a third of a second, which a process node saves.
+
     engine = Engine(url)
     try:
         return str((await engine.open()).get("ServerVersion", "of unknown version"))

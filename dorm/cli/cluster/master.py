@@ -127,7 +127,7 @@ def master(
       dorm master --cluster lab --archives /srv/dorm --rotate-size 10GiB
     """
     from dorm.health.checks import Health
-    from dorm.local.cluster import BUILD, plugins
+    from dorm.local.announced import BUILD, plugins
 
     configure(verbose, log_json)
     change = policy_change(policy, parse_params(param) or None)
