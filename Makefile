@@ -45,7 +45,8 @@ test-times: .venv/.compiled ## `make test`, and the CPU time of the 100 most exp
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not soak" --cpu-times 100
 
 test-soak: .venv/.compiled ## the rest: searches for what breaks each protection, comparisons of answers, faults on three machines
-	DORM_TESTS=soak $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "soak or search"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m soak
+	DORM_TESTS=soak $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "search and not soak"
 
 test-fast: .venv/.compiled ## the part without servers, Docker and processes: under two minutes
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not nats and not docker and not cluster and not slow and not soak"

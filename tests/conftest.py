@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Soak runs repeat tests that search, with more tries."""
+    """`make test-soak` repeats tests that search, with more tries."""
     for item in items:
         used = vars(item.module) if isinstance(item, pytest.Function) else {}
         if "tries" in used or "step" in used or is_hypothesis_test(getattr(item, "obj", None)):

@@ -383,7 +383,7 @@ async def test_a_removed_or_repeated_block_is_found(tmp_path: Path) -> None:
     assert "repeats records 9 to 16" in str(damages[0])
 
 
-@settings(max_examples=tries(50, 4000), deadline=None)
+@settings(max_examples=tries(12, 4000), deadline=None)
 @given(data=st.data())
 def test_a_fuzzed_archive_never_crashes_its_reader_nor_gives_a_wrong_record(data: st.DataObject) -> None:
     fuzzed = bytearray(WHOLE)
