@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test test-fast test-soak test-engines test-long fuzz simulate chaos overload check format docs image sbom pythons wheel lock mutation evaluation clean
+.PHONY: help setup demo test test-fast test-times test-soak test-engines test-long fuzz simulate chaos overload check format docs image sbom pythons wheel lock mutation evaluation clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,13 +30,25 @@ demo: setup ## three agents, contending training apps, a replay of what happened
 # Half of the tests wait for servers and containers most of their time, so there are two processes for each core.
 WORKERS ?= $(shell expr 2 \* $$(nproc))
 
-test: setup ## all tests but the soak: real NATS, real processes, real Docker
+# Each of these processes would compile all modules and tests after a checkout, because all begin at once, and container images
+# often forbid keeping what was compiled.  So one process does it before them.
+unexport PYTHONDONTWRITEBYTECODE
+
+.venv/.compiled: $(STAMP)
+	@$(BIN)/python -m pytest -qq --collect-only >/dev/null || true
+	@touch $@
+
+test: .venv/.compiled ## all tests but the soak: real NATS, real processes, real Docker
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not soak"
 
-test-soak: setup ## the rest: searches for what breaks each protection, comparisons of answers, faults on three machines
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m soak
+test-times: .venv/.compiled ## `make test`, and the CPU time of the 100 most expensive tests, of all files and of all folders
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not soak" --cpu-times 100
 
-test-fast: setup ## the part without servers, Docker and processes: under two minutes
+test-soak: .venv/.compiled ## the rest: searches for what breaks each protection, comparisons of answers, faults on three machines
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m soak
+	DORM_TESTS=soak $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "search and not soak"
+
+test-fast: .venv/.compiled ## the part without servers, Docker and processes: under two minutes
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not nats and not docker and not cluster and not slow and not soak"
 
 # PyTorch is large, and which build an index offers differs between machines, so it is neither locked nor part of `make setup`.
@@ -45,7 +57,7 @@ test-engines: setup ## the engines' sample apps on a real cluster: installs PyTo
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[torch,lightning,transformers]'
 	$(BIN)/python -m pytest -q -n 2 tests/agents/engines tests/e2e/engines tests/elastic tests/samples/test_trained.py
 
-test-long: setup ## all of both, with many times the seeds and examples
+test-long: .venv/.compiled ## all of both, with many times the seeds and examples
 	DORM_TESTS=long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --timeout 1800
 
 check: setup ## lint, types and import rules

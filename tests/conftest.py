@@ -12,24 +12,47 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 import structlog
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from compose.engine import Engine
 from compose.image import SAMPLES_REF, ensure_samples_image
+from tests import wanting
+from tests.cpu_times import CpuTimes
 from tests.lab.machines.dockerd import why_not
 from tests.lab.machines.engines import docker_engine, unavailable
 from tests.lab.machines.namespaces import NodeCluster
 from tests.lab.machines.nats_server import NatsServer
 from tests.policies import any_policy
+from tests.tries import tries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
     from pathlib import Path
+
+    from _pytest.terminal import TerminalReporter
 
 
 # On busy cores, an example may take any time, so none fails because of its duration.
-settings.register_profile("patient", settings(), deadline=None)
+settings.register_profile("patient", settings(), deadline=None, max_examples=tries(25, 100))
 settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-times", type=int, metavar="N", help="print the N most expensive tests, by CPU time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (shown := config.getoption("--cpu-times")) is not None:
+        config.pluginmanager.register(CpuTimes(shown))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test-soak` repeats tests that search, with more tries."""
+    for item in items:
+        used = vars(item.module) if isinstance(item, pytest.Function) else {}
+        if "tries" in used or "step" in used or is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.search)
 
 
 def pytest_sessionstart() -> None:
@@ -39,9 +62,17 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     """Imported and collected objects stay alive, so later garbage collections skip them."""
-    gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> Generator[None]:
+    """After all else that is printed, one line says which tests were not run, and why."""
+    yield
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    if missed := wanting.line(where[2] for where in skipped if isinstance(where, tuple)):
+        terminalreporter.write_line(missed)
 
 
 @pytest.fixture(scope="session", autouse=True)

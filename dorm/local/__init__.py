@@ -6,6 +6,7 @@ loopback      the address of this machine for itself
 founding      the first keys, streams and events of a cluster that knows its users
 opening       a client of the cluster that runs here, for users' programs
 companions    the processes of the API and of users' views, which are restarted when they end
+announced     what this machine's masters and agents announce: their version and plug-ins
 runtimes      Docker if an engine answers, else plain processes
 home          where such a cluster keeps its data, and how commands find it
 commands      specs of typed commands, without a file

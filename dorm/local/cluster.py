@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import secrets
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +24,7 @@ from agents.volumes.configuration import OfferedVolume
 from dorm.client.client import Client, login_name
 from dorm.health.status import answering_status
 from dorm.history import with_history
+from dorm.local.announced import BUILD, plugins
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
 from dorm.local.loopback import loopback
@@ -35,7 +35,6 @@ from dorm.master.computing import LIMIT_S
 from dorm.master.master import Master
 from dorm.master.sealing import open_key
 from dorm.metrics.address import Address
-from dorm.plugins import loadable
 from dorm.plugins.limits import limit_s
 from dorm.rotation import beside as rotation
 from dorm.security.folder import KeyFolder
@@ -53,21 +52,11 @@ if TYPE_CHECKING:
     from dorm.master.stand_in import Apart
     from dorm.metrics.parts import SolveTimer
     from dorm.webhooks.deliverer import Deliverer
-    from events.kinds import PolicyPlugin
     from events.log.leadership import Leadership
 
 _log = structlog.get_logger(__name__)
-BUILD = f"dorm {version('dorm')}"
 _CLOSE_S = 10.0
 RuntimeName = Literal["auto", "docker", "process"]
-
-
-def plugins() -> list[PolicyPlugin]:
-    """Return the plug-in policies of this machine that work, for a master to announce; the others are logged and ignored."""
-    announced, problems = loadable()
-    for problem in problems:
-        _log.warning("a plug-in policy is left out", reason=problem)
-    return announced
 
 
 def lease_apart(open_connection: Callable[[], Awaitable[Connection]], beside: Connection) -> Apart:

@@ -1,4 +1,7 @@
-"""Which runtime a cluster on this machine uses: Docker if an engine answers, else plain processes."""
+"""Which runtime a cluster on this machine uses: Docker if an engine answers, else plain processes.
+
+A node of plain processes imports nothing of Docker: its library takes longer to import than the agent.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agents.capacity import detect, detect_for_engine
-from agents.runtime.docker.engine import Engine
-from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
-from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
 from events.errors import DormError
@@ -61,6 +61,10 @@ async def choose_runtime(
             )
         return _process("no Docker engine answers", trust_apps, tenant)
 
+    from agents.runtime.docker.engine import Engine
+    from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
+    from agents.runtime.docker.runtime import DockerRuntime
+
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
         return DockerRuntime(
             config.name,
@@ -82,6 +86,9 @@ async def choose_runtime(
 
 
 async def _engine_info(url: str | None) -> dict[str, Any] | None:
+    # Its library takes a third of a second, which a process node saves.
+    from agents.runtime.docker.engine import Engine
+
     engine = Engine(url)
     try:
         return await engine.open()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NOT_DECIDED = k.MasterElected | k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded
 
 
-@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.parametrize("first", range(0, tries(20, 60), 10))
 def test_any_history_keeps_every_promise(first: int) -> None:
     for seed in range(first, first + 10):
         World(seed, outages=0.3 * (seed % 2)).run()
@@ -99,7 +99,7 @@ def test_histories_under_plans() -> None:
 
 
 def test_an_audit_of_a_history_finds_every_decision_again() -> None:
-    for seed in range(5):
+    for seed in range(tries(2, 40)):
         audit(World(seed).run())
 
 

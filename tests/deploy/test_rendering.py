@@ -27,6 +27,7 @@ from tests.deploy.made import PROGRAM, deployment
 from tests.deploy.units import parsed, service, words
 from tests.deploy.units import settings as values
 from tests.lab.machines.engines import unavailable
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -258,7 +259,7 @@ def test_every_template_is_used_and_filled_completely() -> None:
     assert used - names == {"sysusers.conf", "tmpfiles.conf"}  # These two are called dorm.conf there.
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(50, 200), deadline=None)
 @given(
     st.lists(
         st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12), min_size=1, max_size=5

@@ -35,6 +35,7 @@ from events.positions import Position, logged, parse
 from tests.core.nonsense import nonsense
 from tests.errors import raises
 from tests.events.any_event import MASTER_FACTS, PUBLISHED, events_of, subject_of
+from tests.tries import tries
 
 # Section 2 of the JSON format and sections 3 and 4 of the core specification, version 1.0.2.
 REQUIRED = {"id", "source", "specversion", "type"}
@@ -73,7 +74,7 @@ def strictly(document: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [*PUBLISHED, *MASTER_FACTS], ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(6, 25), deadline=None)
 @given(data=st.data())
 def test_every_event_is_a_cloudevent_with_its_whole_content(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from dorm.client.client import Client
-from dorm.local.cluster import plugins
+from dorm.local.announced import plugins
 from dorm.master.master import Master
 from dorm.plugins import limits
 from events import subjects

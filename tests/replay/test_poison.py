@@ -34,7 +34,7 @@ from replay.usage.tables import as_csv, as_parquet
 from replay.usage.usage import usage
 from tests.core.fold.pills import FACTS, KINDS, NO_EVENTS, bodies_of, document_of, poisoned, subject_of, wrapped
 from tests.replay.made_log import CLUSTER, Story, log_of
-from tests.tries import tries
+from tests.tries import step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LARGEST = 4096
 """Bytes: larger pills are longer texts, which `tests.core.fold.test_poison` tries."""
-EACH = tries(7, 1)
+EACH = step(21)
 """One of this many pills is taken."""
 
 

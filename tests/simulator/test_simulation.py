@@ -23,6 +23,7 @@ from replay.simulator.workloads.speed import Linear, Table
 from replay.simulator.workloads.workload import Failure
 from tests.errors import raises
 from tests.simulator.scenarios import Written, app, nodes, play, scenarios
+from tests.tries import tries
 
 FREE_DECISIONS = DecisionTime(0.0, 0.0)
 TIMINGS = Timings(checkpoint_s=5.0, stop_s=2.0, start_s=3.0, boot_s=4.0, resume_s=6.0)
@@ -42,7 +43,7 @@ def of(written: Written, kind: type[E]) -> list[tuple[float, E]]:
 
 
 @pytest.mark.soak
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(6, 20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 @example(
     # Most of the work is done in a container of which the log never says that it ended: its node does not come back.

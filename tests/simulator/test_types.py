@@ -50,7 +50,7 @@ def test_dorm_speed_gains_by_knowing_types(monkeypatch: pytest.MonkeyPatch) -> N
     """Speeds are learned from what the apps report; half of them are three times as fast on a third of the nodes.
     A restart takes half a minute, so that trying places out is expensive."""
     workload = by_name.load(
-        "parametric,apps=24,faster=fast:3:0.5,arrival=exponential:10m,work=lognormal:4h:1,n_max=8,speed=amdahl:0.95",
+        "parametric,apps=12,faster=fast:3:0.5,arrival=exponential:10m,work=lognormal:2h:1,n_max=8,speed=amdahl:0.95",
         seed=1,
     )
     scenario = Scenario(

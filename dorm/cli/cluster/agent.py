@@ -199,7 +199,7 @@ def agent(
     from agents.gpus import check_given, nvidia_cards
     from dorm.health.checks import Health
     from dorm.health.parts import agents_checks
-    from dorm.local.cluster import BUILD
+    from dorm.local.announced import BUILD
     from dorm.local.runtimes import choose_runtime
 
     configure(verbose, log_json)

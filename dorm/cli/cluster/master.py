@@ -127,7 +127,8 @@ def master(
       dorm master --cluster lab --archives /srv/dorm --rotate-size 10GiB
     """
     from dorm.health.checks import Health
-    from dorm.local.cluster import BUILD, lease_apart, plugins
+    from dorm.local.announced import BUILD, plugins
+    from dorm.local.cluster import lease_apart
 
     configure(verbose, log_json)
     change = policy_change(policy, parse_params(param) or None)

@@ -170,7 +170,7 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     from dorm.client.client import Client
     from dorm.doctor import certificates, cluster, servers
     from dorm.doctor.findings import wrong
-    from dorm.local.cluster import BUILD
+    from dorm.local.announced import BUILD
     from events import subjects
 
     # All at once: where servers are away, each of these waits for its own time limit.

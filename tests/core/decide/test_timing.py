@@ -240,7 +240,7 @@ class TestPatience:
 
 
 @pytest.mark.soak
-@settings(max_examples=tries(30, 300), deadline=None)
+@settings(max_examples=tries(8, 300), deadline=None)
 @given(st.data())
 def test_ticks_end_after_any_history(data: st.DataObject) -> None:
     """After any history, asking again every `idle_s` soon changes nothing any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import islice
 from typing import get_args
 
 import msgspec
@@ -22,11 +23,14 @@ from events.log.records import Record
 from events.quantities import SECOND
 from tests.core.fold.pills import KINDS, NO_EVENTS, bodies_of, document_of, poisoned, subject_of, wrapped
 from tests.core.records import CLUSTER, Bench
+from tests.tries import step
 
 LARGEST_ROUND = LEAST_MAX_PAYLOAD - 32 * 1024
 """Bytes, with room for headers."""
 LAST = 60
 """Seconds after the poison at which the master looks again."""
+EACH = step(5)
+"""Of the extremes of a field, `make test` tries each fifth: another one for each field and kind."""
 
 
 class Cluster(Bench):
@@ -69,11 +73,11 @@ def test_no_field_at_its_extremes_stops_a_reader(cluster: Cluster, cls: type[k.E
     document = document_of(cluster.state, cls)
     subject = subject_of(CLUSTER, cls, cluster.placed("run"))
     tried = 0
-    for poison in (document, *poisoned(cls, document)):
+    for poison in (document, *islice(poisoned(cls, document), KINDS.index(cls) % EACH, None, EACH)):
         for body in bodies_of(wrapped(cls, poison, epoch=cluster.state.epoch, basis=cluster.state.seq)):
             _survives(cluster, subject, body)
             tried += 1
-    assert tried > 10
+    assert tried > 1
 
 
 def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
@@ -112,8 +116,8 @@ def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
     cluster.survived.add(became)
 
 
-@pytest.mark.parametrize("kind", [cls.__name__ for cls in get_args(k.Published)] + ["NoSuchKind", "round"])
 @pytest.mark.parametrize("body", NO_EVENTS, ids=lambda body: repr(body[:20]))
-def test_a_record_that_is_not_an_event_stops_no_reader(cluster: Cluster, kind: str, body: bytes) -> None:
-    who = "master" if kind == "round" else cluster.placed("run")
-    _survives(cluster, f"dorm.{CLUSTER}.{kind}.{who}", body)
+def test_a_record_that_is_not_an_event_stops_no_reader(cluster: Cluster, body: bytes) -> None:
+    for kind in (*(cls.__name__ for cls in get_args(k.Published)), "NoSuchKind", "round"):
+        who = "master" if kind == "round" else cluster.placed("run")
+        _survives(cluster, f"dorm.{CLUSTER}.{kind}.{who}", body)

@@ -2,8 +2,8 @@
 
 An engine that answers at DOCKER_HOST, else at the usual socket, is used.  If none does, root starts a private one, once for
 all workers of a test run; it is removed with the last of them (see `tests.lab.machines.leases`).
-DORM_TEST_ENGINE=private starts one in any case.  Without any engine, tests are skipped; in CI (CI=true), they fail, because
-nothing may stay untested there unnoticed.
+DORM_TEST_ENGINE=private starts one in any case, and DORM_TEST_ENGINE=none leaves the tests without one.  Without any engine,
+tests are skipped; in CI (CI=true), they fail, because nothing may stay untested there unnoticed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @contextlib.asynccontextmanager
 async def docker_engine(run_dir: Path) -> AsyncIterator[str]:
     """Return the URL of an engine; `run_dir` is a directory that all workers of the test run share."""
-    found = None if os.environ.get("DORM_TEST_ENGINE") == "private" else await _running()
+    found = None if os.environ.get("DORM_TEST_ENGINE") in ("private", "none") else await _running()
     if found is not None:
         yield found
         return

@@ -18,6 +18,7 @@ from dorm.policies.exact.policy import Reference
 from dorm.policies.registry import policy
 from tests.policies.brute_force import World
 from tests.policies.problems import DEFAULTS, PARAMS, crowded, problems, slow_machine
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from dorm.policies.problem import Problem
@@ -27,26 +28,26 @@ DORM = policy("dorm-exact")
 
 
 @pytest.mark.slow
-@settings(slow_machine, max_examples=150)
+@settings(slow_machine, max_examples=tries(38, 150))
 @given(problems(), PARAMS)
 def test_no_other_answer_is_better(problem: Problem, params: dict[str, float]) -> None:
     check_against_all(problem, params)
 
 
-@settings(slow_machine, max_examples=40)
+@settings(slow_machine, max_examples=tries(10, 40))
 @given(problems(max_apps=3, max_nodes=2), PARAMS)
 def test_no_other_answer_is_better_on_two_nodes(problem: Problem, params: dict[str, float]) -> None:
     check_against_all(problem, params)
 
 
 @pytest.mark.soak
-@settings(slow_machine, max_examples=60)
+@settings(slow_machine, max_examples=tries(15, 60))
 @given(crowded(), PARAMS)
 def test_no_other_answer_is_better_where_some_have_to_make_room(problem: Problem, params: dict[str, float]) -> None:
     check_against_all(problem, params)
 
 
-@settings(slow_machine, max_examples=20)
+@settings(slow_machine, max_examples=tries(6, 20))
 @given(crowded(), st.integers(0, 2))
 def test_no_answer_with_so_few_changes_has_more_on_a_node(problem: Problem, budget: int) -> None:
     instance = integer.read(problem)
@@ -149,7 +150,7 @@ def target_of(world: World, params: dict[str, float]) -> Answer:
 # From an answer at hand
 
 
-@settings(slow_machine, max_examples=60)
+@settings(slow_machine, max_examples=tries(15, 60))
 @given(problems(max_apps=4, max_nodes=3), PARAMS, st.data())
 def test_an_answer_is_improved_under_its_own_terms(
     problem: Problem, params: dict[str, float], data: st.DataObject

@@ -25,7 +25,7 @@ from tests.policies.problems import after, app, node, slow_machine
 from tests.policies.speed.test_speed_policy import ANY, LINEAR, PARAMS, disturbed, odd, reserved_by
 from tests.tries import tries
 
-FEW = settings(slow_machine, max_examples=tries(15, 2_000))
+FEW = settings(slow_machine, max_examples=tries(6, 2_000))
 TYPES = ("fast", "slow")
 
 
@@ -304,7 +304,7 @@ def worth_of(asked: Problem, got: Allocation) -> float:
 
 def test_it_is_near_the_optimum() -> None:
     gaps = []
-    for seed in range(tries(30, 1_000)):
+    for seed in range(tries(8, 1_000)):
         asked = problem(seed)
         near, exact = (policy(name).allocate(asked, ANY) for name in ("dorm-speed", "dorm-speed-exact"))
         assert exact.status == "optimal"
@@ -315,7 +315,7 @@ def test_it_is_near_the_optimum() -> None:
 
 
 def test_types_that_matter_to_no_app_change_no_answer() -> None:
-    for seed in range(tries(10, 300)):
+    for seed in range(tries(3, 300)):
         asked = problem(seed)
         blind = tuple(msgspec.structs.replace(each, speed_on={}) for each in asked.apps)
         plain = tuple(msgspec.structs.replace(each, labels={}) for each in asked.nodes)

@@ -19,6 +19,7 @@ from replay.audit.seal_checks import Damage, Expected, SealCheck, SealError, Sea
 from tests.errors import raises
 from tests.master.sealed import SealedLog, sealed_log
 from tests.replay.made_log import changed_fact, log_of, renumbered, rounds_with
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -309,7 +310,7 @@ async def test_an_anonymized_log_can_not_be_checked_and_is_not_called_damaged() 
     assert "its names were replaced" in report.unknown
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(15, 60), deadline=None)
 @given(st.data())
 async def test_every_change_of_sealed_records_is_found(data: st.DataObject) -> None:
     """Any record replaced, removed, added or moved, with new numbers, changes the verdict and is found where it is."""

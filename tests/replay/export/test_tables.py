@@ -25,6 +25,7 @@ from replay.export.tables import Users
 from replay.moments import AtSequence
 from tests.events.any_event import PUBLISHED, events_of, subject_of
 from tests.replay.made_log import Story, log_of
+from tests.tries import tries
 
 _PLAIN = st.recursive(
     st.none()
@@ -55,7 +56,7 @@ _SUBJECT = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(10, 40), deadline=None)
 @given(
     records=st.lists(
         st.tuples(_SUBJECT, _BODY) | events_of(*PUBLISHED).map(lambda event: (subject_of(type(event)), encode(event))),

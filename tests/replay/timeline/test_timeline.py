@@ -31,6 +31,7 @@ from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, all_facts, changed_fact, log_of, rounds_with
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from events.log.records import Record
@@ -124,7 +125,7 @@ def test_a_timeline_of_a_real_log_agrees_with_its_states(records: list[Record], 
     check_spans(drawn(records))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(6, 12), deadline=None)
 @given(seed=st.integers(0, 10_000), part=st.floats(0, 1))
 def test_a_timeline_of_any_history_agrees_with_its_states(seed: int, part: float) -> None:
     records = World(seed, steps=80).run().log

@@ -18,6 +18,7 @@ from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from events.log.records import Record
@@ -97,7 +98,7 @@ def test_a_trace_of_a_busy_cluster_is_valid() -> None:
     check(json.loads(trace(picture, "busy")), (picture.end - picture.start) / 1000)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=tries(6, 10), deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_a_trace_of_any_history_is_valid(seed: int) -> None:
     picture = drawn(World(seed, steps=80).run().log)

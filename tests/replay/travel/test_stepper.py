@@ -32,6 +32,7 @@ from replay.travel.travel import state_at
 from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +123,7 @@ async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: An
     return max(index for index, one in enumerate(found) if one.position.seq <= max(1, seq)) if seq else 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(12, 50), deadline=None)
 @given(
     seed=st.integers(0, 2),
     moves=st.lists(st.one_of(STEPS, GOES, SEEKS), min_size=1, max_size=12),

@@ -22,6 +22,7 @@ from replay.travel.travel import state_at
 from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import log_of
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,7 @@ CLAIMS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(10, 40), deadline=None)
 @given(
     seed=st.integers(0, 3),
     kept=st.dictionaries(st.floats(0, 1), st.sampled_from(CLAIMS), max_size=5),

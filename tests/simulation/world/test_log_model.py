@@ -194,7 +194,7 @@ def _check(world: World, parts: list[Writer | Leader | Reader]) -> None:
 
 
 def test_nothing_acknowledged_is_lost_or_stored_twice_whatever_happens() -> None:
-    for seed in range(tries(40, 2000)):
+    for seed in range(tries(10, 2000)):
         play(seed)
 
 

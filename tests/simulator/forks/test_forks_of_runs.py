@@ -93,7 +93,7 @@ def ends(time: int, event: k.Event) -> dict[str, tuple[int, str]]:
     }
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(6, 12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(), st.floats(0, 1))
 @pytest.mark.soak
 def test_a_fork_of_any_moment_breaks_no_invariant_and_ends(scenario: Scenario, part: float) -> None:

@@ -29,6 +29,7 @@ from tests.golden.made import FOLDER, archives
 from tests.replay.made_log import two_apps
 from tests.replay.recorded import play as play_live
 from tests.simulator.scenarios import app, nodes, play, played, scenarios
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +102,7 @@ async def test_logs_of_earlier_releases_are_decided_alike(path: Path) -> None:
     assert found.rounds + found.not_checked > 0
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(6, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 @pytest.mark.soak
 def test_a_simulated_run_is_decided_alike(scenario: Scenario) -> None:

@@ -17,6 +17,7 @@ from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.workloads import by_name as workloads
 from replay.simulator.workloads import nodes
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from replay.simulator.workloads.workload import Workload
@@ -312,7 +313,7 @@ def spoiled(draw: st.DrawFn) -> tuple[str, list[str]]:
     return kind, rows
 
 
-@settings(max_examples=250)
+@settings(max_examples=tries(62, 250))
 @given(
     spoiled=spoiled(), strict=st.booleans(), options=st.sampled_from(["", ",bounds=half", ",limit=2", ",sample=0.5"])
 )
