@@ -30,6 +30,7 @@ from msgspec import UNSET
 
 from dorm.core.apps import deadlines, faults
 from dorm.core.apps.bounds import ran_well
+from dorm.core.apps.faults import Fault
 from dorm.core.round_size import MOST_NAMED
 from events.kinds import AppFailed, Failure, GenerationFailed, MembersLost
 from events.quantities import SECOND
@@ -59,23 +60,6 @@ NOT_FOUND = (126, 127)
 """Exit codes with which a shell ends whose command can't be run or is not found."""
 SHARED = "limit"
 """The limit for failures without a limit of their own."""
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """The first failure: the other containers of the generation only lost their peer."""
-
-    failure: Failure
-    reason: str
-    """In words."""
-    worked_until: int
-    """When (UTC ns) the generation last worked as far as known."""
-    exit_code: int | None = None
-    node: str = ""
-    """Where; "" if it is not one node's."""
-    ran_s: float = 0.0
-    """How long the container had run."""
-    by_node: bool = False
-    """Whether the container's node could not start it, for a reason of its own."""
 
 
 def done(container: Container) -> bool:

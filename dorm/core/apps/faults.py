@@ -55,8 +55,6 @@ from events.quantities import SECOND
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from dorm.core.apps.claims import Claim
-    from dorm.core.apps.failures import Fault
     from dorm.core.state import App, Container, Generation, Node, State
     from events.kinds import Event, GenerationFailed, MembersLost
 
@@ -78,6 +76,23 @@ SUSPECT = "suspect"
 WATCHED = "watched"
 _AVOIDED = "avoided/"
 _PROBE = "probe/"
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The first failure: the other containers of the generation only lost their peer."""
+
+    failure: Failure
+    reason: str
+    """In words."""
+    worked_until: int
+    """When (UTC ns) the generation last worked as far as known."""
+    exit_code: int | None = None
+    node: str = ""
+    """Where; "" if it is not one node's."""
+    ran_s: float = 0.0
+    """How long the container had run."""
+    by_node: bool = False
+    """Whether the container's node could not start it, for a reason of its own."""
 
 
 class Verdict(NamedTuple):
@@ -318,15 +333,16 @@ class Placing(NamedTuple):
         return [name for name, allowed in self.watched.items() if app.id not in allowed]
 
 
-def placing(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Placing:
-    """Return what concerns a decision at `now` (UTC ns).  Apps with a claim count as being at the place that they claim."""
+def placing(state: State, now: int, places: Mapping[str, Collection[str]] | None = None) -> Placing:
+    """Return what concerns a decision at `now` (UTC ns).  `places` are the nodes to which apps that wait
+    have a claim, by app: they count as being there."""
     avoiding = {app.id: nodes for app in state.live_apps() if app.failed_on and (nodes := avoided(state, app, now))}
     suspects = [node for _, node in sorted(state.nodes.items()) if node.suspect is not None]
     probes: dict[str, str] = {}
     for node in suspects:
         if (chosen := _prober(state, node, now, probes)) is not None:
             probes[node.id] = chosen
-    return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes, claimed or {}))
+    return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes, places or {}))
 
 
 def _watched(
@@ -334,14 +350,14 @@ def _watched(
     now: int,
     avoiding: Mapping[str, list[str]],
     probes: Mapping[str, str],
-    claimed: Mapping[str, Claim],
+    places: Mapping[str, Collection[str]],
 ) -> dict[str, list[str]]:
     """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
     found: dict[str, list[str]] = {}
     taken = list(probes.values())
     there = _by_node(state, nearly := _nearly_suspect(state, now))
-    for app_id, claim in sorted(claimed.items()):
-        for name in claim.place:
+    for app_id, nodes in sorted(places.items()):
+        for name in nodes:
             if name in there:
                 there[name].append((state.apps[app_id], []))
     for name in nearly:

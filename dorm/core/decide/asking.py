@@ -80,7 +80,15 @@ def question(state: State, now: int) -> Question:
     problem, settling, whole, said = _pinned(state, problem_of(state, now, claimed), now)
     kept = tuple(app_id for app_id, claim in claimed.items() if claim.pausing)
     give_way = tuple(app_id for app_id in kept if not claimed[app_id].interrupted)
-    return Question(problem, settling, kept, give_way, whole, said, placing(state, now, claimed))
+    return Question(
+        problem,
+        settling,
+        kept,
+        give_way,
+        whole,
+        said,
+        placing(state, now, {app_id: claim.place for app_id, claim in claimed.items()}),
+    )
 
 
 def ask(
@@ -123,7 +131,7 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so none of its containers is moved before the node's lease has ended.
     """
     apps = []
-    where = placing(state, now, claimed)
+    where = placing(state, now, {app_id: claim.place for app_id, claim in (claimed or {}).items()})
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
     up = _up(state)
     among = stated(up)
