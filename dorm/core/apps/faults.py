@@ -48,7 +48,7 @@ from dorm.core.app import PairFailure
 from dorm.core.apps.offers import labels_of, require_of, word
 from dorm.core.state import Suspect
 from dorm.policies.matching import satisfies
-from events.kinds import AppFailed, NodeSuspected, NodeTrusted
+from events.kinds import AppFailed, Failure, NodeSuspected, NodeTrusted
 from events.limits import clipped
 from events.quantities import SECOND
 
