@@ -45,6 +45,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from dorm.core.app import PairFailure
+from dorm.core.apps.gating.gates import closed
+from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import labels_of, require_of, word
 from dorm.core.state import Suspect
 from dorm.policies.matching import satisfies
@@ -65,6 +67,8 @@ SHORT_S = 60
 FIRST_PROBE_S = 1800
 """With k failures before and one probe within the hour, a broken node wastes at most k + 1 tries an hour."""
 LONGEST_PROBE_S = 86_400
+PROBE_TURN_S = 60
+"""How long an app may be kept for a suspect node."""
 MOST_PAIRS = 32
 """How many apps a node remembers, and how many nodes an app."""
 MOST_NAMED = 4
@@ -381,12 +385,32 @@ def _nearly_suspect(state: State, now: int) -> list[str]:
 
 
 def _next_of(state: State, node: Node, now: int, avoiding: Mapping[str, list[str]], taken: list[str]) -> list[str]:
-    """Return the first app that waits and may be tried on a watched node, as a list."""
-    for app in state.live_apps():
-        waits = app.current is None and app.retry_at <= now and not app.cancel_requested and app.id not in taken
-        if waits and node.id not in avoiding.get(app.id, ()) and _suits(app, node):
+    """Return the first app that waits, for which there is room and which may be tried on a watched node, as a list."""
+    free = _free_on(state, node)
+    for app in _waiting(state, now):
+        if app.id in taken or node.id in avoiding.get(app.id, ()) or not _suits(app, node):
+            continue
+        if _fits(app, free, max(app.next_spec.gang, 1)):
             return [app.id]
     return []
+
+
+def _waiting(state: State, now: int) -> list[App]:
+    """Return the apps that could start at `now` (UTC ns), in order of arrival."""
+    later = held_back(state, now)
+    return [
+        app
+        for app in state.live_apps()
+        if app.current is None
+        and app.retry_at <= now
+        and not app.cancel_requested
+        and app.id not in later
+        and not closed(app, now)
+    ]
+
+
+def _fits(app: App, free: Mapping[str, int], containers: int) -> bool:
+    return all(free.get(name, 0) >= amount * containers for name, amount in app.next_demand.items())
 
 
 def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
@@ -466,16 +490,15 @@ def _prober(state: State, node: Node, now: int, taken: Mapping[str, str]) -> str
     if probing(state, node) is not None:
         return None
     free = _free_on(state, node)
-    for app in state.live_apps():
-        agrees = app.spec.retries.limit > 0 and app.current is None and not app.interrupted_at
-        waits = agrees and app.retry_at <= now and not app.cancel_requested and app.id not in taken.values()
-        if not waits or (node.id in app.failed_on and _is_recent(state, app.failed_on[node.id], now)):
-            continue
-        needs = needs_of(app)
-        enough = all(free.get(name, 0) >= amount * app.n_min for name, amount in app.next_demand.items())
-        if enough and all(need in needs for need in suspect.needs) and _suits(app, node):
-            return app.id
-    return None
+    able = [
+        app.id
+        for app in _waiting(state, now)
+        if app.spec.retries.limit > 0 and not app.interrupted_at and app.id not in taken.values()
+        if not (node.id in app.failed_on and _is_recent(state, app.failed_on[node.id], now))
+        if _fits(app, free, app.n_min) and set(suspect.needs) <= set(needs_of(app)) and _suits(app, node)
+    ]
+    # Each has its minute, and then nobody: an app that a policy does not place there must not wait for this node alone.
+    return (*able, None)[(now - suspect.probe_at) // (PROBE_TURN_S * SECOND) % (len(able) + 1)]
 
 
 def _suits(app: App, node: Node) -> bool:
@@ -672,6 +695,9 @@ def ends_of_waits(state: State) -> Iterator[int]:
         if node.suspect is not None:
             if probing(state, node) is None:
                 yield node.suspect.probe_at
+                # The next turn; a state knows its own time alone.
+                turns = max(0, state.time - node.suspect.probe_at) // (PROBE_TURN_S * SECOND) + 1
+                yield node.suspect.probe_at + turns * PROBE_TURN_S * SECOND
         elif node.failed or node.trial_until:
             failed[node.id] = None
     within = int(state.settings.suspect_within_s * SECOND)
