@@ -34,7 +34,7 @@ class Damage(msgspec.Struct, frozen=True):
         if not self.first:
             return f"{self.what}; no record is lost"
         if self.last is None:
-            return f"{self.what}; what came after record {self.first - 1} is lost"
+            return f"{self.what}; whatever came after record {self.first - 1} is lost"
         if self.first == self.last:
             return f"{self.what}; record {self.first} is lost"
         return f"{self.what}; records {self.first} to {self.last} are lost"
