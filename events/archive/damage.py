@@ -30,6 +30,10 @@ class Damage(msgspec.Struct, frozen=True):
     last: int | None = None
     """The last lost record; None if their number is unknown."""
 
+    def costs(self, first: int, last: int) -> bool:
+        """Return whether these records are all among the lost ones."""
+        return 0 < self.first <= first and (self.last is None or last <= self.last)
+
     def __str__(self) -> str:
         if not self.first:
             return f"{self.what}; no record is lost"

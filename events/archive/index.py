@@ -215,11 +215,11 @@ class _Walk:
         if self._index is None:
             return
         damages, at = self._found.damages, f"the index at byte {self._index_place} names"
-        known = [(damage.first, damage.last) for damage in damages if damage.first]
+        known = list(damages)
         there = {_seqs(entry) for entry in self._found.records}
         before = self._index.header.start
         for first, last in map(_seqs, self._index.records):
-            if (first, last) not in there and not any(a <= first and (z is None or last <= z) for a, z in known):
+            if (first, last) not in there and not any(damage.costs(first, last) for damage in known):
                 damages.append(Damage(self._index_place, f"{at} a block that is not there", before + 1, last))
             before = last
         if not self._complete() or (not damages and self._index.records != self._found.records):
@@ -274,15 +274,18 @@ class _Walk:
             self._stray = True
             self._found.damages.append(Damage(place, what))
             return
+        first = head.first
         if self._hole is not None:
-            self._lose(*self._hole, before=head.first)
-        elif head.first != self._last + 1 and not self._found.header.sparse:
+            self._lose(*self._hole, before=first)
+        elif self._found.header.sparse:
+            first = self._last + 1  # No record is known to be in the gap before it.
+        elif first != self._last + 1:
             what = f"there is nothing between record {self._last} and record {head.first} at byte {place}"
             self._found.damages.append(Damage(place, what, self._last + 1, head.first - 1))
         self._last = head.last
         if self._deep and (reason := self._fault(place, head)):
             what = f"the block at byte {place} {reason}"
-            self._found.damages.append(Damage(place, what, head.first, head.last))
+            self._found.damages.append(Damage(place, what, first, head.last))
             return
         entry = Entry(place, head.size, head.count, head.first, head.last, head.latest)
         self._found.records.append(entry)

@@ -241,7 +241,7 @@ class SegmentLog(ReadableLog):
             try:
                 batch = _after(await asyncio.to_thread(self._load, entry), after, subjects)
             except LogDamaged as error:
-                if not any(damage.first == entry.first for damage in damages):
+                if not any(damage.costs(entry.first, entry.last) for damage in damages):
                     damages.append(Damage(entry.place, str(error), entry.first, entry.last))
                 continue
             if batch:

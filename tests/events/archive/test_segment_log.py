@@ -255,10 +255,10 @@ FORTY = some(40)
 WHOLE = written(FORTY, every=8, snapshots=True)
 
 
-def heads(data: bytes) -> list[tuple[int, bytes]]:
+def heads(data: bytes | bytearray) -> list[tuple[int, bytes]]:
     """Place and kind of each block."""
     found, place = [], len(MAGIC)
-    while (head := head_of(data[place : place + HEAD_SIZE])) is not None:
+    while (head := head_of(bytes(data[place : place + HEAD_SIZE]))) is not None:
         found.append((place, head.kind))
         place += head.size
     assert place == len(data) - TRAILER_SIZE
@@ -450,6 +450,18 @@ async def test_a_missing_block_of_a_sparse_archive_is_found_by_the_index(tmp_pat
     places = [place for place, _ in heads(data)]
     read, salvaged, damages = await survey(data[: places[2]] + data[places[3] :], tmp_path / "log.dorm")
     assert (read, salvaged) == (even[:5], even[:5] + even[10:])
+    assert [(damage.first, damage.last) for damage in damages] == [(11, 20)]
+
+
+async def test_a_broken_block_of_a_sparse_archive_ends_its_readable_part(tmp_path: Path) -> None:
+    even = FORTY[1::2]
+    data = bytearray(written(even, every=5, header=Header(sparse=True)))
+    data[heads(data)[2][0] + HEAD_SIZE + 8] ^= 1
+    log = await opened(bytes(data), tmp_path / "log.dorm")
+    damages = await log.damages()
+    part = ReadablePart(log, readable_end(damages, await log.end()), "damaged")
+    assert await read_all(part) == even[:5]
+    assert [record async for batch in log.salvage(damages=damages) for record in batch] == even[:5] + even[10:]
     assert [(damage.first, damage.last) for damage in damages] == [(11, 20)]
 
 
