@@ -30,11 +30,15 @@ class Damage(msgspec.Struct, frozen=True):
     last: int | None = None
     """The last lost record; None if their number is unknown."""
 
+    def costs(self, first: int, last: int) -> bool:
+        """Return whether these records are all among the lost ones."""
+        return 0 < self.first <= first and (self.last is None or last <= self.last)
+
     def __str__(self) -> str:
         if not self.first:
             return f"{self.what}; no record is lost"
         if self.last is None:
-            return f"{self.what}; what came after record {self.first - 1} is lost"
+            return f"{self.what}; whatever came after record {self.first - 1} is lost"
         if self.first == self.last:
             return f"{self.what}; record {self.first} is lost"
         return f"{self.what}; records {self.first} to {self.last} are lost"

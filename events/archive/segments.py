@@ -37,7 +37,7 @@ from events.archive.blocks import (
 )
 from events.archive.damage import Damage, refuse_to_follow
 from events.archive.files import closed_on_error, open_file, refusing
-from events.archive.index import MAGIC, Layout, examine, layout_of, trailer
+from events.archive.index import MAGIC, Layout, examine, layout_of, trailer, walked
 from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogRefused, Record, on_subjects
 from events.log.snapshots import ReadableSnapshots, SnapshotInfo, content_of
@@ -170,6 +170,8 @@ class SegmentLog(ReadableLog):
         self._lasts = [entry.last for entry in self._entries]
         self._latest = _running_maximum([entry.latest for entry in self._entries])
         self._snapshots = _Inside(self)
+        self._by_heads: dict[tuple[int, int, int], Entry] | None = None
+        """The blocks by the heads that are in the file; found when the index is wrong."""
 
     @classmethod
     async def open(cls, path: Path) -> Self:
@@ -239,7 +241,7 @@ class SegmentLog(ReadableLog):
             try:
                 batch = _after(await asyncio.to_thread(self._load, entry), after, subjects)
             except LogDamaged as error:
-                if not any(damage.first == entry.first for damage in damages):
+                if not any(damage.costs(entry.first, entry.last) for damage in damages):
                     damages.append(Damage(entry.place, str(error), entry.first, entry.last))
                 continue
             if batch:
@@ -293,8 +295,9 @@ class SegmentLog(ReadableLog):
         before = self._entries[index - 1].last if index else self._layout.header.start
         ends = index == len(self._entries)
         for damage in self._layout.damages:
+            between = before < damage.first and (ends or damage.first < self._entries[index].first)
             # A missing end is reported by `torn`: the records that are there can be used.
-            if damage.first == before + 1 > after and not (ends and damage.last is None):
+            if between and damage.last is not None and damage.last > after:
                 raise LogDamaged(f"{self._name}: {damage}")
         if not ends and not self.sparse and self._entries[index].first != before + 1:
             raise LogDamaged(f"{self._name}: records {before + 1} to {self._entries[index].first - 1} are missing")
@@ -322,11 +325,23 @@ class SegmentLog(ReadableLog):
         head = head_of(data)
         try:
             if head is None or (head.first, head.last, head.count) != (entry.first, entry.last, entry.count):
+                found = self._found_elsewhere(entry)
+                if found is not None:
+                    return self._load(found)
                 raise BlockDamaged("has no head that can be read")
             return unpack_records(head, memoryview(data)[HEAD_SIZE:])
         except BlockDamaged as error:
             what = f"{self._name}: the block at byte {entry.place} {error}"
             raise LogDamaged(str(Damage(entry.place, what, entry.first, entry.last))) from None
+
+    def _found_elsewhere(self, entry: Entry) -> Entry | None:
+        """Return where a block lies that is not where the index says, as bytes before it were cut out or put in."""
+        if self._by_heads is None:
+            with refusing(self._name):
+                records = walked(self._file).records
+            self._by_heads = {(found.first, found.last, found.count): found for found in records}
+        found = self._by_heads.get((entry.first, entry.last, entry.count))
+        return None if found is None or found.place == entry.place else found
 
 
 class _Inside(ReadableSnapshots):

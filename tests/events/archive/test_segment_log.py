@@ -255,10 +255,10 @@ FORTY = some(40)
 WHOLE = written(FORTY, every=8, snapshots=True)
 
 
-def heads(data: bytes) -> list[tuple[int, bytes]]:
+def heads(data: bytes | bytearray) -> list[tuple[int, bytes]]:
     """Place and kind of each block."""
     found, place = [], len(MAGIC)
-    while (head := head_of(data[place : place + HEAD_SIZE])) is not None:
+    while (head := head_of(bytes(data[place : place + HEAD_SIZE]))) is not None:
         found.append((place, head.kind))
         place += head.size
     assert place == len(data) - TRAILER_SIZE
@@ -383,6 +383,100 @@ async def test_a_removed_or_repeated_block_is_found(tmp_path: Path) -> None:
     assert "repeats records 9 to 16" in str(damages[0])
 
 
+async def check_damaged(data: bytes) -> None:
+    """Whatever happened to the bytes, what is read is right, and no lost record goes unmentioned."""
+    with tempfile.TemporaryDirectory() as home:
+        try:
+            read, salvaged, damages = await survey(data, Path(home) / "log.dorm")
+        except LogError:
+            return
+        assert read == FORTY[: len(read)]
+        assert all(FORTY[record.seq - 1] == record for record in salvaged)
+        assert [record.seq for record in salvaged] == sorted({record.seq for record in salvaged})
+        assert damages or data == WHOLE
+        assert len(read) == len(FORTY) or any(damage.first for damage in damages)
+        mentioned = [(damage.first, damage.last or len(FORTY)) for damage in damages if damage.first]
+        missing = {record.seq for record in FORTY} - {record.seq for record in salvaged}
+        assert all(any(first <= seq <= last for first, last in mentioned) for seq in missing)
+
+
+PLACES = [place for place, _ in heads(WHOLE)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "flipped"),
+    [
+        # The last block of records has no head, the index can't be read, and the trailer is missing.
+        ([(0, 1534), (1759, 2645)], (8, 1896)),
+        # The last block of records is missing as a whole, with its snapshot: with index and trailer, and without either.
+        ([(0, PLACES[-3]), (PLACES[-1], 2665)], ()),
+        ([(0, PLACES[-3]), (PLACES[-1], 2645)], ()),
+        ([(0, PLACES[-3]), (PLACES[-1], 2665)], (PLACES[-3] + 60,)),
+        ([(0, PLACES[-3]), (2645, 2665)], ()),
+        # Only a snapshot is missing, and only its space.
+        ([(0, PLACES[2]), (PLACES[3], 2665)], ()),
+        ([(0, PLACES[2] + 80), (PLACES[2] + 90, PLACES[8] + 80), (0, 10), (PLACES[8] + 80, 2665)], ()),
+        # A copy of the trailer lies between blocks, a copy of index and trailer does, and a copy of the index.
+        ([(0, PLACES[5]), (2645, 2665), (PLACES[5], 2665)], ()),
+        ([(0, PLACES[5]), (PLACES[-1], 2665), (PLACES[5], 2665)], ()),
+        ([(0, PLACES[5]), (PLACES[-1], 2645), (PLACES[5], PLACES[7])], ()),
+        ([(0, PLACES[5]), (PLACES[-1], 2645), (PLACES[5], PLACES[7])], (PLACES[5] + 60,)),
+    ],
+)
+async def test_what_may_be_lost_is_mentioned(parts: list[tuple[int, int]], flipped: tuple[int, ...]) -> None:
+    damaged = bytearray().join(WHOLE[begin:end] for begin, end in parts)
+    for place in flipped:
+        damaged[place] ^= 1
+    await check_damaged(bytes(damaged))
+
+
+async def test_what_follows_is_unknown_if_neither_index_nor_trailer_can_be_read(tmp_path: Path) -> None:
+    data = bytearray(WHOLE)
+    data[PLACES[-1] + HEAD_SIZE + 3] ^= 1
+    data[-TRAILER_SIZE] ^= 1
+    read, _, damages = await survey(bytes(data), tmp_path / "log.dorm")
+    assert read == FORTY
+    assert [(damage.place, damage.first, damage.last) for damage in damages] == [
+        (PLACES[-1], 41, None),
+        (len(WHOLE) - TRAILER_SIZE, 0, None),
+    ]
+    assert "whatever came after record 40 is lost" in str(damages[0])
+
+
+async def test_a_missing_block_of_a_sparse_archive_is_found_by_the_index(tmp_path: Path) -> None:
+    """Its sequences have gaps anyway."""
+    even = FORTY[1::2]
+    data = written(even, every=5, header=Header(sparse=True))
+    places = [place for place, _ in heads(data)]
+    read, salvaged, damages = await survey(data[: places[2]] + data[places[3] :], tmp_path / "log.dorm")
+    assert (read, salvaged) == (even[:5], even[:5] + even[10:])
+    assert [(damage.first, damage.last) for damage in damages] == [(11, 20)]
+
+
+async def test_a_broken_block_of_a_sparse_archive_ends_its_readable_part(tmp_path: Path) -> None:
+    even = FORTY[1::2]
+    data = bytearray(written(even, every=5, header=Header(sparse=True)))
+    data[heads(data)[2][0] + HEAD_SIZE + 8] ^= 1
+    log = await opened(bytes(data), tmp_path / "log.dorm")
+    damages = await log.damages()
+    part = ReadablePart(log, readable_end(damages, await log.end()), "damaged")
+    assert await read_all(part) == even[:5]
+    assert [record async for batch in log.salvage(damages=damages) for record in batch] == even[:5] + even[10:]
+    assert [(damage.first, damage.last) for damage in damages] == [(11, 20)]
+
+
+async def test_a_part_of_a_log_with_a_broken_header_has_lost_nothing(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    writer = SegmentWriter(file, Header(start=100))
+    writer.add(some(5, start=100))
+    writer.finish()
+    data = bytearray(file.getvalue())
+    data[len(MAGIC)] ^= 1
+    read, _, damages = await survey(bytes(data), tmp_path / "log.dorm")
+    assert [record.seq for record in read] == [101, 102, 103, 104, 105]
+    assert [(damage.place, damage.first) for damage in damages] == [(len(MAGIC), 0)]
+
+
 @settings(max_examples=tries(12, 4000), deadline=None)
 @given(data=st.data())
 def test_a_fuzzed_archive_never_crashes_its_reader_nor_gives_a_wrong_record(data: st.DataObject) -> None:
@@ -403,19 +497,7 @@ def test_a_fuzzed_archive_never_crashes_its_reader_nor_gives_a_wrong_record(data
                 to = data.draw(st.integers(0, len(fuzzed)))
                 fuzzed[to:to] = piece
 
-    async def look() -> None:
-        with tempfile.TemporaryDirectory() as home:
-            try:
-                read, salvaged, damages = await survey(bytes(fuzzed), Path(home) / "log.dorm")
-            except LogError:
-                return
-            assert read == FORTY[: len(read)]
-            assert all(FORTY[record.seq - 1] == record for record in salvaged)
-            assert [record.seq for record in salvaged] == sorted({record.seq for record in salvaged})
-            assert damages or bytes(fuzzed) == WHOLE
-            assert len(read) == len(FORTY) or any(damage.first for damage in damages)
-
-    asyncio.run(look())
+    asyncio.run(check_damaged(bytes(fuzzed)))
 
 
 def test_whole_blocks_with_senseless_content_are_damage(tmp_path: Path) -> None:
