@@ -100,6 +100,8 @@ class Fault(msgspec.Struct, frozen=True):
     """How long the container had run."""
     by_node: bool = False
     """Whether the container's node could not start it, for a reason of its own."""
+    newcomer: bool = False
+    """Whether it was to join a live app that has no member on this node, so what the others have done says nothing here."""
 
 
 class Verdict(NamedTuple):
@@ -128,7 +130,8 @@ def needs_of(app: App) -> list[str]:
 
 def is_of_a_pair(app: App, generation: Generation, found: Fault) -> bool:
     """Return whether a failure says something about the pair of app and node."""
-    return bool(found.node) and found.failure in OF_A_PAIR and not generation.worked and found.ran_s < SHORT_S
+    fresh = found.newcomer or not generation.worked
+    return bool(found.node) and found.failure in OF_A_PAIR and fresh and found.ran_s < SHORT_S
 
 
 def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> None:
