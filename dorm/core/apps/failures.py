@@ -192,7 +192,7 @@ def consequence(state: State, app: App, generation: Generation, found: Fault, no
     ports = 0 if anew else app.port_failures
     in_a_row = 0 if anew else app.failures_in_a_row
     judged = faults.verdict(state, app, generation, found, now)
-    if judged.fault and found.by_node and in_a_row < MOST_UNMOUNTED:
+    if judged.fault == "open" and found.by_node and in_a_row < MOST_UNMOUNTED:
         judged = faults.Verdict("node", "; that is the node's fault, and costs no retry")
     excused = (
         failure in ("stopped", "lost")

@@ -358,7 +358,7 @@ def placing(
     probes: dict[str, str] = {}
     next_ones = _NextOnes(state, now)
     for node in suspects:
-        if (chosen := _prober(state, node, now, next_ones, list(probes.values()))) is not None:
+        if (chosen := _prober(state, node, now, next_ones, dict.fromkeys(probes.values()))) is not None:
             probes[node.id] = chosen
     probes = {name: app for name, app in probes.items() if app not in passed_over}
     return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes, places or {}, next_ones))
@@ -425,7 +425,7 @@ def _watched(
 ) -> dict[str, list[str]]:
     """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
     found: dict[str, list[str]] = {}
-    taken = list(probes.values())
+    taken = dict.fromkeys(probes.values())
     there = _by_node(state, nearly := _nearly_suspect(state, now))
     for app_id, nodes in sorted(places.items()):
         for name in nodes:
@@ -436,7 +436,7 @@ def _watched(
         if all(_run_well(app, containers, now) for app, containers in there[name]):
             following = _next_of(state.nodes[name], next_ones, avoiding, taken)
             found[name] += following
-            taken += following
+            taken |= dict.fromkeys(following)
     return found
 
 
@@ -451,7 +451,7 @@ def _nearly_suspect(state: State, now: int) -> list[str]:
     return [node.id for node in may_be if now < node.trial_until or len(known.get(node.id, ())) >= k - 1]
 
 
-def _next_of(node: Node, next_ones: _NextOnes, avoiding: Mapping[str, list[str]], taken: list[str]) -> list[str]:
+def _next_of(node: Node, next_ones: _NextOnes, avoiding: Mapping[str, list[str]], taken: Collection[str]) -> list[str]:
     """Return the first app that waits and may be tried on a watched node, as a list: one for which there is room now, else
     one for which others could make some."""
     other: list[str] = []
@@ -532,7 +532,7 @@ def keeps(state: State, app: App, generation: Generation) -> bool:
     return any(node is not None and node.suspect is not None and not node.draining for node in nodes)
 
 
-def _prober(state: State, node: Node, now: int, next_ones: _NextOnes, taken: list[str]) -> str | None:
+def _prober(state: State, node: Node, now: int, next_ones: _NextOnes, taken: Collection[str]) -> str | None:
     """Return the app that may be tried on a suspect node now; None if none is due, or none suits.  After a long time without
     an app that needs no less than those that failed, any may be tried."""
     suspect = node.suspect

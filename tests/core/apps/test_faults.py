@@ -243,6 +243,21 @@ class TestPairs:
         assert fact.fault == "app"
         assert f"failed {faults.MOST_OPEN + 1} times" in fact.reason
 
+    def test_an_app_that_no_node_can_start_is_no_nodes_fault(self) -> None:
+        bench = Bench(**{f"n{number}": 2.0 for number in range(6)})
+        bench.submit(n_max=1)
+        faults_of = []
+        for _ in range(4):
+            bench.settle()
+            bench.exited(code=None, reason="start", message="the engine refuses its options")
+            (fact,) = bench.decide()
+            assert isinstance(fact, k.GenerationFailed)
+            assert not fact.counted, "it may still be that all nodes have the same trouble"
+            faults_of.append(fact.fault)
+            bench.wait(60)
+        assert faults_of == ["node", "node", "node", "app"]
+        assert not any(node.failed for node in bench.state.nodes.values())
+
     def test_an_edit_of_its_owner_forgets_what_failed(self) -> None:
         bench, _ = bench_with_a_failure(a=2, b=2)
         bench.decide()
