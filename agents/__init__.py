@@ -17,6 +17,7 @@
     ledger       notes that must outlive a crash of the agent
     config       the settings of a node;  ports: where containers listen
     capacity     what the machine, its control groups and CPU sets allow apps;  own_address: where other nodes reach it
+    fitness      why it takes nothing new;  health_program: the operator's;  offers: all that the node offers
     gpus         the node's GPUs by their UUIDs: which are there, and which are free
     answering requests to this node
 

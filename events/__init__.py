@@ -9,6 +9,7 @@
     positions     an event with its place in the log (`118.2`)
     cloudevents   events as CloudEvents 1.0
     limits        bounds on numbers, texts and messages
+    instants      moments in text, shown and read in one way
     times         how the cluster's times depend on each other
     addresses     addresses of servers as messages show them: without passwords
     identities    who may do what, which machine holds a node's name: the rules that master and agents share

@@ -4,6 +4,7 @@
     secrets     users' secrets, as files of the node that containers get a copy of
     run_dirs    the folders of a node's containers;  inflight: starts that outlive their caller;  cgroups: resource use
     process_limits  how many processes the agent may still start
+    removing    removes what apps left, and nothing else
     long_work   work whose length apps decide, in threads of its own;  disk_use: how much room apps' folders take
     stopping    how containers are asked to stop: who gets the signal, and when
     execution   commands that people run inside;  listeners: which processes listen on a port

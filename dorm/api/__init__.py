@@ -10,7 +10,7 @@
     guards       hosts, origins and content types that are refused;  connections: limits of each address
     identity     which user makes a request, and what that user may do
     openapi      the description of all routes, from their types
-    page         the dashboard's files
+    page         the dashboard's files;  encryption: its certificate, read again when it is renewed
     following/   this process's own fold of the log: now, and any moment of the past
     streams/     events, changes of the view and container output as server-sent events
     resources/   what the routes answer

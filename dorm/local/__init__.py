@@ -5,6 +5,7 @@ nats_server   an embedded NATS server
 loopback      the address of this machine for itself
 founding      the first keys, streams and events of a cluster that knows its users
 opening       a client of the cluster that runs here, for users' programs
+starting      what such a cluster waits for while it starts, and for how long
 companions    the processes of the API and of users' views, which are restarted when they end
 announced     what this machine's masters and agents announce: their version and plug-ins
 runtimes      Docker if an engine answers, else plain processes

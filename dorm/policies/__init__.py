@@ -10,6 +10,7 @@
     greedy       the answer that always exists
     answer       from counts by node to the recorded allocation
     reasons      why an app has less than its n_max
+    matching     which labels satisfy a requirement
     checking     which rules an answer breaks
 
     dorm/        the optimizer, near the exact optimum at any size; the default

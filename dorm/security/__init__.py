@@ -4,7 +4,7 @@ The log is authoritative (`events.identities`), and the configuration is written
 package: the core knows identities and public keys only.
 
     roles           what each role may publish and receive, as data
-    configuration   accounts and permissions as a NATS server reads them
+    configuration   accounts and permissions as a NATS server reads them;  quoting: texts in it
     admin           changing identities: the log first, then the servers
     joining         how a node joins: both sides; `introductions` has its tokens
     folder          a cluster's keys on its admin's machine

@@ -104,7 +104,10 @@ def fault_of(state: State, generation: Generation, failed: Sequence[Container]) 
     first = min(own or failed, key=lambda container: (container.exited_at, container.slot))
     ran_s = (first.exited_at - first.started_at) / SECOND if first.started_at else 0.0
     by_node = first.reason == "start" and not first.asked
-    found = Fault(_failure_of(first), _why(first), first.exited_at, first.exit_code, first.node, ran_s, by_node)
+    newcomer = first.slot not in generation.containers and not _has_member_on(generation, first.node)
+    found = Fault(
+        _failure_of(first), _why(first), first.exited_at, first.exit_code, first.node, ran_s, by_node, newcomer
+    )
     if own or not (left := _left(generation, failed)):
         return found
     silent = [one for one in left if not _heard(state, one)]
@@ -114,6 +117,10 @@ def fault_of(state: State, generation: Generation, failed: Sequence[Container]) 
     return msgspec.structs.replace(
         found, reason=f"{found.reason}; {_named(left)} has not ended, and may be what it lost"
     )
+
+
+def _has_member_on(generation: Generation, node: str) -> bool:
+    return any(member.node == node for member in generation.containers.values())
 
 
 def _named(containers: Sequence[Container]) -> str:
@@ -185,7 +192,7 @@ def consequence(state: State, app: App, generation: Generation, found: Fault, no
     ports = 0 if anew else app.port_failures
     in_a_row = 0 if anew else app.failures_in_a_row
     judged = faults.verdict(state, app, generation, found, now)
-    if judged.fault and found.by_node and in_a_row < MOST_UNMOUNTED:
+    if judged.fault == "open" and found.by_node and in_a_row < MOST_UNMOUNTED:
         judged = faults.Verdict("node", "; that is the node's fault, and costs no retry")
     excused = (
         failure in ("stopped", "lost")

@@ -4,9 +4,9 @@ A failure at the start of a container, or shortly after it, says something about
 may be broken, or the node may lack what the program needs, and one failure does not tell which.  The fold therefore keeps
 the recent failures of each pair (`PairFailure`), bounded, with the app and with the node.  Three rules follow from them:
 
-    app      it failed on more than k different nodes, or on each node that could take it.  A node on which another app that
-             needs no less was started later and ran well counts twice.  The app's open failures count against its retries
-             now
+    app      it failed on more than k different nodes, or on each node that could take it, or more
+             than `MOST_OPEN` times in all.  A node on which another app that needs no less was started later and ran well
+             counts twice.  The app's open failures count against its retries now
     node     it is suspect already.  The failure costs the app no retry
     open     everything else.  The app is tried on another node, which costs it no retry yet
 
@@ -21,15 +21,16 @@ the nodes (but one, of two or more) are suspect by these rules, so a broken imag
 (`NodeTrusted`)
 
     probe      when one app, which needs no less than those that failed, was started there and ran well.  The probe is the
-               first waiting app whose spec permits retries, `FIRST_PROBE_S` after the node became suspect; each probe that
-               fails doubles the pause.  A new start of the node's agent makes the next probe due at once
+               first waiting app that fits there and whose spec permits retries, `FIRST_PROBE_S` after the node became
+               suspect; each probe that fails doubles the pause.  If there is no such app for `LONGEST_PROBE_S`, one that
+               needs less will do.  A new start of the node's agent makes the next probe due at once
     evidence   when so many of these apps turn out to be broken that fewer than k are left
     operator   when an operator says so (`NodeTrustRequested`), or turns the rule off
 
 After a return by a probe, the node is on trial for twice the time: the first failure makes it suspect again.
 
 **Watched nodes.** While one more failure would make a node suspect, it takes one app at a time that has not run well there,
-so that not many start at once where they would fail.
+so that not many start at once where they would fail: the first that waits and for which there is room.
 
 **What counts.**  A failure counts if its app has run well elsewhere since (confirmed), or if no app that needs no less was
 started there later and ran well (disproved).  A node is suspect only if it has more than twice as many failures as others
@@ -40,11 +41,13 @@ k is `suspect_after`, t is `suspect_within` of the cluster's settings.  Everythi
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from dorm.core.app import PairFailure
+from dorm.core.apps.bounds import bounds
 from dorm.core.apps.gating.gates import closed
 from dorm.core.apps.groups import held_back
 from dorm.core.apps.offers import labels_of, require_of, word
@@ -67,10 +70,10 @@ SHORT_S = 60
 FIRST_PROBE_S = 1800
 """With k failures before and one probe within the hour, a broken node wastes at most k + 1 tries an hour."""
 LONGEST_PROBE_S = 86_400
-PROBE_TURN_S = 60
-"""How long an app may be kept for a suspect node."""
 MOST_PAIRS = 32
 """How many apps a node remembers, and how many nodes an app."""
+MOST_OPEN = 10
+"""How many failures of an app may be open, however long ago: after long pauses, no earlier one is recent."""
 MOST_NAMED = 4
 OUTLIER = 2
 """A node is suspect if it has more than so many times the failures that others have on average."""
@@ -97,6 +100,8 @@ class Fault(msgspec.Struct, frozen=True):
     """How long the container had run."""
     by_node: bool = False
     """Whether the container's node could not start it, for a reason of its own."""
+    newcomer: bool = False
+    """Whether it was to join a live app that has no member on this node, so what the others have done says nothing here."""
 
 
 class Verdict(NamedTuple):
@@ -125,7 +130,8 @@ def needs_of(app: App) -> list[str]:
 
 def is_of_a_pair(app: App, generation: Generation, found: Fault) -> bool:
     """Return whether a failure says something about the pair of app and node."""
-    return bool(found.node) and found.failure in OF_A_PAIR and not generation.worked and found.ran_s < SHORT_S
+    fresh = found.newcomer or not generation.worked
+    return bool(found.node) and found.failure in OF_A_PAIR and fresh and found.ran_s < SHORT_S
 
 
 def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> None:
@@ -241,9 +247,16 @@ def verdict(state: State, app: App, generation: Generation, found: Fault, now: i
         if len(names) == 1:
             return Verdict("")
         return Verdict("app", f"; it failed on {_listed(names)}, and no other node could take it", before)
+    if (tries := _tries(state, app) + 1) > MOST_OPEN:
+        return Verdict("app", f"; it failed {tries} times on {_listed(list({**app.failed_on, node.id: None}))}", before)
     if node.id in app.ran_well_on:
         return Verdict("open", f"; it ran well on {node.id} before, so it is tried again, which costs no retry yet")
     return Verdict("open", f"; it is tried on another node than {_listed(names)}, which costs no retry yet")
+
+
+def _tries(state: State, app: App) -> int:
+    """Return how often an app has failed on nodes that are not suspect, however long ago."""
+    return sum(pair.tries for name, pair in app.failed_on.items() if not _is_suspect(state, name))
 
 
 def _is_disproved(state: State, pair: PairFailure) -> bool:
@@ -269,13 +282,11 @@ def _is_recent(state: State, pair: PairFailure, now: int) -> bool:
 
 def _could_run_without(state: State, app: App, tried: Mapping[str, object]) -> bool:
     """Return whether the nodes that take something new, without these, could hold n_min of the app, whatever runs there."""
-    room, require, gang = 0, require_of(app), max(app.next_spec.gang, 1)
-    needs = [(name, amount) for name, amount in app.next_demand.items() if amount > 0]
+    room, require = 0, require_of(app)
     for name, node in state.nodes.items():
         if name in tried or not node.takes_new or (require and not satisfies(require, labels_of(node))):
             continue
-        here = min((node.capacity.get(kind, 0) // amount for kind, amount in needs), default=app.n_min)
-        room += here - here % gang
+        room += _fitting(app, node.capacity)
         if room >= app.n_min:
             return True
     return False
@@ -337,16 +348,71 @@ class Placing(NamedTuple):
         return [name for name, allowed in self.watched.items() if app.id not in allowed]
 
 
-def placing(state: State, now: int, places: Mapping[str, Collection[str]] | None = None) -> Placing:
+def placing(
+    state: State, now: int, places: Mapping[str, Collection[str]] | None = None, passed_over: Collection[str] = ()
+) -> Placing:
     """Return what concerns a decision at `now` (UTC ns).  `places` are the nodes to which apps that wait
-    have a claim, by app: they count as being there."""
+    have a claim, by app: they count as being there.  Apps that are `passed_over` are no probes."""
     avoiding = {app.id: nodes for app in state.live_apps() if app.failed_on and (nodes := avoided(state, app, now))}
     suspects = [node for _, node in sorted(state.nodes.items()) if node.suspect is not None]
     probes: dict[str, str] = {}
+    next_ones = _NextOnes(state, now)
     for node in suspects:
-        if (chosen := _prober(state, node, now, probes)) is not None:
+        if (chosen := _prober(state, node, now, next_ones, dict.fromkeys(probes.values()))) is not None:
             probes[node.id] = chosen
-    return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes, places or {}))
+    probes = {name: app for name, app in probes.items() if app not in passed_over}
+    return Placing(avoiding, probes, bool(suspects), _watched(state, now, avoiding, probes, places or {}, next_ones))
+
+
+class _NextOnes:
+    """The apps that may start now, in order of arrival, and the free room of all nodes; each is looked up once, if at all."""
+
+    def __init__(self, state: State, now: int) -> None:
+        self._state, self._now = state, now
+        self._takes_new = [node for _, node in sorted(state.nodes.items()) if node.takes_new]
+        self._has_room: dict[str, bool] = {}
+
+    @cached_property
+    def apps(self) -> list[App]:
+        """Those that a closed gate, their group or a pause keeps waiting are left out: they would keep others waiting."""
+        later = held_back(self._state, self._now)
+        return [
+            app
+            for app in self._state.live_apps()
+            if app.current is None
+            and app.retry_at <= self._now
+            and not app.cancel_requested
+            and app.id not in later
+            and not closed(app, self._now)
+            and not any(one.failed and not one.ended for one in app.generations.values())
+        ]
+
+    @cached_property
+    def free(self) -> dict[str, dict[str, int]]:
+        """The free room of each node."""
+        free = {node.id: dict(node.capacity) for node in self._state.nodes.values()}
+        for app in self._state.apps.values():
+            for generation in app.generations.values():
+                for container in () if generation.ended and generation.released else generation.all_containers():
+                    if container.state != "exited" and container.node in free:
+                        room = free[container.node]
+                        for name, amount in app.needs(generation).items():
+                            room[name] = room.get(name, 0) - amount
+        return free
+
+    def has_room(self, app: App) -> bool:
+        """Return whether n_min of an app would fit into what is free."""
+        if app.id not in self._has_room:
+            places = sum(_fitting(app, self.free[node.id]) for node in self._takes_new)
+            self._has_room[app.id] = places >= bounds(app, self._now).n_min
+        return self._has_room[app.id]
+
+
+def _fitting(app: App, room: Mapping[str, int]) -> int:
+    """Return how many containers of an app fit into this room, in whole gangs."""
+    needs = [(name, amount) for name, amount in app.next_demand.items() if amount > 0]
+    here = max(0, min((room.get(name, 0) // amount for name, amount in needs), default=app.n_min))
+    return here - here % max(app.next_spec.gang, 1)
 
 
 def _watched(
@@ -355,10 +421,11 @@ def _watched(
     avoiding: Mapping[str, list[str]],
     probes: Mapping[str, str],
     places: Mapping[str, Collection[str]],
+    next_ones: _NextOnes,
 ) -> dict[str, list[str]]:
     """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
     found: dict[str, list[str]] = {}
-    taken = list(probes.values())
+    taken = dict.fromkeys(probes.values())
     there = _by_node(state, nearly := _nearly_suspect(state, now))
     for app_id, nodes in sorted(places.items()):
         for name in nodes:
@@ -367,9 +434,9 @@ def _watched(
     for name in nearly:
         found[name] = [app.id for app, _ in there[name]]
         if all(_run_well(app, containers, now) for app, containers in there[name]):
-            following = _next_of(state, state.nodes[name], now, avoiding, taken)
+            following = _next_of(state.nodes[name], next_ones, avoiding, taken)
             found[name] += following
-            taken += following
+            taken |= dict.fromkeys(following)
     return found
 
 
@@ -384,49 +451,25 @@ def _nearly_suspect(state: State, now: int) -> list[str]:
     return [node.id for node in may_be if now < node.trial_until or len(known.get(node.id, ())) >= k - 1]
 
 
-def _next_of(state: State, node: Node, now: int, avoiding: Mapping[str, list[str]], taken: list[str]) -> list[str]:
-    """Return the first app that waits, for which there is room and which may be tried on a watched node, as a list."""
-    free = _free_on(state, node)
-    for app in _waiting(state, now):
-        if app.id in taken or node.id in avoiding.get(app.id, ()) or not _suits(app, node):
+def _next_of(node: Node, next_ones: _NextOnes, avoiding: Mapping[str, list[str]], taken: Collection[str]) -> list[str]:
+    """Return the first app that waits and may be tried on a watched node, as a list: one for which there is room now, else
+    one for which others could make some."""
+    other: list[str] = []
+    for app in next_ones.apps:
+        may_be_here = app.id not in taken and node.id not in avoiding.get(app.id, ()) and _fitting(app, node.capacity)
+        if not may_be_here or (other and not next_ones.has_room(app)) or not _suits(app, node):
             continue
-        if _fits(app, free, max(app.next_spec.gang, 1)):
+        if _fitting(app, next_ones.free[node.id]) and next_ones.has_room(app):
             return [app.id]
-    return []
-
-
-def _waiting(state: State, now: int) -> list[App]:
-    """Return the apps that could start at `now` (UTC ns), in order of arrival."""
-    later = held_back(state, now)
-    return [
-        app
-        for app in state.live_apps()
-        if app.current is None
-        and app.retry_at <= now
-        and not app.cancel_requested
-        and app.id not in later
-        and not closed(app, now)
-    ]
-
-
-def _fits(app: App, free: Mapping[str, int], containers: int) -> bool:
-    return all(free.get(name, 0) >= amount * containers for name, amount in app.next_demand.items())
+        other = other or [app.id]
+    return other
 
 
 def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
     """Return by node the recent failures that count at `now` (UTC ns): those that their app's run elsewhere confirms, or that
     no app's run there disproves.  Nodes without any are left out."""
     found = {
-        node.id: pairs
-        for _, node in sorted(state.nodes.items())
-        if node.failed
-        and (
-            pairs := [
-                pair
-                for pair in node.failed.values()
-                if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
-            ]
-        )
+        node.id: pairs for _, node in sorted(state.nodes.items()) if node.failed and (pairs := _kept(state, node, now))
     }
     for name, apps in _by_node(state, found).items():
         for app, containers in apps:
@@ -438,6 +481,13 @@ def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
                     if pair.confirmed or pair.at > since or not all(need in needs for need in pair.needs)
                 ]
     return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def _kept(state: State, node: Node, now: int) -> list[PairFailure]:
+    """Return the recent failures on a node that count as far as the fold knows: what runs there now is not looked at."""
+    return [
+        pair for pair in node.failed.values() if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
+    ]
 
 
 def _by_node(state: State, nodes: Collection[str]) -> dict[str, list[tuple[App, list[Container]]]]:
@@ -482,39 +532,29 @@ def keeps(state: State, app: App, generation: Generation) -> bool:
     return any(node is not None and node.suspect is not None and not node.draining for node in nodes)
 
 
-def _prober(state: State, node: Node, now: int, taken: Mapping[str, str]) -> str | None:
-    """Return the app that may be tried on a suspect node now; None if none is due, or none suits."""
+def _prober(state: State, node: Node, now: int, next_ones: _NextOnes, taken: Collection[str]) -> str | None:
+    """Return the app that may be tried on a suspect node now; None if none is due, or none suits.  After a long time without
+    an app that needs no less than those that failed, any may be tried."""
     suspect = node.suspect
     if suspect is None or now < suspect.probe_at or node.condition != "up" or node.draining or node.foreign:
         return None
     if probing(state, node) is not None:
         return None
-    free = _free_on(state, node)
-    able = [
-        app.id
-        for app in _waiting(state, now)
-        if app.spec.retries.limit > 0 and not app.interrupted_at and app.id not in taken.values()
-        if not (node.id in app.failed_on and _is_recent(state, app.failed_on[node.id], now))
-        if _fits(app, free, app.n_min) and set(suspect.needs) <= set(needs_of(app)) and _suits(app, node)
-    ]
-    # Each has its minute, and then nobody: an app that a policy does not place there must not wait for this node alone.
-    return (*able, None)[(now - suspect.probe_at) // (PROBE_TURN_S * SECOND) % (len(able) + 1)]
+    needed = suspect.needs if now < suspect.probe_at + LONGEST_PROBE_S * SECOND else []
+    for app in next_ones.apps:
+        agrees = app.spec.retries.limit > 0 and not app.interrupted_at and app.id not in taken
+        if not agrees or (node.id in app.failed_on and _is_recent(state, app.failed_on[node.id], now)):
+            continue
+        needs = needs_of(app)
+        enough = _fitting(app, next_ones.free[node.id]) >= bounds(app, now).n_min
+        if enough and all(need in needs for need in needed) and _suits(app, node):
+            return app.id
+    return None
 
 
 def _suits(app: App, node: Node) -> bool:
     require = require_of(app)
     return not require or satisfies(require, labels_of(node))
-
-
-def _free_on(state: State, node: Node) -> dict[str, int]:
-    free = dict(node.capacity)
-    for app in state.apps.values():
-        for generation in app.generations.values():
-            for container in () if generation.ended and generation.released else generation.all_containers():
-                if container.node == node.id and container.state != "exited":
-                    for name, amount in app.needs(generation).items():
-                        free[name] = free.get(name, 0) - amount
-    return free
 
 
 def probing(state: State, node: Node) -> App | None:
@@ -543,7 +583,9 @@ def facts(state: State, now: int) -> list[Event]:
     candidates = [
         node
         for _, node in sorted(state.nodes.items())
-        if node.usable and node.failed and len(node.failed) >= _least(state, node, now)
+        if node.usable
+        and len(node.failed) >= (least := _least(state, node, now))
+        and len(_kept(state, node, now)) >= least
     ]
     if not state.settings.suspect_after or not candidates or len(suspects) >= _most_suspects(state):
         return found
@@ -688,19 +730,21 @@ def due_at(state: State) -> Iterator[int]:
 
 
 def ends_of_waits(state: State) -> Iterator[int]:
-    """Yield when (UTC ns) a decision may place more: a probe is due, a pair is avoided no longer, or an app has run well on a
-    node that is watched."""
+    """Yield when (UTC ns) a decision may place more: a probe is due, a pair is avoided no longer, a node is watched no longer,
+    or an app has run well on one that is."""
     failed: dict[str, None] = {}
+    within = int(state.settings.suspect_within_s * SECOND)
     for node in state.nodes.values():
         if node.suspect is not None:
             if probing(state, node) is None:
                 yield node.suspect.probe_at
-                # The next turn; a state knows its own time alone.
-                turns = max(0, state.time - node.suspect.probe_at) // (PROBE_TURN_S * SECOND) + 1
-                yield node.suspect.probe_at + turns * PROBE_TURN_S * SECOND
+                yield node.suspect.probe_at + LONGEST_PROBE_S * SECOND
         elif node.failed or node.trial_until:
             failed[node.id] = None
-    within = int(state.settings.suspect_within_s * SECOND)
+            yield node.trial_until
+            if len(node.failed) >= state.settings.suspect_after - 1:
+                for pair in node.failed.values():
+                    yield pair.at + within
     for app_id in state.names.values():
         app = state.apps[app_id]
         current = app.current

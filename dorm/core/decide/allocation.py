@@ -33,6 +33,8 @@ from events.kinds import AppPlanned, IdleTicked, PolicyFailed, Resize, Resized, 
 from events.limits import LARGEST_FACTS, clipped
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dorm.core.decide.asking import Question
     from dorm.core.decide.placement import Arranged
     from dorm.core.state import State
@@ -149,9 +151,25 @@ def _allocate(state: State, now: int) -> list[Decided]:
 def _answered(
     chosen: Policy, state: State, params: dict[str, Any], stopped: list[str], now: int
 ) -> tuple[Question, Arranged]:
+    """Ask the policy.  If it finds no place for an app that is to be tried on a suspect node, ask again with that app as any
+    other: it must not wait for that node alone."""
+    asked, found = _answered_at_once(chosen, state, params, stopped, now)
+    placed = {change.app for change in found[1] if change.placement}
+    left = [app_id for app_id in asked.where.probes.values() if app_id not in placed]
+    return _answered_at_once(chosen, state, params, stopped, now, left) if left else (asked, found)
+
+
+def _answered_at_once(
+    chosen: Policy,
+    state: State,
+    params: dict[str, Any],
+    stopped: list[str],
+    now: int,
+    passed_over: Collection[str] = (),
+) -> tuple[Question, Arranged]:
     """Ask the policy; again, with less that is kept whole, if that leaves an app short and another answer helps it."""
 
-    asked = question(state, now)
+    asked = question(state, now, passed_over)
 
     def answer_to(problem: Problem) -> Arranged:
         return arrange(

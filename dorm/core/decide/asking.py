@@ -74,10 +74,11 @@ class Question(NamedTuple):
         return msgspec.structs.replace(self.problem, apps=apps)
 
 
-def question(state: State, now: int) -> Question:
-    """At `now` (UTC ns)."""
+def question(state: State, now: int, passed_over: Collection[str] = ()) -> Question:
+    """At `now` (UTC ns).  Apps that are `passed_over` are no probes of suspect nodes."""
     claimed = claims(state, now)
-    problem, settling, whole, said = _pinned(state, problem_of(state, now, claimed), now)
+    where = placing(state, now, {app_id: claim.place for app_id, claim in claimed.items()}, passed_over)
+    problem, settling, whole, said = _pinned(state, problem_of(state, now, claimed, where), now)
     kept = tuple(app_id for app_id, claim in claimed.items() if claim.pausing)
     give_way = tuple(app_id for app_id in kept if not claimed[app_id].interrupted)
     return Question(
@@ -87,7 +88,7 @@ def question(state: State, now: int) -> Question:
         give_way,
         whole,
         said,
-        placing(state, now, {app_id: claim.place for app_id, claim in claimed.items()}),
+        where,
     )
 
 
@@ -122,7 +123,9 @@ def _cleared_for(state: State, problem: Problem, answer: Allocation, looping: Co
     return ""
 
 
-def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = None) -> Problem:
+def problem_of(
+    state: State, now: int, claimed: Mapping[str, Claim] | None = None, where: Placing | None = None
+) -> Problem:
     """Nodes that are up (those that are drained are marked, so that reasons can name them), and every live app that may
     hold containers now, or that has a claim to some; without those that their group's limit keeps waiting, and those with a
     closed gate.
@@ -131,7 +134,8 @@ def problem_of(state: State, now: int, claimed: Mapping[str, Claim] | None = Non
     lost: unreachable is not failed, so none of its containers is moved before the node's lease has ended.
     """
     apps = []
-    where = placing(state, now, {app_id: claim.place for app_id, claim in (claimed or {}).items()})
+    if where is None:
+        where = placing(state, now, {app_id: claim.place for app_id, claim in (claimed or {}).items()})
     alike, usual, later = Alike(state), usual_adjust_s(state), held_back(state, now)
     up = _up(state)
     among = stated(up)

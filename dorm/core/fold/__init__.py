@@ -17,6 +17,7 @@
     shared_folder   which checkpoint folder is the cluster's
     planning    what a policy that plans ahead has promised
     preparing   what nodes prepare ahead of a restart
+    log_clock   how the log's time follows its clock when that jumps
     delays      what nodes do for containers again and again
     policies    whether the policy works, and which plug-ins the leading master has
 

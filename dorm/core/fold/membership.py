@@ -226,9 +226,11 @@ def _dismiss(generation: Generation, slot: int) -> None:
 
 def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
     """Return the size at which the app is held, if its newcomers failed by themselves before they joined; None if
-    others did."""
+    others did, or if other nodes may suit them: the app avoids the one on which they failed, if no member runs there."""
     current = app.current
     if current is None or current.change is None or event.failure in ("lost", "stopped", ""):
+        return None
+    if event.fault in ("open", "node") and not any(one.node == event.node for one in current.containers.values()):
         return None
     before, after = len(current.containers), len(current.planned)
     if after <= before or any(slot in current.containers for slot in event.lost):

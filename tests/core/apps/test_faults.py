@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import pytest
 
 from dorm.core.apps import faults
@@ -12,6 +13,7 @@ from dorm.core.decide.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined
+from tests.core.suspect_node import BAD, failing, fails
 from tests.tries import tries
 
 if TYPE_CHECKING:
@@ -228,6 +230,34 @@ class TestPairs:
         bench.settle()
         assert len(bench.app().generations[bench.app().generation].containers) == 2
 
+    def test_a_broken_app_with_long_pauses_is_not_tried_for_ever(self) -> None:
+        bench = Bench(a=2, b=2)
+        bench.submit(n_max=1, retries={"limit": 0, "backoff": "2h", "longest": "2h"})
+        for _ in range(faults.MOST_OPEN + 1):
+            bench.settle()
+            bench.started()
+            bench.exited(code=1)
+            fact = bench.decide()[0]
+            bench.wait(3 * HOUR_S)
+        assert isinstance(fact, k.AppFailed)
+        assert fact.fault == "app"
+        assert f"failed {faults.MOST_OPEN + 1} times" in fact.reason
+
+    def test_an_app_that_no_node_can_start_is_no_nodes_fault(self) -> None:
+        bench = Bench(**{f"n{number}": 2.0 for number in range(6)})
+        bench.submit(n_max=1)
+        faults_of = []
+        for _ in range(4):
+            bench.settle()
+            bench.exited(code=None, reason="start", message="the engine refuses its options")
+            (fact,) = bench.decide()
+            assert isinstance(fact, k.GenerationFailed)
+            assert not fact.counted, "it may still be that all nodes have the same trouble"
+            faults_of.append(fact.fault)
+            bench.wait(60)
+        assert faults_of == ["node", "node", "node", "app"]
+        assert not any(node.failed for node in bench.state.nodes.values())
+
     def test_an_edit_of_its_owner_forgets_what_failed(self) -> None:
         bench, _ = bench_with_a_failure(a=2, b=2)
         bench.decide()
@@ -243,6 +273,55 @@ def suspect_world(**fields: Any) -> World:
     world.run(30)
     assert [fact.node for fact in world.suspected] == ["n1"]
     return world
+
+
+def probed_world() -> World:
+    """A suspect node that is well again, and whose first probe is due."""
+    world = suspect_world()
+    world.bad.clear()
+    world.run(60)
+    suspect = world.bench.state.nodes["n1"].suspect
+    assert suspect is not None
+    world.bench.now = max(world.bench.now, suspect.probe_at)
+    return world
+
+
+def watched() -> Bench:
+    """Two apps have failed on `BAD`, the only node with free room."""
+    bench = failing()
+    for name in ("one", "two"):
+        fails(bench, name)
+    for name in ("one", "two"):
+        bench.add(k.AppCancelRequested(app=name))
+    bench.add(k.NodeDrainRequested(node="other"))
+    return bench
+
+
+class TestWatched:
+    def test_it_takes_one_app_at_a_time(self) -> None:
+        bench = watched()
+        bench.submit("next", n_max=1)
+        bench.settle()
+        assert bench.app("next").current is None, "another has not run well there yet"
+        assert min(pair.at for pair in bench.state.nodes[BAD].failed.values()) + int(HOUR_S * SECOND) in list(
+            faults.ends_of_waits(bench.state)
+        ), "it is not awaited"
+
+    @pytest.mark.parametrize(
+        "fields", [{"hold": True}, {"cpu": 16}, {"n_min": 6, "n_max": 6}], ids=["held", "large", "many"]
+    )
+    def test_an_app_that_cannot_start_there_keeps_no_other_waiting(self, fields: dict[str, Any]) -> None:
+        bench = watched()
+        bench.add(joined("big", 16))
+        bench.add(k.NodeDrainRequested(node="big"))
+        bench.add(k.AppCancelRequested(app="three"))
+        bench.decide()
+        bench.exited("three", code=None, asked=True)
+        bench.submit("never", **fields)
+        bench.submit("next", n_max=1)
+        bench.settle()
+        assert bench.app("never").current is None
+        assert bench.placed("next") == BAD
 
 
 class TestSuspects:
@@ -334,6 +413,37 @@ class TestSuspects:
         world.submit("once", retries={"limit": 0})
         world.settled()
         assert world.bench.placed("once") != "n1"
+
+    @pytest.mark.parametrize("fields", [{"hold": True}, {"n_min": 3, "n_max": 3}], ids=["held", "large"])
+    def test_an_app_that_cannot_start_there_keeps_no_probe_waiting(self, fields: dict[str, Any]) -> None:
+        world = probed_world()
+        world.submit("never", **fields)
+        world.submit("probe", lasts_s=10.0)
+        world.settled()
+        assert world.bench.placed("probe") == "n1"
+
+    def test_an_app_for_which_no_port_is_free_there_goes_elsewhere(self) -> None:
+        world = probed_world()
+        world.bench.add(joined("n1", 2, ports=(20000, 20000)))
+        world.submit("app", lasts_s=10.0)
+        world.settled()
+        assert world.app("app").current is not None
+        assert world.bench.placed("app") != "n1"
+
+    def test_after_a_long_time_an_app_that_needs_less_is_a_probe(self) -> None:
+        world = probed_world()
+        node = world.bench.state.nodes["n1"]
+        assert node.suspect is not None
+        node.suspect = msgspec.structs.replace(node.suspect, needs=["cpu", "secrets"])
+        world.submit("soon", lasts_s=10.0)
+        world.run(30)
+        assert world.trusted == []
+        late = node.suspect.probe_at + faults.LONGEST_PROBE_S * SECOND
+        assert late in list(faults.ends_of_waits(world.bench.state))
+        world.bench.now = late
+        world.submit("later", lasts_s=10.0)
+        world.run(30)
+        assert [fact.how for fact in world.trusted] == ["probe"]
 
     def test_an_operator_trusts_it(self) -> None:
         world = suspect_world()

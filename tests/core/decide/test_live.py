@@ -11,7 +11,7 @@ from dorm.core.apps.faults import SHORT_S
 from dorm.core.decide.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
-from tests.core.records import Bench
+from tests.core.records import Bench, joined
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation
@@ -369,6 +369,23 @@ def test_all_members_done_completes_it_even_if_newcomers_never_joined() -> None:
     bench.all_exited()
     assert kinds(bench.decide()) == ["AppCompleted"]
     assert sorted(bench.app().generations[1].leaving) == [3]
+
+
+def test_newcomers_that_fail_on_one_node_are_tried_on_another() -> None:
+    bench = bench_of(3)
+    live_app(bench, n_max=3, retries={"limit": 0})
+    train(bench)
+    bench.add(joined("bad", 2))
+    bench.add(k.AppUpdated(app="app", n_max=4))
+    assert only(bench.settle(), k.MembersReleased).newcomers == [3]
+    bench.add(k.ContainerExited(app=bench.app().id, generation=1, slot=3, node="bad", reason="command"))
+    bench.add(joined("good", 2))
+    lost = only(bench.decide(), k.MembersLost)
+    assert (lost.fault, lost.node, lost.counted) == ("open", "bad", False)
+    assert bench.app().held_most is None
+    bench.wait(600)
+    placed = only(bench.settle(), k.MembersReleased)
+    assert [member.node for member in placed.members if member.slot in placed.newcomers] == ["good"]
 
 
 def test_newcomers_that_fail_cost_no_retry_and_are_not_tried_again_at_once() -> None:
