@@ -160,6 +160,8 @@ class PairFailure(msgspec.Struct, frozen=True, gc=False):
     """Whether the app has run well on another node since."""
     disproved: bool = False
     """Whether another app, which needs no less, has run well there since."""
+    outvoted: bool = False
+    """Whether that was an app of another owner."""
     needs: list[str] = []
     """What the app needs of a node (`needs_of`)."""
 

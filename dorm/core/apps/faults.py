@@ -33,8 +33,9 @@ After a return by a probe, the node is on trial for twice the time: the first fa
 so that not many start at once where they would fail: the first that waits and for which there is room.
 
 **What counts.**  A failure counts if its app has run well elsewhere since (confirmed), or if no app that needs no less was
-started there later and ran well (disproved).  A node is suspect only if it has more than twice as many failures as others
-have on average: apps that fail now and then do so on all nodes.
+started there later and ran well (disproved).  If that was an app of another owner, confirmed failures count only from two
+owners, so nobody makes a node suspect with apps that are written to fail there.  A node is suspect only if it has more than
+twice as many failures as others have on average: apps that fail now and then do so on all nodes.
 
 k is `suspect_after`, t is `suspect_within` of the cluster's settings.  Everything follows from the log alone.
 """
@@ -50,7 +51,7 @@ from dorm.core.app import PairFailure
 from dorm.core.apps.bounds import bounds
 from dorm.core.apps.gating.gates import closed
 from dorm.core.apps.groups import held_back
-from dorm.core.apps.offers import labels_of, require_of, word
+from dorm.core.apps.offers import labels_of, owner_of, require_of, word
 from dorm.core.state import Suspect
 from dorm.policies.matching import satisfies
 from events.kinds import AppFailed, Failure, NodeSuspected, NodeTrusted
@@ -217,7 +218,13 @@ def note_ran_well(state: State, app: App, container: Container) -> None:
     node.failed.pop(app.id, None)
     for name, pair in node.failed.items():
         if pair.at <= container.started_at and all(need in needs for need in pair.needs):
-            node.failed[name] = msgspec.structs.replace(pair, disproved=True)
+            outvoted = pair.outvoted or _owner(state, name) != owner_of(app)
+            node.failed[name] = msgspec.structs.replace(pair, disproved=True, outvoted=outvoted)
+
+
+def _owner(state: State, app_id: str) -> str:
+    app = state.apps.get(app_id)
+    return owner_of(app) if app is not None else ""
 
 
 def ran_well(container: Container) -> bool:
@@ -485,9 +492,11 @@ def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
 
 def _kept(state: State, node: Node, now: int) -> list[PairFailure]:
     """Return the recent failures on a node that count as far as the fold knows: what runs there now is not looked at."""
-    return [
+    pairs = [
         pair for pair in node.failed.values() if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
     ]
+    owners = dict.fromkeys(_owner(state, pair.app) for pair in pairs if pair.outvoted)
+    return [pair for pair in pairs if not pair.outvoted] if len(owners) == 1 else pairs
 
 
 def _by_node(state: State, nodes: Collection[str]) -> dict[str, list[tuple[App, list[Container]]]]:

@@ -35,6 +35,8 @@ class World:
         self.bench = Bench(**{f"n{number}": cores for number in range(nodes)})
         self.bad = dict(bad)
         self.broken: set[str] = set()
+        self.immune: set[str] = set()
+        """Apps that run well on bad nodes."""
         self.lasts_s: dict[str, float] = {}
         self.wasted: dict[str, list[int]] = {}
         """By node, when (log time) a try failed there."""
@@ -108,6 +110,8 @@ class World:
     def _fails_after_s(self, app: App, container: Container) -> float:
         if app.name in self.broken:
             return 2.0
+        if app.name in self.immune:
+            return float("inf")
         return 5.0 if self._is_bad(container.node, "exit", container.started_at) else float("inf")
 
     def _starts(self, app: App, number: int, container: Container) -> None:
@@ -482,6 +486,21 @@ class TestSuspects:
         world.run(30)
         assert len(world.suspected) == 2
         assert world.suspected[1].least == 1
+
+    @pytest.mark.parametrize(("user", "counts"), [("alice", True), ("mallory", False)])
+    def test_failures_of_one_owner_do_not_count_where_anothers_app_ran_well(self, user: str, counts: bool) -> None:
+        """Nobody can make a node suspect with apps that are written to fail there and run well elsewhere."""
+        world = World(3, {"n1": "exit"})
+        world.immune.add("honest")
+        for number in range(5):
+            world.submit(f"m{number}", user=user)
+        world.run(40)
+        assert 0 < len(world.wasted["n1"]) < 3
+        world.bench.add(joined("n1", 2, labels={"first": ""}))
+        world.submit("honest", user="alice", require="has first")
+        world.run(40)
+        assert world.app("honest").ended == "completed"
+        assert ("n1" in faults.evidence(world.bench.state, world.bench.now)) == counts
 
     def test_broken_apps_stop_no_cluster(self) -> None:
         broken_apps()
