@@ -123,6 +123,8 @@ class Story:
                         "generation": generation.number,
                         "slot": c.slot,
                         "node": c.node,
+                        # A message of anybody may have given the node to another machine.
+                        "identity": node.identity if (node := self.state.nodes.get(c.node)) is not None else "",
                     }
                     if c.state != "exited" and stop:
                         events.append(ContainerExited(**at, exit_code=143, asked=True))
