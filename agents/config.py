@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from agents.health_program import DEFAULT_EVERY_S, DEFAULT_TIMEOUT_S
 from agents.runtime.docker.profile import FREEDOMS, is_allowance
 from agents.volumes.configuration import OfferedVolume
 from events.errors import DormError
@@ -18,6 +17,8 @@ _NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
 DEFAULT_PORTS = (20_000, 20_999)
 LONGEST_HEALTH_S = 86_400.0
 """The longest pause between two runs of a health program, and the longest time for one."""
+HEALTH_EVERY_S = 60.0
+HEALTH_TIMEOUT_S = 30.0
 HIGHEST_PORT = 32_767
 """Above this the kernel assigns ports to outgoing connections, so a container's port could be taken at any time."""
 
@@ -59,8 +60,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Versions of Python that plain processes may choose."""
     health_program: Path | None = None
     """The operator's program that says whether this node is fit (`agents.health_program`); None for none."""
-    health_every_s: float = DEFAULT_EVERY_S
-    health_timeout_s: float = DEFAULT_TIMEOUT_S
+    health_every_s: float = HEALTH_EVERY_S
+    health_timeout_s: float = HEALTH_TIMEOUT_S
 
     def __post_init__(self) -> None:
         if not _NODE.match(self.name):

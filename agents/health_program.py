@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 import structlog
 
+from agents.config import HEALTH_EVERY_S, HEALTH_TIMEOUT_S
+
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Callable
     from pathlib import Path
 
 _log = structlog.get_logger(__name__)
-DEFAULT_EVERY_S = 60.0
-DEFAULT_TIMEOUT_S = 30.0
 MOST_OUTPUT = 64 * 1024
 """Bytes; a program that writes more is killed, and counts as failed."""
 LONGEST_LINE = 200
@@ -55,8 +55,8 @@ class HealthProgram:
         self,
         path: Path,
         *,
-        every_s: float = DEFAULT_EVERY_S,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        every_s: float = HEALTH_EVERY_S,
+        timeout_s: float = HEALTH_TIMEOUT_S,
         variables: dict[str, str] | None = None,
     ) -> None:
         """`variables`: what the program sees beside those of `environment`."""

@@ -138,7 +138,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     (
         "moment.after_end",
         awaited(lambda: range_of(LOG, Selection(since=AtTime(9 * 10**9)))),
-        "the log ends at 3, 1970-01-01T00:00:03+00:00, before that time",
+        "the log ends at 3, 1970-01-01 00:00:03 UTC, before that time",
     ),
     (
         "moment.no_records",

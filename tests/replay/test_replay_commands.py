@@ -266,7 +266,7 @@ def test_an_empty_export_is_written_and_reported(dorm: Dorm, log_file: Path, tmp
     assert name == "-" or (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("since", ["99999", "2100-01-01"])
+@pytest.mark.parametrize("since", ["99999", "2100-01-01T00:00:00Z"])
 def test_an_export_from_beyond_the_end_is_refused(dorm: Dorm, log_file: Path, tmp_path: Path, since: str) -> None:
     code, out, err = dorm("export", tmp_path / "part.dorm", "--file", log_file, "--since", since)
     assert (code, out, len(err.splitlines())) == (1, "", 1)

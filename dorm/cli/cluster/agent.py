@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from agents.config import DEFAULT_PORTS, LONGEST_HEALTH_S, ConfigError, NodeConfig, check_folder
+from agents.config import (
+    DEFAULT_PORTS,
+    HEALTH_EVERY_S,
+    HEALTH_TIMEOUT_S,
+    LONGEST_HEALTH_S,
+    ConfigError,
+    NodeConfig,
+    check_folder,
+)
 from agents.environment.pythons import detect_pythons
-from agents.health_program import DEFAULT_EVERY_S, DEFAULT_TIMEOUT_S
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
@@ -145,7 +152,7 @@ def agent(
     ] = None,
     health_every: Annotated[
         float, typer.Option(min=0.1, max=LONGEST_HEALTH_S, help="Seconds between two runs of the health program.")
-    ] = DEFAULT_EVERY_S,
+    ] = HEALTH_EVERY_S,
     health_timeout: Annotated[
         float,
         typer.Option(
@@ -153,7 +160,7 @@ def agent(
             max=LONGEST_HEALTH_S,
             help="Seconds after which the health program is killed, and counts as failed.",
         ),
-    ] = DEFAULT_TIMEOUT_S,
+    ] = HEALTH_TIMEOUT_S,
     report_every: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats.")] = 5.0,
     token: Annotated[
         str | None,

@@ -149,25 +149,28 @@ async def test_work_that_a_request_undoes_is_told(users: Users, tmp_path: Path) 
         users.cluster.url, "local", credentials=read_credentials(users.folder / "ann.json")
     ) as ann:
 
-        def again(state: State) -> bool:
-            (app,) = (app for app in state.apps.values() if app.name == "plain")
-            return app.phase == "running" and app.generation == 2
+        async def runs_as(generation: int) -> None:
+            def again(state: State) -> bool:
+                (app,) = (app for app in state.apps.values() if app.name == "plain")
+                return app.phase == "running" and app.generation == generation
 
-        await until(ann, again, "it runs again")
-    assert undone in await users.done("scale", "plain", "2")
+            await until(ann, again, "it runs again")
+
+        await runs_as(2)
+        assert undone in await users.done("scale", "plain", "2")
+        await runs_as(3)
     assert undone in await users.done("hold", "plain")
     for name in ("plain", "hopes"):
         await users.done("cancel", name, "--wait")
 
 
-async def test_an_app_that_can_never_start_fails_at_once_and_continues_once_it_can(
-    users: Users, tmp_path: Path
-) -> None:
+async def test_an_app_that_no_node_can_start_fails_and_continues_once_it_can(users: Users, tmp_path: Path) -> None:
     program = tmp_path / "program"
     await users.done("submit", write_spec(tmp_path, app_of("late", command=[str(program)], n_max=1)), of="ben")
     failed = await users.refused("wait", "late", of="ben")
     assert failed.endswith("[app.failed]")
-    assert f"{program}: No such file or directory (a retry would end in the same way)" in failed
+    assert f"{program}: No such file or directory; it failed on node-" in failed
+    assert ", and no other node could take it (a retry would end in the same way) [app.failed]" in failed
     right = tmp_path / "right"
     right.write_text("#!/bin/sh\nexit 0\n")
     right.chmod(0o755)

@@ -79,8 +79,10 @@ async def test_workers_train_save_and_resume(tmp_path: Path, options: dict[str, 
 async def test_the_worker_that_failed_is_the_reason_and_not_the_one_that_lost_it(tmp_path: Path) -> None:
     app = await causes.fails(
         tmp_path,
-        lambda go: causes.spec(FAILS, go, engine="torchrun", n_min=2, n_max=2, retries={"limit": 0}),
+        lambda go: causes.spec(
+            FAILS, go, engine="torchrun", n_min=2, n_max=2, retries={"limit": 0, "fatal_exit_codes": [1]}
+        ),
         causes.one_has_ended,
     )
     assert app.end_reason.startswith("slot 1 on ")
-    assert app.end_reason.endswith("ValueError: label 17 is out of range")
+    assert app.end_reason.endswith("ValueError: label 17 is out of range (exit code 1 is final)")
