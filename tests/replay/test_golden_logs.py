@@ -94,9 +94,11 @@ async def test_an_incident_was_anonymized(name: str) -> None:
         event = decode(record)
         derived = isinstance(event, Round) and event.core != SCHEMA
         assert once_more == msgspec.structs.replace(record, body=once_more.body)
+        # Until 0.7.0, pseudonyms of variables were no names of variables.
+        before = record.body.replace(b"VARIABLE-", b"VARIABLE_")
         # The same map has a longer header where its kind has more than 15 fields by now, so bytes can't be compared.
         assert derived or msgpack.unpackb(once_more.body, object_pairs_hook=list) == msgpack.unpackb(
-            record.body, object_pairs_hook=list
+            before, object_pairs_hook=list
         )
 
 

@@ -108,7 +108,7 @@ async def test_an_altered_spec(recorded: list[Record]) -> None:
         (AppRejected, {"reason": "because"}),
         (GenerationReleased, {"resume": True}),
         (GenerationReleased, {"stop_s": 0.5}),
-        (GenerationFailed, {"counted": False}),
+        (GenerationFailed, {"counted": True}),
         (GenerationFailed, {"retry_at": 1}),
         (AppCompleted, {"generation": 7}),
         (NodeRecovered, {"node": "n0"}),
