@@ -60,7 +60,8 @@ async def standing_in(lease: Lease, apart: Apart) -> AsyncIterator[None]:
                 here.call_soon_threadsafe(ended.set)
 
     # A daemon: a process that ends does not wait for a server that does not answer.
-    threading.Thread(target=run, name="lease", daemon=True).start()
+    thread = threading.Thread(target=run, name="lease", daemon=True)
+    thread.start()
     try:
         yield
     finally:
@@ -71,6 +72,7 @@ async def standing_in(lease: Lease, apart: Apart) -> AsyncIterator[None]:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 await ended.wait()
+                thread.join()  # It has nothing left to do.
 
 
 async def _renew(lease: Lease, apart: Apart) -> None:

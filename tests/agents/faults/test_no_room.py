@@ -3,6 +3,7 @@ the log says what the system says."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agents.fitness import Found, Room
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from tests.agents.one_node import NODE, Node
@@ -17,7 +19,7 @@ from tests.lab.machines.dockerd import why_not
 from tests.lab.machines.engines import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -56,6 +58,25 @@ def make_read_only(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
 
 
+def see_nothing(folders: Mapping[str, Path], note: Callable[[str], None]) -> Found:
+    return Found({}, Room(0, 0))
+
+
+@contextlib.asynccontextmanager
+async def lacking(disk: Path, node: Node, lacks: Callable[[Path], None]) -> AsyncIterator[None]:
+    """The node's agent has run a container, and then its disk lacks something.  The whole of the agent's own folder is on
+    it, so not even a note can be written; the shared folder is elsewhere."""
+    (disk.parent / "shared").mkdir()
+    (disk / "checkpoints").symlink_to(disk.parent / "shared")
+    async with node.agent():
+        await node.release("exit 0")
+        first = await node.until(k.ContainerExited)
+        assert isinstance(first, k.ContainerExited)
+        assert first.exit_code == 0
+        lacks(disk)
+        yield
+
+
 @pytest.mark.parametrize(
     ("lacks", "said"),
     [
@@ -65,22 +86,28 @@ def make_read_only(disk: Path) -> None:
     ],
 )
 async def test_a_disk_that_takes_no_container(disk: Path, lacks: Callable[[Path], None], said: str) -> None:
-    """The whole of the agent's own folder is on it, so not even a note can be written; the shared folder is elsewhere."""
-    (disk.parent / "shared").mkdir()
-    (disk / "checkpoints").symlink_to(disk.parent / "shared")
+    """A look at the disk may come too late, or find nothing."""
     node = Node(disk)
-    async with node.agent():
-        await node.release("exit 0")
-        first = await node.until(k.ContainerExited)
-        assert isinstance(first, k.ContainerExited)
-        assert first.exit_code == 0
-        lacks(disk)
+    node.look_at = see_nothing
+    async with lacking(disk, node, lacks):
         await node.release("exit 0", app="app-2", deadlines={"start": "1s"})
         ended = await node.until(k.ContainerExited, 2)
         assert isinstance(ended, k.ContainerExited)
         assert (ended.app, ended.reason, ended.exit_code) == ("app-2", "start", None)
         assert ended.message.startswith("its node could not create it for ")
         assert said in ended.message
+
+
+@pytest.mark.parametrize("lacks", [fill_bytes, fill_inodes, make_read_only])
+async def test_a_look_at_the_disk_ends_the_tries(disk: Path, lacks: Callable[[Path], None]) -> None:
+    """What is tried in vain is given back as soon as the node is known to be unfit: that is no failure of the app's."""
+    node = Node(disk)
+    async with lacking(disk, node, lacks):
+        await node.release("exit 0", app="app-2")
+        ended = await node.until(k.ContainerExited, 2)
+        assert isinstance(ended, k.ContainerExited)
+        assert (ended.app, ended.reason, ended.exit_code) == ("app-2", "lost", None)
+        assert ended.message.startswith(f"node {NODE} takes nothing new: its data folder ")
 
 
 async def test_a_machine_without_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
