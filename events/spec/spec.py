@@ -57,7 +57,9 @@ class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
     """How often a failed app is restarted, and after which pause.  Failures without their own limit share `limit`;
     lost nodes and taken ports use up no retries."""
 
-    limit: Annotated[Limit, msgspec.Meta(description="how often the app is restarted after failures that are its own; 0: never")] = 3
+    limit: Annotated[
+        Limit, msgspec.Meta(description="how often the app is restarted after failures that are its own; 0: never")
+    ] = 3
     backoff: Annotated[
         Duration,
         msgspec.Meta(
