@@ -30,8 +30,8 @@ _TIMES = slice(11, 15)  # user and system time, own and of children that were wa
 class Meter:
     """CPU time of this process and of all processes below it, in seconds.
 
-    A process that loses its parent is no longer below this one, and whoever waits for it gets its time.  So such processes
-    are remembered, and each that is gone counts with its last known time.
+    A process that loses its parent is no longer below this one, and the process that waits for it gets its time.  Therefore,
+    such processes are remembered, and each that is gone counts with its last known time.
     """
 
     def __init__(self) -> None:

@@ -133,7 +133,7 @@ def in_files(files: Iterable[tuple[Path, str, str]]) -> list[Seen]:
 
 
 async def shown_at(url: str, what: str, todo: str) -> Seen:
-    """Look at the certificate that a server of HTTPS shows, whoever signed it."""
+    """Look at the certificate that an HTTPS server shows, without checking who signed it."""
     parts = urlsplit(url)
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE

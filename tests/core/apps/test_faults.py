@@ -205,16 +205,18 @@ class TestPairs:
         assert isinstance(fact, k.GenerationFailed)
         assert (fact.fault, fact.counted) == ("", True)
 
-    def test_an_app_that_outlived_it_on_the_same_node_shows_that_the_node_is_well(self) -> None:
-        bench = Bench(a=2, b=2)
-        bench.running("app", n_max=1, retries={"limit": 0}, require='zone != "b"')
-        bench.running("other", n_max=1)
-        if bench.placed("other") != bench.placed("app"):
-            bench.running("third", n_max=1)
-        bench.wait(1)
-        bench.add(k.NodeDrainRequested(node="b"))
-        bench.wait(20)
-        assert bench.placed("third" if "third" in bench.state.names else "other") == bench.placed("app")
+    def test_a_node_on_which_others_ran_well_counts_twice(self) -> None:
+        world = World(10, {})
+        world.submit("app", broken=True, retries={"limit": 0, "backoff": "120s"})
+        world.run(8)
+        (first,) = world.failures
+        node = world.bench.state.nodes[first.node]
+        world.bench.add(joined(node.id, 2, labels={"first": ""}))
+        world.submit("other", require="has first")
+        world.run(1200)
+        assert world.app("other").ended == "completed"
+        assert [fact.fault for fact in world.failures] == ["open", "open", "app"]
+        assert "where others ran well" in world.failures[-1].reason
 
     def test_a_pair_is_avoided_for_a_while_only(self) -> None:
         bench, where = bench_with_a_failure(a=2, b=2)
@@ -328,6 +330,15 @@ class TestWatched:
         assert bench.placed("next") == BAD
 
 
+def probe_is_due_after_repair(world: World) -> None:
+    """Nothing is wrong with the suspect node any more, and it is time to try it."""
+    world.bad.clear()
+    world.run(60)
+    suspect = world.bench.state.nodes["n1"].suspect
+    assert suspect is not None
+    world.bench.now = max(world.bench.now, suspect.probe_at)
+
+
 class TestSuspects:
     def test_a_node_on_which_different_apps_fail_takes_nothing_new(self) -> None:
         world = suspect_world()
@@ -359,11 +370,7 @@ class TestSuspects:
 
     def test_it_is_probed_and_returns(self) -> None:
         world = suspect_world()
-        world.bad.clear()
-        world.run(60)
-        suspect = world.bench.state.nodes["n1"].suspect
-        assert suspect is not None
-        world.bench.now = max(world.bench.now, suspect.probe_at)
+        probe_is_due_after_repair(world)
         world.submit("probe", lasts_s=10.0)
         world.submit("next", lasts_s=10.0)
         world.settled()
@@ -375,11 +382,7 @@ class TestSuspects:
 
     def test_a_probe_that_runs_for_long_returns_it_too_and_its_time_is_awaited(self) -> None:
         world = suspect_world()
-        world.bad.clear()
-        world.run(60)
-        suspect = world.bench.state.nodes["n1"].suspect
-        assert suspect is not None
-        world.bench.now = max(world.bench.now, suspect.probe_at)
+        probe_is_due_after_repair(world)
         world.submit("probe", lasts_s=1e6)
         world.run(4)
         assert world.bench.placed("probe") == "n1"
@@ -473,11 +476,7 @@ class TestSuspects:
 
     def test_after_its_return_one_failure_is_enough(self) -> None:
         world = suspect_world()
-        world.bad.clear()
-        world.run(60)
-        suspect = world.bench.state.nodes["n1"].suspect
-        assert suspect is not None
-        world.bench.now = max(world.bench.now, suspect.probe_at)
+        probe_is_due_after_repair(world)
         world.submit("probe", lasts_s=10.0)
         world.run(30)
         world.bad["n1"] = "exit"

@@ -273,7 +273,7 @@ def test_a_cluster_of_fit_nodes_without_secrets_has_the_problems_that_it_had() -
 
 
 def test_what_runs_is_not_moved_when_its_node_announces_whom_it_serves() -> None:
-    """On an open cluster agents go by the spec's user, whoever sent it."""
+    """On an open cluster agents go by the spec's user, not by its sender."""
     bench = Bench(one=2)
     app = bench.running(user="ann", n_max=2)
     bench.add(joined("one", 2, offers=NodeOffers(tenant="ann")))
