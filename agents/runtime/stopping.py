@@ -15,7 +15,8 @@ goes to the programs that can do something about it, and everything else waits f
    that read a pipe get a moment to read its end.  What these start in their traps is left alone.
 4. If nothing below a shell with a trap handles the signal, the shell is asked, and so is its foreground command: the shell
    runs the trap only when that has ended.  A command in the background, which ignores SIGINT and SIGQUIT below a shell script
-   (POSIX.1-2017, XCU 2.11), is left to the trap.
+   (POSIX.1-2017, XCU 2.11), is left to the trap.  Such a shell is held before the look that decides this: a command that it
+   starts during the look would be taken for one of its trap, and the trap would wait for it until the grace time is over.
 5. If nothing handles the signal, SIGTERM goes to everything at once: nobody has anything to save.
 
 The caller kills what is left when the grace time is over.  Until then, a container has ended only when its last process has.
@@ -120,6 +121,8 @@ class Stopping:
         self._to_group = to == "group"
         self._before_s = _seconds(before)
         self._begun: float | None = None
+        self._paused: list[Id] = []
+        """Shells that are held for the next look only (4.)."""
         self._look_at = 0.0
         self.asked: dict[Id, bool] = dict.fromkeys(asked, False)
         """Those that got the signal, in the order of their turn, without those that ended long ago, and whether each was a
@@ -132,7 +135,7 @@ class Stopping:
 
     def waits(self, now: float, alive: "Callable[[Id], bool]") -> bool:
         """Return whether nothing can have changed that calls for a look at all processes: cheaper than `step`."""
-        if self._begun is None or now >= self._look_at:
+        if self._begun is None or self._paused or now >= self._look_at:
             return False
         if self._settled_at is not None:
             return True
@@ -148,7 +151,7 @@ class Stopping:
         for one in [one for one, shell in self.asked.items() if shell and one in live and not live[one].shell]:
             # A shell that was about to become its command, and has lost the signal with its handlers (execve(2)).
             del self.asked[one]
-        if self._begun is None:
+        if self._begun is None or self._paused:
             self._begun = now
             return self._ask(now, live, main, newcomers=False)
         if self._before_s and self._settled_at is None and now >= self._begun + self._before_s:
@@ -168,6 +171,7 @@ class Stopping:
 
     def _ask(self, now: float, live: "dict[Id, Process]", main: int, *, newcomers: bool) -> "list[Signal]":
         self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2] + len(live) * LOOK_S
+        paused, self._paused = self._paused, []
         if self._to_group:
             new = [] if newcomers else [one for one in _by_depth(live) if one.id not in self.asked]
             return self._asking(new)
@@ -179,12 +183,18 @@ class Stopping:
             chosen, above = self._choose(live, main)
             if not chosen:
                 return self._finish(now, live)
+        if not newcomers and not paused and self._number == signal.SIGTERM:
+            self._paused = [one.id for one in chosen if one.shell and one.state != "T"]
+            if self._paused:
+                return [(one, int(signal.SIGSTOP)) for one in self._paused]
         programs = [*chosen, *(live[one] for one in self.asked if one in live)]
         read = {pipe for one in programs for pipe in one.reads}
-        held = [one for one in above if one.state != "T" and not one.reads and not read.intersection(one.writes)]
+        held = [one for one in above if not one.reads and not read.intersection(one.writes)]
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
-        signals = [*((one.id, int(signal.SIGSTOP)) for one in held), *self._asking(chosen)]
-        return signals + self._let_go(live, chosen)
+        signals = [(one.id, int(signal.SIGSTOP)) for one in held if one.state != "T"]
+        kept = {one.id for one in (*held, *chosen)}
+        signals += [(one, int(signal.SIGCONT)) for one in paused if one in live and one not in kept]
+        return [*signals, *self._asking(chosen), *self._let_go(live, chosen)]
 
     def _let_go(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
         """Tell the foreground commands of shells that are asked to end, or no trap runs."""

