@@ -51,6 +51,8 @@ DEFAULT = "SIGTERM main 0"
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 """Those of `events.spec`, which a script outside the virtual environment can't import."""
 SHELLS = frozenset(("sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "ksh93", "mksh", "yash", "fish", "tcsh", "csh"))
+STOPPED_S = 1.0
+"""Seconds that a shell may need to stop once it got SIGSTOP."""
 SETTLE_S = 1.0
 """Seconds that readers of a pipe get to read its end."""
 LOOKS_S = (0.1, 0.5, 2.0)
@@ -122,7 +124,9 @@ class Stopping:
         self._before_s = _seconds(before)
         self._begun: float | None = None
         self._paused: list[Id] = []
-        """Shells that are held for the next look only (4.)."""
+        """Shells that are held only until a look that follows (4.)."""
+        self._held: dict[Id, None] = {}
+        """Those that got SIGSTOP and not SIGCONT: on a busy machine a process shows that only after a while."""
         self._look_at = 0.0
         self.asked: dict[Id, bool] = dict.fromkeys(asked, False)
         """Those that got the signal, in the order of their turn, without those that ended long ago, and whether each was a
@@ -151,6 +155,9 @@ class Stopping:
         for one in [one for one, shell in self.asked.items() if shell and one in live and not live[one].shell]:
             # A shell that was about to become its command, and has lost the signal with its handlers (execve(2)).
             del self.asked[one]
+        stopping = any(one in live and live[one].state != "T" for one in self._paused)
+        if stopping and now < (self._begun or 0.0) + STOPPED_S:
+            return []
         if self._begun is None or self._paused:
             self._begun = now
             return self._ask(now, live, main, newcomers=False)
@@ -164,10 +171,10 @@ class Stopping:
 
     def _forget(self, live: "dict[Id, Process]") -> None:
         """Forget those that have ended, by two looks: a wrapper may start another program for each, all grace time."""
-        for known in (self.asked, self._told):
+        for known in (self.asked, self._told, self._held):
             for one in [one for one in known if one in self._missed and one not in live]:
                 del known[one]
-        self._missed = {one: None for one in (*self.asked, *self._told) if one not in live}
+        self._missed = {one: None for one in (*self.asked, *self._told, *self._held) if one not in live}
 
     def _ask(self, now: float, live: "dict[Id, Process]", main: int, *, newcomers: bool) -> "list[Signal]":
         self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2] + len(live) * LOOK_S
@@ -186,15 +193,21 @@ class Stopping:
         if not newcomers and not paused and self._number == signal.SIGTERM:
             self._paused = [one.id for one in chosen if one.shell and one.state != "T"]
             if self._paused:
-                return [(one, int(signal.SIGSTOP)) for one in self._paused]
+                return self._hold(self._paused)
         programs = [*chosen, *(live[one] for one in self.asked if one in live)]
         read = {pipe for one in programs for pipe in one.reads}
         held = [one for one in above if not one.reads and not read.intersection(one.writes)]
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
-        signals = [(one.id, int(signal.SIGSTOP)) for one in held if one.state != "T"]
+        signals = self._hold([one.id for one in held if one.state != "T"])
         kept = {one.id for one in (*held, *chosen)}
-        signals += [(one, int(signal.SIGCONT)) for one in paused if one in live and one not in kept]
+        for one in [one for one in paused if one in live and one not in kept]:
+            signals.append((one, int(signal.SIGCONT)))
+            self._held.pop(one, None)
         return [*signals, *self._asking(chosen), *self._let_go(live, chosen)]
+
+    def _hold(self, shells: "list[Id]") -> "list[Signal]":
+        self._held.update(dict.fromkeys(shells))
+        return [(one, int(signal.SIGSTOP)) for one in shells]
 
     def _let_go(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
         """Tell the foreground commands of shells that are asked to end, or no trap runs."""
@@ -205,12 +218,12 @@ class Stopping:
         for one in waited_for:
             waited_for += [child for child in below.get(one.pid, ()) if child.id not in self._told]
             self._told[one.id] = None
-        return _sent(waited_for, int(signal.SIGTERM))
+        return self._signals(waited_for, int(signal.SIGTERM))
 
     def _asking(self, chosen: "list[Process]") -> "list[Signal]":
         for one in chosen:
             self.asked[one.id], self._somebody = one.shell, True
-        return _sent(chosen, self._number)
+        return self._signals(chosen, self._number)
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
         """Return the processes to ask, without those that were, and the shells above an asked one; parents come first."""
@@ -239,6 +252,15 @@ class Stopping:
                 chosen.append(one)
         return chosen[::-1], above[::-1]
 
+    def _signals(self, processes: "Iterable[Process]", number: int) -> "list[Signal]":
+        signals = []
+        for one in processes:
+            signals.append((one.id, number))
+            if one.state == "T" or one.id in self._held:  # Such as a shell that was held for a program that has ended.
+                signals.append((one.id, int(signal.SIGCONT)))
+                self._held.pop(one.id, None)
+        return signals
+
     def _finish(self, now: float, live: "dict[Id, Process]") -> "list[Signal]":
         """Tell everything to end, except for what an asked or told process does on its way."""
         if self._settled_at is None:
@@ -255,16 +277,7 @@ class Stopping:
             elif now >= self._settled_at or not one.reads or one.state == "T":
                 left.append(one)
         self._told.update(dict.fromkeys(one.id for one in left))
-        return _sent(left, int(signal.SIGTERM))
-
-
-def _sent(processes: "Iterable[Process]", number: int) -> "list[Signal]":
-    signals = []
-    for one in processes:
-        signals.append((one.id, number))
-        if one.state == "T":  # Such as a shell that was held for a program that has ended.
-            signals.append((one.id, int(signal.SIGCONT)))
-    return signals
+        return self._signals(left, int(signal.SIGTERM))
 
 
 def _seconds(text: str) -> float:

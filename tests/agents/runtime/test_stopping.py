@@ -101,6 +101,13 @@ def test_what_a_shell_starts_during_the_look_is_no_command_of_its_trap() -> None
         saving = program(11, MAIN, "TERM")
         held = shell(MAIN, 1, "TERM", state="T", reads=pipes)
         assert got(stop.step(0.01, table(held, saving), MAIN)) == [*more, (11, TERM)]
+    # On a busy machine a process stops only a while after its signal; one that never shows it is asked all the same.
+    for stopped, now in (("T", 0.02), ("R", 1.1)):
+        stop = Stopping()
+        stop.step(0, table(shell(MAIN, 1, "TERM")), MAIN)
+        assert stop.step(0.01, table(shell(MAIN, 1, "TERM", state="R")), MAIN) == []
+        signals = got(stop.step(now, table(shell(MAIN, 1, "TERM", state=stopped), command), MAIN))
+        assert signals == [(MAIN, TERM), (MAIN, CONT), (11, TERM)]
     # It ends meanwhile.
     stop = Stopping()
     stop.step(0, table(shell(MAIN, 1, "TERM")), MAIN)
@@ -183,6 +190,12 @@ def test_a_signal_of_its_own_then_sigterm() -> None:
     assert not stop.waits(60, lambda _: True)
     assert got(stop.step(60, table(both), MAIN)) == [(MAIN, TERM)]
     assert stop.step(200, table(both), MAIN) == []
+
+
+def test_a_shell_that_is_held_goes_on_at_the_end_also_if_it_did_not_show_that_it_stopped() -> None:
+    stop = Stopping()
+    assert got(stop.step(0, table(shell(MAIN, 1), program(11, MAIN, "TERM")), MAIN)) == [(MAIN, STOP), (11, TERM)]
+    assert got(stop.step(1, table(shell(MAIN, 1, state="R")), MAIN)) == [(MAIN, TERM), (MAIN, CONT)]
 
 
 def test_a_shell_that_was_held_goes_on_when_it_is_asked_itself() -> None:
