@@ -1,22 +1,37 @@
 """The functional core: the fold of the log, and what follows from its state.
 
-    state        apps, generations, nodes and settings at one sequence
-    app          one app in it
-    generation   one partition of an app, and who joins and leaves it
-    gates        what keeps an app from running
-    revisions    the edits and restarts of an app
-    fold/        `evolve(state, record)` brings the state one record further
-    apps/        rules about one app: admission, bounds, failures, deadlines, costs
-    decide/      `decide(state, now)` gives the facts of the next round; when it is due
-    leader       what a leading master does and when: the state machine that every shell drives
-    parts/       what each node needs to know of a state: its part
-    query/       questions about a state: views, standings, plans, which events concern whom
-    settings     the settings after a `PolicyChanged`
-    round_size   what fits into one message
-    invariants   what holds in every state
-    snapshot     a state as bytes
+The state:
 
-Start with `state`, then `fold.evolve`, `decide.next_round` and `leader`.  Live master, replay, what-if and simulator run
-this same code: it performs nothing, reads no clock (`now` is an argument), draws no randomness, does no I/O and iterates
-no set.  It imports `events` and `dorm.policies`; CI checks that.
+    state         apps, generations, nodes and settings at one sequence; start here
+    app           one app in it, with its gates and revisions
+    generation    one partition of an app, and who joins and leaves it
+    settings      the settings after a `PolicyChanged`
+    invariants    what holds in every state
+    snapshot      a state as bytes
+    round_size    what fits into one message
+
+Concepts, each with its rules, its fold, its part of decisions and its words:
+
+    folded        the outcome of a record, and observers
+    effects       consequences of a fact beyond itself: void plans, dropped apps
+    containers    how containers end, and what the work of a generation shows
+    submissions   requests that wait for an answer, and what they name
+    deadlines     how long an app may take to start, to show work, and in all
+
+The fold and the decisions, which put them together:
+
+    leader        what a leading master does and when: the state machine that every shell drives
+
+Packages:
+
+    fold/         `evolve(state, record)` brings the state one record further
+    apps/         rules about one app that have no module of their own yet
+    decide/       `decide(state, now)` gives the facts of the next round
+    parts/        what each node needs to know of a state: its part
+    query/        questions about a state: views, standings, plans, which events concern whom
+
+A concept imports the state, `effects` and concepts below it; the fold and the decisions import concepts, and no concept
+imports them.  Live master, replay, what-if and simulator run this same code: it performs nothing, reads no clock (`now`
+is an argument), draws no randomness, does no I/O and iterates no set.  It imports `events` and `dorm.policies`; CI checks
+all of that.
 """

@@ -15,6 +15,7 @@ from dorm.core.app import (
     HISTORY,
     AdjustmentRecord,
     App,
+    Asked,
     Doubted,
     Ended,
     Held,
@@ -25,7 +26,6 @@ from dorm.core.app import (
     SkippedLines,
 )
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
-from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
 from events.kinds import NodeOffers, PolicyPlugin, Unfit
 

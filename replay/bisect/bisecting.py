@@ -40,7 +40,7 @@ from replay.travel.travel import fold_on, state_at, time_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -16,7 +16,7 @@ from replay.usage.ledger import Ledger, Wanted
 from replay.usage.usage import HOUR, unit_of
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.log.records import Record
     from replay.story.app import AppTeller

@@ -43,7 +43,7 @@ from replay.page.view import (
 )
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.query.standing import Standing
     from dorm.core.state import State
     from events.kinds import Event

@@ -39,7 +39,7 @@ from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from replay.simulator.partitions import Partition
     from replay.simulator.scenario import Outage, Scenario
 

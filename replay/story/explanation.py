@@ -27,7 +27,7 @@ from replay.story.settings import SettingsWatch, killed_because, lease_ended_bec
 from replay.story.speed import SpeedCurve
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.records import Record

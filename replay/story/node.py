@@ -19,7 +19,7 @@ from replay.words import containers, moment, span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import Node, State
     from events.log.records import Record
 

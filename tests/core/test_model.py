@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import agents.reconcile as reconciling
-import dorm.core.apps.deadlines as deadlines
 import dorm.core.apps.failures as failures
+import dorm.core.deadlines as deadlines
 import dorm.core.decide.allocation as allocating
 import dorm.core.decide.asking as asking
 import dorm.core.decide.liveness as living
 import dorm.core.decide.next_round as deciding
 import dorm.core.decide.placement as placing
 import dorm.core.decide.timing as timing
-import dorm.core.fold.effects as effects
+import dorm.core.effects as effects
 import dorm.core.fold.evolve as evolving
 import dorm.core.fold.policies as policies
 import dorm.core.fold.rounds as rounds

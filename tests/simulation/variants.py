@@ -21,11 +21,12 @@ from agents.following.parts import install
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
+from dorm.core import submissions
 from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import allocation, placement
 from dorm.core.decide import next_round as decide
 from dorm.core.decide.liveness import conclude
-from dorm.core.fold import operating, rounds, submissions
+from dorm.core.fold import operating, rounds
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
@@ -334,7 +335,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     # hostile users, nodes and forgers
     "any user changes any app": Variant(
-        among_hostile(code(authority.app_of_request, ("and (app.tenant == tenant or known.operates(who))", "")))
+        among_hostile(code(submissions.app_of_request, ("and (app.tenant == tenant or known.operates(who))", "")))
     ),
     "any user operates": Variant(
         among_hostile(code(authority._operates, ("if known.operates(who):", "if True:"))),

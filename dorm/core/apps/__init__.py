@@ -1,14 +1,12 @@
 """Rules about one app, shared by the fold and the decisions.
 
     admission   which submissions may run
-    origins     starting from another app's checkpoint
     steering    which edits and restarts may be
     bounds      how many containers an app may have, given its past
     claims      reservations of apps that pause after a failure or were interrupted
     groups      which apps wait because enough of their group run
     failures    why a generation failed, and the consequences
     faults      whose fault that is: pairs that are avoided, and suspect nodes
-    deadlines   apps that hang
     offers      which nodes offer what an app needs beyond resources
     gating/     what keeps an app from running, and for how long it may
     size_requests   what an app asked for itself

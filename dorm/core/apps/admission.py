@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.app import TENANTS, name_key
 from dorm.core.apps.gating.awaiting import awaited_apps
 from dorm.core.apps.offers import check_offered
-from dorm.core.apps.origins import with_origin
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.core.settings import most_apps
+from dorm.core.submissions import with_origin
 from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
 from events.limits import clipped

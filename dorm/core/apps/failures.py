@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import UNSET
 
-from dorm.core.apps import deadlines, faults
+from dorm.core import deadlines
+from dorm.core.apps import faults
 from dorm.core.apps.bounds import ran_well
 from dorm.core.apps.faults import Fault
 from dorm.core.round_size import MOST_NAMED

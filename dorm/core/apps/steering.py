@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from dorm.core.apps.admission import check_room
 from dorm.core.apps.gating.editing import check_release, edited_links, has_started
-from dorm.core.apps.origins import with_origin
+from dorm.core.submissions import with_origin
 from events.identities import tenant_in
 from events.kinds import AppRejected, AppRestarted, AppRevised
 from events.limits import clipped
@@ -24,8 +24,8 @@ from events.spec.abilities import EDITS
 from events.spec.editing import check_same_app, differing, fingerprint, merged, same_origin
 
 if TYPE_CHECKING:
+    from dorm.core.app import Asked
     from dorm.core.apps.admission import LiveApps
-    from dorm.core.revisions import Asked
     from dorm.core.state import App, State, Submission
     from events.spec import AppSpec
 

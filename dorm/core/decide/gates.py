@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.apps.gating.awaiting import cannot
 from dorm.core.apps.gating.gates import broken, closed
-from dorm.core.apps.gating.limits import ends_at
+from dorm.core.deadlines import ends_at
 from dorm.core.round_size import LARGEST_CHANGES, first_that_fit, size
 from events.kinds import AppCancelled, Resize
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.apps import deadlines, failures
+from dorm.core import deadlines
+from dorm.core.apps import failures
 from dorm.core.apps.faults import Fault
 from dorm.core.decide.placement import restarted
 from events.kinds import (

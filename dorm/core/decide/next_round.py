@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from dorm.core import deadlines
 from dorm.core.app import name_key
-from dorm.core.apps import deadlines, failures, faults, steering
+from dorm.core.apps import failures, faults, steering
 from dorm.core.apps.admission import LiveApps, answer
 from dorm.core.apps.gating.gates import broken, closed
 from dorm.core.decide import live

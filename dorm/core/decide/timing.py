@@ -2,7 +2,7 @@
 
     retries    an app's pause after a failure is over
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
-    starts     an app may run from now on (`start_after`), or has run for as long as it may (`dorm.core.apps.gating.limits`)
+    starts     an app may run from now on (`start_after`), or has run for as long as it may (`dorm.core.deadlines`)
     rests      an app of which members failed may be resized again, or one that was changed (`rest`, of policies that have it)
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.apps.bounds`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
@@ -11,7 +11,7 @@
     ticks      nothing has happened for a while, and the last decisions may not have used all freed capacity
     causes     what explains the failed containers of an app is awaited no longer (`dorm.core.apps.failures`)
     faults     a suspect node may be probed, or a probe has run for long enough (`dorm.core.apps.faults`)
-    deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.apps.deadlines`)
+    deadlines  an app has not started, or shown no work, for as long as it may take (`dorm.core.deadlines`)
 
 Idle ticks: each decision may change only a few apps (θ2), on a small cluster one or two, so after departures the
 freed room is filled decision by decision, and ticks take over if no events follow.
@@ -38,10 +38,9 @@ from dorm.core.apps import faults
 from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.costs import adjust_s, held_since
-from dorm.core.apps.deadlines import due_at
 from dorm.core.apps.failures import cause_due_at
 from dorm.core.apps.gating.gates import starts_at, waits_for_record
-from dorm.core.apps.gating.limits import ends_at
+from dorm.core.deadlines import due_at, ends_at
 from dorm.core.fold.shared_folder import left_alone_until
 from dorm.core.settings import parameters_in_force
 from dorm.policies.parameters import RESTS_FROM_S

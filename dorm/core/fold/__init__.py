@@ -9,9 +9,6 @@
     progress  what apps report: progress, checkpoints, and what size they ask for
     gates/    holds and other gates of apps, and their ends
     trust/    whose records count: what an author may publish, which identities are known
-    submissions   what waits for an answer
-    folded    the outcome of a record, and observers
-    effects   consequences of a fact beyond itself
     reasons   why each app waits, as a decision or the limit of its group states it
     room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's

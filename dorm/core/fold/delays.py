@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from dorm.core.fold.folded import Folded, ignored
+from dorm.core.folded import Folded, ignored
 from dorm.core.generation import Delay
 from events import subjects
 from events.limits import clipped

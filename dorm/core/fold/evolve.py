@@ -18,18 +18,10 @@ from msgspec import UNSET
 
 from dorm.core.apps import faults
 from dorm.core.apps.admission import app_id, check_room, name_of
-from dorm.core.apps.gating.limits import note_started
+from dorm.core.containers import end_container, end_containers_on
+from dorm.core.deadlines import note_started
+from dorm.core.effects import drop_ended, forget_ended, mark_dirty, request_rebalance, void_plans_on
 from dorm.core.fold.delays import container_delayed
-from dorm.core.fold.effects import (
-    drop_ended,
-    end_container,
-    end_containers_on,
-    forget_ended,
-    mark_dirty,
-    request_rebalance,
-    void_plans_on,
-)
-from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.gates.requests import hold_requested, release_requested
 from dorm.core.fold.log_clock import set_back
 from dorm.core.fold.membership import epoch_completed, membership_changed
@@ -49,9 +41,9 @@ from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skip
 from dorm.core.fold.rounds import fold_round
 from dorm.core.fold.shared_folder import check_folder, settle_again, settle_folder
 from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, restart_requested
-from dorm.core.fold.submissions import queue, queue_refused
-from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
+from dorm.core.fold.trust.authority import enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
+from dorm.core.folded import Folded, ignored
 from dorm.core.settings import (
     TIMES,
     policy_after,
@@ -74,6 +66,7 @@ from dorm.core.state import (
     State,
     Submission,
 )
+from dorm.core.submissions import app_of_request, queue, queue_refused
 from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.effects import plan_drops
-from dorm.core.gates import RunTime
+from dorm.core.app import RunTime
+from dorm.core.effects import plan_drops
 from dorm.core.state import MOST
 from events.quantities import SECOND
 

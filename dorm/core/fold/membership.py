@@ -15,18 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.apps.faults import note_failure
-from dorm.core.fold.effects import (
-    adjust_counts,
-    dissolve,
-    drop_change,
-    end_container,
-    mark_dirty,
-    note_ran,
-    note_speed,
-    note_work,
-    void_plans,
-)
-from dorm.core.fold.folded import Folded, ignored
+from dorm.core.containers import end_container, note_ran, note_speed, note_work
+from dorm.core.effects import adjust_counts, dissolve, drop_change, mark_dirty, void_plans
+from dorm.core.folded import Folded, ignored
 from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.effects import mark_dirty
+from dorm.core.effects import mark_dirty
 from dorm.core.state import Promise
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.fold.effects import request_rebalance
+from dorm.core.effects import request_rebalance
 from dorm.core.state import FailedPolicy, can_be_kept
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.folded import Folded, ignored
+from dorm.core.folded import Folded, ignored
 from events import subjects
 from events.quantities import SECOND
 

@@ -13,10 +13,11 @@ import msgspec
 from msgspec import UNSET
 
 from dorm.core.apps.size_requests import request, requested
+from dorm.core.containers import note_resumed, note_work
+from dorm.core.effects import mark_dirty
 from dorm.core.fold.batches import note_noise
-from dorm.core.fold.effects import mark_dirty, note_resumed, note_work
-from dorm.core.fold.folded import Folded, ignored
 from dorm.core.fold.shared_folder import counts_in
+from dorm.core.folded import Folded, ignored
 from dorm.core.state import Doubted, Pace, SkippedLines
 from events import kinds as k
 from events import subjects

@@ -10,14 +10,10 @@ from dorm.core.apps import faults
 from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
 from dorm.core.apps.gating.gates import closed
-from dorm.core.apps.origins import begin
-from dorm.core.fold import membership, policies
-from dorm.core.fold.batches import note_batches
-from dorm.core.fold.effects import (
+from dorm.core.containers import end_container, end_containers_on
+from dorm.core.effects import (
     dissolve,
     drop_ended,
-    end_container,
-    end_containers_on,
     forget_ended,
     interrupt,
     mark_dirty,
@@ -27,6 +23,8 @@ from dorm.core.fold.effects import (
     request_rebalance,
     void_plans_on,
 )
+from dorm.core.fold import membership, policies
+from dorm.core.fold.batches import note_batches
 from dorm.core.fold.gates.awaiting import close_gates, note_end
 from dorm.core.fold.gates.editing import join_group
 from dorm.core.fold.log_clock import catch_up, has_leapt, note_leap
@@ -38,13 +36,14 @@ from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.fold.steering import revisions
 from dorm.core.fold.trust.identities import refusals_reported
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
+from dorm.core.submissions import begin
 from events import kinds as k
 from events.spec import can_be_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import Ended, State
 
 

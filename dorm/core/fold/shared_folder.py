@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.effects import mark_dirty, request_rebalance, void_plans_on
+from dorm.core.effects import mark_dirty, request_rebalance, void_plans_on
 from events.kinds import NO_FOLDER
 from events.quantities import SECOND
 from events.times import SettingRefused

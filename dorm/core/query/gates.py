@@ -8,7 +8,7 @@ import msgspec
 
 from dorm.core.apps.gating.awaiting import WORDS
 from dorm.core.apps.gating.gates import hold_of, starts_at, still_awaited
-from dorm.core.apps.gating.limits import ran_ns
+from dorm.core.deadlines import ran_ns
 from events.instants import shown
 from events.kinds import Waiting
 from events.quantities import SECOND
@@ -16,7 +16,7 @@ from events.quantities import SECOND
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.gates import Awaited, Hold
+    from dorm.core.app import Awaited, Hold
     from dorm.core.state import App
 
 CODES = ("after", "hold", "start_after")

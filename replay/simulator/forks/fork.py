@@ -40,7 +40,7 @@ from replay.simulator.workloads.workload import SimulatedApp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import PolicyPlugin
     from events.log.records import Record

@@ -39,7 +39,7 @@ from replay.simulator.simulation import Simulation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
 
 
 _OF_CONTAINERS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed)

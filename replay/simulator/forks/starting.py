@@ -26,7 +26,7 @@ from replay.simulator.forks.history import History
 from replay.words import span
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record

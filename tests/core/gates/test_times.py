@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dorm.core.apps.gating.gates import age_ns
-from dorm.core.apps.gating.limits import ends_at, ran_ns
+from dorm.core.deadlines import ends_at, ran_ns
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.timing import next_deadline, trigger
 from dorm.core.leader import Leader, Moment

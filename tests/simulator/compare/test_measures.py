@@ -29,7 +29,7 @@ from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 from tests.golden.made import FOLDER
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from events.log.records import Record
     from replay.simulator.compare.outcome import Run
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.app import name_key
-from dorm.core.gates import Awaited
+from dorm.core.app import Awaited, name_key
 from events.spec import SpecError
 from events.spec.gates import After, awaited
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.app import Gates
 from dorm.core.apps.gating.awaiting import awaited_apps
 from dorm.core.apps.gating.gates import hold_of
-from dorm.core.gates import Gates
 from events.spec import SpecError
 from events.spec.gates import awaited
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.gates import Gates
+from dorm.core.app import Gates
 
 if TYPE_CHECKING:
-    from dorm.core.gates import Awaited, Hold
+    from dorm.core.app import Awaited, Hold
     from dorm.core.state import App
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.app import Awaited, Gates, Hold, RunTime
 from dorm.core.apps.gating.gates import close, hold, open_again
-from dorm.core.gates import Awaited, Gates, Hold, RunTime
 from events.spec.gates import awaited, starts_at
 
 if TYPE_CHECKING:

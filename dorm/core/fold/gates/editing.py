@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from dorm.core.app import Awaited, Gates, Hold, RunTime
 from dorm.core.apps.gating.editing import has_started
 from dorm.core.apps.gating.gates import close, closed_since, waits_for_record
 from dorm.core.apps.groups import same_run
-from dorm.core.apps.origins import begin
 from dorm.core.fold.gates.awaiting import links
-from dorm.core.gates import Awaited, Gates, Hold, RunTime
+from dorm.core.submissions import begin
 from events.spec.gates import awaited, starts_at
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dorm.core.app import Gates, Hold
 from dorm.core.apps.gating.gates import hold, hold_of, open_again
-from dorm.core.fold.effects import mark_dirty, request_rebalance
-from dorm.core.fold.folded import Folded, ignored
-from dorm.core.fold.trust.authority import app_of_request
-from dorm.core.gates import Gates, Hold
+from dorm.core.effects import mark_dirty, request_rebalance
+from dorm.core.folded import Folded, ignored
+from dorm.core.submissions import app_of_request
 from events import subjects
 from events.limits import clipped
 

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
+from dorm.core.app import MOST_REVISIONS, Asked, Earlier, Restart, Revision, Revisions
 from dorm.core.apps.gating.editing import has_started
-from dorm.core.fold.effects import interrupt, mark_dirty, mark_wait, plan_drops
+from dorm.core.effects import interrupt, mark_dirty, mark_wait, plan_drops
 from dorm.core.fold.gates.editing import regate
-from dorm.core.fold.submissions import queue, queue_refused
-from dorm.core.fold.trust.authority import app_of_request
-from dorm.core.revisions import MOST_REVISIONS, Asked, Earlier, Restart, Revision, Revisions
 from dorm.core.state import Submission
+from dorm.core.submissions import app_of_request, queue, queue_refused
 from events import kinds as k
 from events import subjects
 from events.limits import clipped
@@ -32,7 +31,7 @@ from events.spec import can_be_read
 from events.spec.editing import BEFORE_START, NEVER, same_group
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, Generation, State
     from events.log.records import Record
     from events.spec import AppSpec

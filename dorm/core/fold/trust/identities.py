@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.effects import request_rebalance, void_plans_on
+from dorm.core.effects import request_rebalance, void_plans_on
 from events import kinds as k
 from events import subjects
 from events.identities import MOST_REFUSALS, Identities, NotAllowed, Refusal, after, takes
 from events.limits import clipped
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.log.records import Record
 

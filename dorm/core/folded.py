@@ -8,8 +8,7 @@ refused      it asks for something harmful or impossible; the state keeps the re
 void         a round of a master that no longer led, or that did not know the previous round, or that no key of the cluster's
              masters signed; counted
 unknown      of a kind that this build does not know; counted
-unreadable   counted; an unreadable submission is still answered
-"""
+unreadable   counted; an unreadable submission is still answered"""
 
 from __future__ import annotations
 
