@@ -16,7 +16,11 @@ Concepts, each with its rules, its fold, its part of decisions and its words:
     effects       consequences of a fact beyond itself: void plans, dropped apps
     containers    how containers end, and what the work of a generation shows
     submissions   requests that wait for an answer, and what they name
+    gates         why an app may not run at all: holds, times, other apps, the limit of its group
     deadlines     how long an app may take to start, to show work, and in all
+    sizes         how many containers an app may have, given its past and its own requests
+    costs         what adjusting an app costs and how fast it works, as measured
+    offers        which nodes offer what an app needs beyond resources
 
 The fold and the decisions, which put them together:
 

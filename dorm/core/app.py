@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# --- gates ------------------------------------------------------------------------------------------------------------
+# --- gates and running time -------------------------------------------------------------------------------------------
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -85,7 +85,7 @@ class RunTime(msgspec.Struct, gc=False):
     """Since when the present one runs (log time, UTC ns); 0 while none does."""
 
 
-# --- revisions --------------------------------------------------------------------------------------------------------
+# --- edits and restarts -----------------------------------------------------------------------------------------------
 
 MOST_REVISIONS = 20
 """How many revisions of an app are remembered."""
@@ -144,7 +144,7 @@ class Asked(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-# --- app --------------------------------------------------------------------------------------------------------------
+# --- apps -------------------------------------------------------------------------------------------------------------
 
 HISTORY = 50
 """How many adjustments are remembered of an app."""
@@ -185,7 +185,7 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
-    """How fast an app worked with one partition (`dorm.core.apps.speeds`)."""
+    """How fast an app worked with one partition (`dorm.core.costs`)."""
 
     containers: int
     nodes: int
@@ -198,7 +198,7 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
 
 class Held(msgspec.Struct, frozen=True, gc=False):
     """An adjustment that failed: the app stays for a while at the count with which it had worked
-    (`dorm.core.apps.bounds`)."""
+    (`dorm.core.sizes`)."""
 
     generation: int
     """The generation that did not start to work."""
@@ -209,7 +209,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class SizeRequest(msgspec.Struct, frozen=True, gc=False):
-    """An app's own request for at most this many containers (`dorm.core.apps.size_requests`)."""
+    """An app's own request for at most this many containers (`dorm.core.sizes`)."""
 
     containers: int
     """0 if it was withdrawn."""
@@ -348,7 +348,7 @@ class App(msgspec.Struct):
     failed_trials: int = 0
     """Number of generations since then that failed by the app's own fault without having worked."""
     debt: int = 0
-    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.apps.bounds`)."""
+    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.sizes`)."""
     disturbs: bool = False
     """Others were resized to make room for it while it was in debt."""
     room_taken: bool = False
@@ -396,7 +396,7 @@ class App(msgspec.Struct):
     batch: int = 0
     """Its batch size as decided last; 0 while it has its initial one, or none."""
     size_request: SizeRequest | None = None
-    """What it asked for last; None for n_max (`dorm.core.apps.size_requests`)."""
+    """What it asked for last; None for n_max (`dorm.core.sizes`)."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
     speeds: list[MeasuredSpeed] = []
@@ -404,7 +404,7 @@ class App(msgspec.Struct):
     plan: Promise | None = None
     """The promise of the current policy; None if the policy does not plan, or has refused the app."""
     gates: Gates | msgspec.UnsetType = msgspec.UNSET
-    """Its gates (`dorm.core.apps.gating.gates`). Unset if it never had one, as for `kill`."""
+    """Its gates (`dorm.core.gates`). Unset if it never had one, as for `kill`."""
     run_time: RunTime | msgspec.UnsetType = msgspec.UNSET
     """How long it has run, if its running time is limited (`dorm.core.deadlines`)."""
     awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
@@ -423,7 +423,7 @@ class App(msgspec.Struct):
     ran_well_on: list[str] = []
     """The nodes where it ran well last, and has not failed since."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
-    """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.apps.groups`). Unset
+    """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.gates`). Unset
     otherwise."""
 
     @property

@@ -1,20 +1,22 @@
-"""Apps that hang: a generation that does not start, or shows no sign of work, for longer than its spec allows.
+"""How long an app may take: to start, to show work, to train with new members, and in all.
 
-    start      from its release until all its containers have started
-    progress   without progress or a checkpoint, from its start on
-    live       from the announcement of a membership until it trains; it costs no retry, but a restart
+    start         from a generation's release until all its containers have started
+    progress      without progress or a checkpoint, from its start on
+    live          from the announcement of a membership until it trains; it costs no retry, but a restart
+    max_runtime   in all: the time in which a container of the app runs, of each generation from the start of its first
+                  container to the end of its last.  Waiting, being held, pausing after a failure and the gap of a
+                  restart do not count; a live resize interrupts nothing.  A container on a silent node may run, so it
+                  counts until its end is known
 
-Unknown is not failed. While one of the app's nodes is silent, no deadline runs; it restarts when the node is back, or
-when another master is elected (which cannot know what the previous one heard).  A node falls silent some time before
-that is concluded, so a deadline counts as missed only once the silence would have been noticed: `node_grace_s` and
-`MARGIN_S` later.
+The first three are for apps that hang.  Unknown is not failed: while one of the app's nodes is silent, none of them
+runs.  They start again when the node is back, or when another master is elected, which cannot know what the previous
+one heard.  A node falls silent some time before that is concluded, so a deadline counts as missed only once the silence
+would have been noticed: `node_grace_s` and `MARGIN_S` later.  Without that margin, a network that failed shortly before
+a deadline made apps fail that had done nothing wrong.
 
-How long an app has run, against `max_runtime` of its spec.
-
-What counts is the time in which a container of it runs, by log times: of each generation from the start of its first
-container to the end of its last.  Waiting, being held, pausing after a failure and the gap of a restart do not count;
-a live resize interrupts nothing.  A container on a silent node may run, so it counts until its end is known.  Nothing
-is counted for an app without a limit."""
+The last one needs no such care, since its end is no fault: the app is cancelled (`dorm.core.gates.due_end`).  Nothing
+is counted for an app without a limit.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from events.quantities import Quantity
 
 
-# --- deadlines --------------------------------------------------------------------------------------------------------
+# --- apps that hang ---------------------------------------------------------------------------------------------------
 
 MARGIN_S = 2
 """The master checks for silent nodes once a second."""
@@ -158,7 +160,7 @@ def _span(quantity: Quantity) -> str:
     return quantity if isinstance(quantity, str) else f"{quantity:g} s"
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
+# --- running time -----------------------------------------------------------------------------------------------------
 
 
 def note_started(app: App, now: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.costs import first_step_at
+from dorm.core.costs import first_step_at
 from dorm.metrics.families import (
     ADJUSTMENTS,
     ENDS,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.costs import cost_s
-from dorm.core.query.gates import reason_of
+from dorm.core.costs import cost_s
+from dorm.core.gates import reason_of
 from dorm.core.query.views import adjustment
 from events import kinds as k
 from events.quantities import SECOND

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import reason_of
 from events import kinds as k
 from replay.moments import AtSequence
 from replay.story.app import AppTeller

@@ -308,7 +308,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     revision_running: int | None = None
     """The revision that its containers run with; None while it has none."""
     adjust_s: float | None = None
-    """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
+    """Measured seconds of its work that one adjustment costs; see `dorm.core.costs`."""
     speed: SpeedCurve | None = None
     """Its known speed; None for an app that has ended or pauses."""
     batch: Batch | None = None

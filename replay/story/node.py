@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.offers import trouble_with_fitness
+from dorm.core.offers import trouble_with_fitness
 from events import kinds as k
 from events import subjects
 from events.quantities import SECOND

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.query.gates import shown_reason
+from dorm.core.gates import shown_reason
 from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.quantities import SECOND

@@ -21,8 +21,8 @@ from agents.following.parts import install
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
-from dorm.core import submissions
-from dorm.core.apps import bounds, claims, failures
+from dorm.core import sizes, submissions
+from dorm.core.apps import claims, failures
 from dorm.core.decide import allocation, placement
 from dorm.core.decide import next_round as decide
 from dorm.core.decide.liveness import conclude
@@ -195,7 +195,7 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "what was resized is resized again before it has worked": Variant(
-        code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
+        code(sizes.settles_until, ("return until if until > now else 0", "return 0"))
     ),
     "others make room for a crash loop again and again": Variant(
         code(rounds._count_own_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))

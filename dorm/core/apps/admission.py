@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.app import TENANTS, name_key
-from dorm.core.apps.gating.awaiting import awaited_apps
-from dorm.core.apps.offers import check_offered
+from dorm.core.gates import awaited_apps
+from dorm.core.offers import check_offered
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.core.settings import most_apps
 from dorm.core.submissions import with_origin

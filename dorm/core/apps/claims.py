@@ -3,7 +3,7 @@
     pausing       an app that has failed and is to be tried again within `KEPT_S` (or whenever that is, if others had to
                   make room for it before: `barred`).  Its place counts as held, so that nobody grows into it and shrinks
                   again a moment later.  An app that waits may start there: that restarts nobody
-                  One that failed twice without having worked holds nothing: it takes what is free (`dorm.core.apps.bounds`)
+                  One that failed twice without having worked holds nothing: it takes what is free (`dorm.core.sizes`)
     returning     one whose pause has ended: it goes back to its place while that is free, and has no claim after the
                   decision that looks at it
     interrupted   one whose nodes went away, or that was stopped without a request.  It comes back before apps that never ran,
@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.core.apps.bounds import bounds, in_debt
 from dorm.core.apps.faults import avoided
-from dorm.core.apps.gating.gates import closed
-from dorm.core.apps.offers import labels_of, require_of
+from dorm.core.gates import closed
+from dorm.core.offers import labels_of, require_of
+from dorm.core.sizes import bounds, in_debt
 from dorm.policies.matching import satisfies
 from events.quantities import SECOND
 

@@ -30,9 +30,9 @@ from msgspec import UNSET
 
 from dorm.core import deadlines
 from dorm.core.apps import faults
-from dorm.core.apps.bounds import ran_well
 from dorm.core.apps.faults import Fault
 from dorm.core.round_size import MOST_NAMED
+from dorm.core.sizes import ran_well
 from events.kinds import AppFailed, Failure, GenerationFailed, MembersLost
 from events.quantities import SECOND
 from events.spec import OWN_LIMITS

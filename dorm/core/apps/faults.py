@@ -48,10 +48,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from dorm.core.app import PairFailure
-from dorm.core.apps.bounds import bounds
-from dorm.core.apps.gating.gates import closed
-from dorm.core.apps.groups import held_back
-from dorm.core.apps.offers import labels_of, owner_of, require_of, word
+from dorm.core.gates import closed, held_back
+from dorm.core.offers import labels_of, owner_of, require_of, word
+from dorm.core.sizes import bounds
 from dorm.core.state import Suspect
 from dorm.policies.matching import satisfies
 from events.kinds import AppFailed, Failure, NodeSuspected, NodeTrusted

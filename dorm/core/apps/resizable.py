@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.bounds import ran_ns
-from dorm.core.apps.costs import is_live
+from dorm.core.costs import is_live
+from dorm.core.sizes import ran_ns
 from dorm.policies.problem import Reason
 from events.quantities import SECOND
 from events.spec.origin import origin_of

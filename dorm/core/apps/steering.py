@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from dorm.core.apps.admission import check_room
-from dorm.core.apps.gating.editing import check_release, edited_links, has_started
+from dorm.core.gates import check_release, edited_links, has_started
 from dorm.core.submissions import with_origin
 from events.identities import tenant_in
 from events.kinds import AppRejected, AppRestarted, AppRevised

@@ -5,7 +5,6 @@
     asking       from a state to the policy's question, and reasons in words
     keeping      apps that are not resized, unless others need their room
     weighing     what an app's weight counts for
-    gates        what stops since it is held
     guarding     the policy, whose answers are checked
     batches      which of the policy's batch sizes are worth publishing
     placement    from the policy's answer to slots and ports

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import scipy
 
-from dorm.core.apps.bounds import bounds
 from dorm.core.apps.resizable import undone_s
 from dorm.core.decide.asking import ask, question, reasons_in_words
 from dorm.core.decide.batches import batches_of
-from dorm.core.decide.gates import stops
 from dorm.core.decide.guarding import in_force
 from dorm.core.decide.keeping import answered
 from dorm.core.decide.placement import arrange, with_ports
 from dorm.core.decide.promising import promises
 from dorm.core.decide.timing import tick_is_due, trigger
+from dorm.core.gates import stops
 from dorm.core.round_size import (
     LARGEST_REST,
     PUT_OFF,
@@ -26,6 +25,7 @@ from dorm.core.round_size import (
     shortage_that_fits,
     size,
 )
+from dorm.core.sizes import bounds
 from dorm.core.state import FailedPolicy, digest
 from dorm.policies.problem import PolicyFailure
 from dorm.policies.registry import built_in, policy

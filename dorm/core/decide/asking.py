@@ -3,7 +3,7 @@
 Policies know nothing of failures, retries and outages.  Their consequences are in the problem (claims, bounds, pinned
 apps), and in the choice of its apps:
 
-    alone       apps for which nobody is resized (`dorm.core.apps.bounds`) are left out if they would make anybody
+    alone       apps for which nobody is resized (`dorm.core.sizes`) are left out if they would make anybody
                 change, and then given what is free beside everybody else, unless it is being cleared for another
     starting    an app that waits may start if one pauses after a failure, as long as nobody is resized for it
     whole       apps that are not resized (`dorm.core.apps.resizable`) are pinned, unless others need their room
@@ -17,20 +17,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dorm.core.apps.bounds import bounds, settles_until, takes_free_room_only
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
-from dorm.core.apps.costs import adjust_s, held_since, is_live, usual_adjust_s
 from dorm.core.apps.faults import keeps, placing
-from dorm.core.apps.gating.gates import age_ns, closed
-from dorm.core.apps.groups import held_back
-from dorm.core.apps.offers import in_words, labels_of, require_of, stated, stays_where_it_is
 from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.resizable import kept_whole, priced_s
-from dorm.core.apps.speeds import Alike, measured
+from dorm.core.costs import Alike, adjust_s, held_since, is_live, measured, usual_adjust_s
 from dorm.core.decide.keeping import kept_of, limited, starts_with
 from dorm.core.decide.weighing import weighed
 from dorm.core.fold.shared_folder import leaves_alone
+from dorm.core.gates import age_ns, closed, held_back
+from dorm.core.offers import in_words, labels_of, require_of, stated, stays_where_it_is
 from dorm.core.round_size import MOST_CONTAINERS
+from dorm.core.sizes import bounds, settles_until, takes_free_room_only
 from dorm.policies import integer
 from dorm.policies.problem import AppDemand, Batch, NodeRoom, Problem, Reason
 from events.kinds import Waiting
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
 
     from dorm.core.apps.claims import Claim
     from dorm.core.apps.faults import Placing
-    from dorm.core.apps.offers import Stated
     from dorm.core.decide.keeping import Kept
+    from dorm.core.offers import Stated
     from dorm.core.state import App, Generation, Node, State
     from dorm.policies.problem import Allocation, Policy
 

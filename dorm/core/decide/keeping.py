@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from dorm.core.apps.bounds import takes_free_room_only
 from dorm.core.apps.resizable import NEVER, kept_whole, undone_s
+from dorm.core.sizes import takes_free_room_only
 from dorm.policies import integer
 from dorm.policies.problem import Reason
 

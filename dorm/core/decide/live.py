@@ -116,7 +116,7 @@ def _training(generation: Generation, keep: list[Container]) -> int:
 
 def _cost(app: App, follows: GenerationFailed | AppFailed, now: int, *, joining: bool) -> dict[str, Any]:
     """Return the cost of the failure.  Newcomers that never joined cost no retry, and never end an app whose members
-    train: the app stays at the size that works (`dorm.core.apps.bounds`)."""
+    train: the app stays at the size that works (`dorm.core.sizes`)."""
     if isinstance(follows, AppFailed) or joining:
         return {"counted": False, "resize_at": now + int(app.spec.retries.longest_s * SECOND)}
     return {

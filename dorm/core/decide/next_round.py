@@ -17,11 +17,10 @@ from dorm.core import deadlines
 from dorm.core.app import name_key
 from dorm.core.apps import failures, faults, steering
 from dorm.core.apps.admission import LiveApps, answer
-from dorm.core.apps.gating.gates import broken, closed
 from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
-from dorm.core.decide.gates import over
 from dorm.core.decide.placement import all_ports, held_ports
+from dorm.core.gates import broken, closed, due_end
 from dorm.core.round_size import MOST_NAMED, first_that_fit, size
 from events.kinds import (
     AppAccepted,
@@ -176,7 +175,7 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
         if app.cancel_requested or app.ended:
             continue
         ran = max((g for g in app.generations.values() if g.released), key=lambda g: g.number, default=None)
-        end = over(app, now)
+        end = due_end(app, now)
         if ran is None:
             facts += [end] if end is not None else []
             continue

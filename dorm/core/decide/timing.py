@@ -4,7 +4,7 @@
     patience   an app has waited for so long that it goes before others (`patience_s`, of policies that have it)
     starts     an app may run from now on (`start_after`), or has run for as long as it may (`dorm.core.deadlines`)
     rests      an app of which members failed may be resized again, or one that was changed (`rest`, of policies that have it)
-    bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.apps.bounds`)
+    bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.sizes`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
     plans      by the plan of an app, it has other containers from now on (`dorm.core.fold.planning`)
     claims     the reservation of an app whose nodes went away has expired (`dorm.core.apps.claims`)
@@ -35,14 +35,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.apps import faults
-from dorm.core.apps.bounds import changes_at
 from dorm.core.apps.claims import claims_end_at
-from dorm.core.apps.costs import adjust_s, held_since
 from dorm.core.apps.failures import cause_due_at
-from dorm.core.apps.gating.gates import starts_at, waits_for_record
+from dorm.core.costs import adjust_s, held_since
 from dorm.core.deadlines import due_at, ends_at
 from dorm.core.fold.shared_folder import left_alone_until
+from dorm.core.gates import may_start_at, waits_for_record
 from dorm.core.settings import parameters_in_force
+from dorm.core.sizes import changes_at
 from dorm.policies.parameters import RESTS_FROM_S
 from events.quantities import SECOND
 
@@ -113,7 +113,7 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
         app = state.apps[app_id]
         if app.retry_at:
             yield app.retry_at
-        if starts := starts_at(app):
+        if starts := may_start_at(app):
             yield starts
         if app.waiting_since and app.current is None and not waits_for_record(app):
             waiting.append(app.waiting_since)

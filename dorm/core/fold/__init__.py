@@ -7,10 +7,8 @@
     operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
     steering/   edits and restarts
     progress  what apps report: progress, checkpoints, and what size they ask for
-    gates/    holds and other gates of apps, and their ends
     trust/    whose records count: what an author may publish, which identities are known
     reasons   why each app waits, as a decision or the limit of its group states it
-    room_taken   which apps have grown into the room of one that failed
     shared_folder   which checkpoint folder is the cluster's
     planning    what a policy that plans ahead has promised
     preparing   what nodes prepare ahead of a restart

@@ -22,7 +22,6 @@ from dorm.core.containers import end_container, end_containers_on
 from dorm.core.deadlines import note_started
 from dorm.core.effects import drop_ended, forget_ended, mark_dirty, request_rebalance, void_plans_on
 from dorm.core.fold.delays import container_delayed
-from dorm.core.fold.gates.requests import hold_requested, release_requested
 from dorm.core.fold.log_clock import set_back
 from dorm.core.fold.membership import epoch_completed, membership_changed
 from dorm.core.fold.operating import (
@@ -44,6 +43,7 @@ from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, re
 from dorm.core.fold.trust.authority import enforce, is_by_master, submission_of_request
 from dorm.core.fold.trust.identities import identities_changed
 from dorm.core.folded import Folded, ignored
+from dorm.core.gates import hold_requested, release_requested
 from dorm.core.settings import (
     TIMES,
     policy_after,

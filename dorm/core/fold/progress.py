@@ -1,5 +1,5 @@
 """The fold of the apps' reports in their progress files: progress, checkpoints, requests for a size
-(`dorm.core.apps.size_requests`), and lines that could not be used.
+(`dorm.core.sizes`), and lines that could not be used.
 
 The log has a part of an app's reports (`AppProgressed`).  The result depends only on the first and the last report of a
 stretch, and not on how many are between them.
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import UNSET
 
-from dorm.core.apps.size_requests import request, requested
 from dorm.core.containers import note_resumed, note_work
 from dorm.core.effects import mark_dirty
 from dorm.core.fold.batches import note_noise
 from dorm.core.fold.shared_folder import counts_in
 from dorm.core.folded import Folded, ignored
+from dorm.core.sizes import request, requested
 from dorm.core.state import Doubted, Pace, SkippedLines
 from events import kinds as k
 from events import subjects

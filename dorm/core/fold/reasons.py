@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.apps.groups import CODE, held_back
+from dorm.core.gates import CODE, held_back
 from dorm.core.round_size import UNSAID
 from events import kinds as k
 

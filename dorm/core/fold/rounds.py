@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 
 from dorm.core.apps import faults
-from dorm.core.apps.bounds import in_debt
 from dorm.core.apps.failures import counts_against, is_interruption
-from dorm.core.apps.gating.gates import closed
 from dorm.core.containers import end_container, end_containers_on
 from dorm.core.effects import (
     dissolve,
@@ -25,16 +23,15 @@ from dorm.core.effects import (
 )
 from dorm.core.fold import membership, policies
 from dorm.core.fold.batches import note_batches
-from dorm.core.fold.gates.awaiting import close_gates, note_end
-from dorm.core.fold.gates.editing import join_group
 from dorm.core.fold.log_clock import catch_up, has_leapt, note_leap
 from dorm.core.fold.operating import app_killed
 from dorm.core.fold.planning import app_planned
 from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_groups, note_reasons
-from dorm.core.fold.room_taken import note_taken, rooms_left
 from dorm.core.fold.steering import revisions
 from dorm.core.fold.trust.identities import refusals_reported
+from dorm.core.gates import close_gates, closed, join_group, note_end
+from dorm.core.sizes import in_debt, note_taken, rooms_left
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from dorm.core.submissions import begin
 from events import kinds as k

@@ -12,7 +12,6 @@
     batches    the batch size that an app has, and why
     delays     what delays the start or the stop of its containers
     suspects   suspect nodes, and nodes that apps avoid, in words
-    gates      why an app may not run at all
     concerns   which app, user and node an event is about
 
 Imports everything else of the core.

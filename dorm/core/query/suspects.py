@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.apps.faults import avoided, brief, probing
-from dorm.core.query.gates import moment
+from dorm.core.gates import moment
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Node, State

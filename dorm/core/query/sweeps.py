@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.groups import limit_of
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import limit_of, reason_of
 from dorm.core.query.reported import shown
 from dorm.core.query.views import sizes
 from events.quantities import SECOND

@@ -9,14 +9,14 @@ and the changes of a decision are counted, so all policies are measured alike.  
 they are at each of its moments.
 
 A simulation knows how long an adjustment keeps an app from its work (`timings`).  In a real log it ends when all containers
-have started, or, for an app that reports its progress, when a report shows that it works (`dorm.core.apps.costs`).
+have started, or, for an app that reports its progress, when a report shows that it works (`dorm.core.costs`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from dorm.core.apps.costs import cost_s
+from dorm.core.costs import cost_s
 from dorm.core.submissions import app_of_request
 from dorm.policies import shares
 from events import kinds as k

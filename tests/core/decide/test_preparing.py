@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.costs import cost_s
+from dorm.core.costs import cost_s
 from dorm.core.decide.preparing import PREPARE_S
 from events import kinds as k
 from events import subjects

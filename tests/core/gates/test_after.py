@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.gating.gates import age_ns
 from dorm.core.decide.asking import problem_of
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import age_ns, reason_of
 from dorm.core.query.planning.assumed import Assumed, PlanError
 from dorm.core.query.planning.plans import plan
 from dorm.core.query.views import sizes

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.core.apps.offers import offers_of_new
 from dorm.core.decide.asking import problem_of
 from dorm.core.fold.evolve import evolve
+from dorm.core.offers import offers_of_new
 from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError
 from dorm.core.query.planning.plans import copy_of, plan
 from dorm.core.query.standing import standings

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core.app import Restart
 from dorm.core.apps import claims
-from dorm.core.apps.bounds import SETTLE_S, TRIAL_S
 from dorm.core.apps.claims import HOLD_S, last_of
 from dorm.core.apps.failures import is_interruption
-from dorm.core.apps.gating.gates import closed
+from dorm.core.gates import closed
+from dorm.core.sizes import SETTLE_S, TRIAL_S
 from events import kinds as k
 from events.quantities import SECOND
 from tests.simulation.machines.apps import AppPlan

@@ -8,7 +8,7 @@ A request waits for the master's answer, as a submission does (`dorm.core.apps.s
     AppRestarted   an app that runs is restarted by the next decision; one that pauses is tried now; one that has ended, and
                    has not completed, is alive again under its id and its name
 
-Failures are forgiven by a restart, and by an edit that needs one.  What an app owes its neighbors (`dorm.core.apps.bounds`) is
+Failures are forgiven by a restart, and by an edit that needs one.  What an app owes its neighbors (`dorm.core.sizes`) is
 not: neither may cost others more than a retry does.
 """
 
@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from dorm.core.app import MOST_REVISIONS, Asked, Earlier, Restart, Revision, Revisions
-from dorm.core.apps.gating.editing import has_started
 from dorm.core.effects import interrupt, mark_dirty, mark_wait, plan_drops
-from dorm.core.fold.gates.editing import regate
+from dorm.core.gates import apply_edit, has_started
 from dorm.core.state import Submission
 from dorm.core.submissions import app_of_request, queue, queue_refused
 from events import kinds as k
@@ -113,7 +112,7 @@ def app_revised(state: State, event: k.AppRevised) -> None:
             _void(state, app, current)
         known.pending = None
         _take(app, known, latest, restarts=event.restarts)
-    regate(state, app, before, event)
+    apply_edit(state, app, before, event)
     if event.restarts:
         _forgive(app)
         _try_now(state, app)

@@ -19,8 +19,7 @@ program fails.  Containers that already run there are left alone in both cases (
 the mount may be back in a moment, and a resize would start them again on that node.
 
 Most nodes have no label of the last three kinds, and then no app requires anything about them (`Stated`): a cluster of
-fit nodes has the problems that it had before there were such labels.
-"""
+fit nodes has the problems that it had before there were such labels."""
 
 from __future__ import annotations
 
