@@ -476,7 +476,7 @@ def _usable(state: State, spec: CheckedSpec | None) -> list[Any]:
 
 async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Cluster) -> Cluster:
     """Add whether the cluster would accept the app, and what it would get."""
-    from dorm.core.apps.admission import refusals
+    from dorm.core.admission import refusals
     from dorm.core.query.planning.assumed import Assumed, PlanError
     from dorm.core.query.planning.plans import plan
     from dorm.core.state import Submission

@@ -173,7 +173,7 @@ class Submission(msgspec.Struct):
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
     asked: Asked | msgspec.UnsetType = msgspec.UNSET
-    """The request about an existing app (`dorm.core.apps.steering`); unset for a submission."""
+    """The request about an existing app (`dorm.core.revisions`); unset for a submission."""
 
     @property
     def tenant(self) -> str:
@@ -240,7 +240,7 @@ class Node(msgspec.Struct):
     checkpoints: str = ""
     """Id of its folder of checkpoints, as it announced it."""
     foreign: bool = False
-    """Its folder differs from the cluster's (`dorm.core.fold.shared_folder`)."""
+    """Its folder differs from the cluster's (`dorm.core.shared_folder`)."""
     foreign_at: int = 0
     """Since when it differs, or since another node has the folder again that none had; 0 while it does not."""
     port_cursor: int = 0

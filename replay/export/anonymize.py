@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgpack
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import GapError, evolve
 from dorm.core.snapshot import dump

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dorm.core.apps.admission import name_of
+from dorm.core.admission import name_of
 from dorm.core.state import can_be_kept
 from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.apps.admission import name_of
+from dorm.core.admission import name_of
 from dorm.core.submissions import app_of_request
 from events import kinds as k
 from replay.story import policies, words

@@ -19,12 +19,12 @@ import msgspec
 
 from dorm.core.costs import is_live
 from dorm.core.decide.asking import problem_of
-from dorm.core.fold.shared_folder import trouble
 from dorm.core.gates import reason_of
 from dorm.core.offers import trouble_with_fitness
 from dorm.core.query.standing import standings
 from dorm.core.query.suspects import with_remedy
 from dorm.core.query.views import paused_text
+from dorm.core.shared_folder import trouble
 from events.cloudevents import rfc3339
 from events.kinds import Resized, Waiting
 from events.positions import Logged, logged

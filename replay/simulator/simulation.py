@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from dorm.core.decide.guarding import announced
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import may_run

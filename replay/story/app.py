@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from dorm.core.costs import cost_s, first_step_at
 from dorm.core.query.views import sizes
 from dorm.core.submissions import app_of_request

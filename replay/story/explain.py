@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.admission import name_of
+from dorm.core.admission import name_of
+from dorm.core.batches import batch_now
 from dorm.core.costs import adjust_s
 from dorm.core.decide.asking import problem_of
 from dorm.core.gates import closed_gates, closed_since, reason_of
-from dorm.core.query.batches import batch_now
 from dorm.core.query.standing import standings
 from dorm.core.query.views import adjustment, sizes
 from replay import ReplayError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.query.batches import BatchNow
+from dorm.core.batches import BatchNow
 from dorm.core.state import Promise
 from events.codec import decode
 from events.kinds import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.apps.failures import SHARED, counts_against
+from dorm.core.delays import delay_words
 from dorm.core.generation import Delay
-from dorm.core.query.delays import delay_words
 from dorm.core.query.reported import doubt_shown
 from dorm.core.query.suspects import failed_there
 from dorm.core.sizes import counts_at

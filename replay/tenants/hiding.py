@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.admission import name_of
 from dorm.core.app import AdjustmentRecord, App, Earlier, Gates, Revisions, SizeRequest
-from dorm.core.apps.admission import name_of
 from dorm.core.generation import Container, Generation
 from dorm.core.state import Node, PairFailure, Pause, ShortenedTime, State, Submission, Suspect
 from events import kinds as k

@@ -14,7 +14,7 @@ from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import gates, operating
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
-from dorm.core.apps.admission import app_id
+from dorm.core.admission import app_id
 from dorm.core.gates import shown_reason
 from dorm.core.query.reported import shown
 from dorm.core.query.views import app_row, describe

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.admission import app_id
+from dorm.core.admission import app_id
 from dorm.core.decide.liveness import conclude
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment, settle

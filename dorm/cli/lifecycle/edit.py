@@ -107,7 +107,7 @@ async def _edit(
 ) -> None:
     from dorm.client import steering
     from dorm.client.finding import find_app
-    from dorm.core.apps.steering import check_editable
+    from dorm.core.revisions import check_editable
     from events.spec import SpecError
     from events.spec.editing import differing
 
@@ -148,7 +148,7 @@ async def _asked(
     `send`, else only looked at."""
     from dorm.cli.lifecycle.editing import from_editor, from_file
     from dorm.cli.lifecycle.shipping import with_folder
-    from dorm.core.apps.steering import spec_of
+    from dorm.core.revisions import spec_of
     from dorm.local.spec_settings import SettingRefused, with_settings
     from events.spec import document_of
 

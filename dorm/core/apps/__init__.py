@@ -1,11 +1,8 @@
 """Rules about one app, shared by the fold and the decisions.
 
-    admission   which submissions may run
-    steering    which edits and restarts may be
     claims      reservations of apps that pause after a failure or were interrupted
     failures    why a generation failed, and the consequences
     faults      whose fault that is: pairs that are avoided, and suspect nodes
-    planned     what a policy that plans ahead knows of an app
     resizable   whether it may be resized: apps without a checkpoint, and those that forbid it
     crossing    live changes that would wait for each other's room without end
 

@@ -6,10 +6,7 @@
     keeping      apps that are not resized, unless others need their room
     weighing     what an app's weight counts for
     guarding     the policy, whose answers are checked
-    batches      which of the policy's batch sizes are worth publishing
     placement    from the policy's answer to slots and ports
-    promising    from the policy's plans to the facts that record them
-    preparing    how long a generation keeps working while the next one is prepared
     live         what follows for apps that are resized while they run
     liveness     consequences of a node's silence
     quiet        when the log has been quiet for long enough

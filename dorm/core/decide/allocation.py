@@ -8,14 +8,14 @@ import msgspec
 import scipy
 
 from dorm.core.apps.resizable import undone_s
+from dorm.core.batches import batches_of
 from dorm.core.decide.asking import ask, question, reasons_in_words
-from dorm.core.decide.batches import batches_of
 from dorm.core.decide.guarding import in_force
 from dorm.core.decide.keeping import answered
 from dorm.core.decide.placement import arrange, with_ports
-from dorm.core.decide.promising import promises
 from dorm.core.decide.timing import tick_is_due, trigger
 from dorm.core.gates import stops
+from dorm.core.promises import promises
 from dorm.core.round_size import (
     LARGEST_REST,
     PUT_OFF,

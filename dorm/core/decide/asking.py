@@ -19,15 +19,15 @@ import msgspec
 
 from dorm.core.apps.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.apps.faults import keeps, placing
-from dorm.core.apps.planned import planned_ahead
 from dorm.core.apps.resizable import kept_whole, priced_s
 from dorm.core.costs import Alike, adjust_s, held_since, is_live, measured, usual_adjust_s
 from dorm.core.decide.keeping import kept_of, limited, starts_with
 from dorm.core.decide.weighing import weighed
-from dorm.core.fold.shared_folder import leaves_alone
 from dorm.core.gates import age_ns, closed, held_back
 from dorm.core.offers import in_words, labels_of, require_of, stated, stays_where_it_is
+from dorm.core.promises import planned_ahead
 from dorm.core.round_size import MOST_CONTAINERS
+from dorm.core.shared_folder import leaves_alone
 from dorm.core.sizes import bounds, settles_until, takes_free_room_only
 from dorm.policies import integer
 from dorm.policies.problem import AppDemand, Batch, NodeRoom, Problem, Reason

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from dorm.core import deadlines
+from dorm.core import deadlines, revisions
+from dorm.core.admission import LiveApps, answer
 from dorm.core.app import name_key
-from dorm.core.apps import failures, faults, steering
-from dorm.core.apps.admission import LiveApps, answer
+from dorm.core.apps import failures, faults
 from dorm.core.decide import live
 from dorm.core.decide.allocation import allocate_now
 from dorm.core.decide.placement import all_ports, held_ports
@@ -124,7 +124,7 @@ def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Ev
     for submission in submissions:
         asked = submission.asked
         if asked is not UNSET and not submission.refused:
-            facts[submission.id] = steering.answer(state, submission, asked, taken, live)
+            facts[submission.id] = revisions.answer_request(state, submission, asked, taken, live)
             continue
         said = answer(state, submission, taken, live)
         if isinstance(said, AppAccepted):

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dorm.core.apps.crossing import crossing
-from dorm.core.decide.preparing import prepare_s
 from dorm.core.invariants import may_run
+from dorm.core.preparing import prepare_s
 from dorm.core.round_size import LARGEST_CHANGES, size
 from dorm.policies import answer as answers
 from dorm.policies import integer

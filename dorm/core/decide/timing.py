@@ -6,7 +6,7 @@
     rests      an app of which members failed may be resized again, or one that was changed (`rest`, of policies that have it)
     bounds     an app may have more than before, because it has worked, or may be resized again (`dorm.core.sizes`)
     folders    a node without the cluster's folder of checkpoints is no longer left alone
-    plans      by the plan of an app, it has other containers from now on (`dorm.core.fold.planning`)
+    plans      by the plan of an app, it has other containers from now on (`dorm.core.promises`)
     claims     the reservation of an app whose nodes went away has expired (`dorm.core.apps.claims`)
     ticks      nothing has happened for a while, and the last decisions may not have used all freed capacity
     causes     what explains the failed containers of an app is awaited no longer (`dorm.core.apps.failures`)
@@ -39,9 +39,9 @@ from dorm.core.apps.claims import claims_end_at
 from dorm.core.apps.failures import cause_due_at
 from dorm.core.costs import adjust_s, held_since
 from dorm.core.deadlines import due_at, ends_at
-from dorm.core.fold.shared_folder import left_alone_until
 from dorm.core.gates import may_start_at, waits_for_record
 from dorm.core.settings import parameters_in_force
+from dorm.core.shared_folder import left_alone_until
 from dorm.core.sizes import changes_at
 from dorm.policies.parameters import RESTS_FROM_S
 from events.quantities import SECOND

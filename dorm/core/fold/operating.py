@@ -18,8 +18,8 @@ from msgspec import UNSET
 
 from dorm.core.apps import faults
 from dorm.core.effects import mark_dirty, request_rebalance, void_plans_on
-from dorm.core.fold.shared_folder import settle_folder
 from dorm.core.folded import Folded, ignored
+from dorm.core.shared_folder import settle_folder
 from dorm.core.state import Pause
 from dorm.core.submissions import app_of_request
 from events import subjects

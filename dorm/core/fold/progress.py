@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import UNSET
 
+from dorm.core.batches import note_noise
 from dorm.core.containers import note_resumed, note_work
 from dorm.core.effects import mark_dirty
-from dorm.core.fold.batches import note_noise
-from dorm.core.fold.shared_folder import counts_in
 from dorm.core.folded import Folded, ignored
+from dorm.core.shared_folder import counts_in
 from dorm.core.sizes import request, requested
 from dorm.core.state import Doubted, Pace, SkippedLines
 from events import kinds as k

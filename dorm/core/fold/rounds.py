@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
+from dorm.core import revisions
 from dorm.core.apps import faults
 from dorm.core.apps.failures import counts_against, is_interruption
+from dorm.core.batches import note_batches
 from dorm.core.containers import end_container, end_containers_on
 from dorm.core.effects import (
     dissolve,
@@ -22,15 +24,13 @@ from dorm.core.effects import (
     void_plans_on,
 )
 from dorm.core.fold import membership, policies
-from dorm.core.fold.batches import note_batches
-from dorm.core.fold.log_clock import catch_up, has_leapt, note_leap
 from dorm.core.fold.operating import app_killed
-from dorm.core.fold.planning import app_planned
-from dorm.core.fold.preparing import begin_preparing
 from dorm.core.fold.reasons import note_groups, note_reasons
-from dorm.core.fold.steering import revisions
 from dorm.core.fold.trust.identities import refusals_reported
 from dorm.core.gates import close_gates, closed, join_group, note_end
+from dorm.core.log_clock import catch_up, has_leapt, note_leap
+from dorm.core.preparing import begin_preparing
+from dorm.core.promises import app_planned
 from dorm.core.sizes import in_debt, note_taken, rooms_left
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from dorm.core.submissions import begin

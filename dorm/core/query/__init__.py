@@ -9,8 +9,6 @@
     in_force   the settings in force, with what each means
     offered    the policies that it can be changed to, with their parameters
     speaking   synthetic agent events, for plans and simulations
-    batches    the batch size that an app has, and why
-    delays     what delays the start or the stop of its containers
     suspects   suspect nodes, and nodes that apps avoid, in words
     concerns   which app, user and node an event is about
 

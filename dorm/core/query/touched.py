@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.shared_folder import check_folder
 from dorm.core.settings import all_after, kept_until, times_of
+from dorm.core.shared_folder import check_folder
 from events.quantities import SECOND
 from events.times import Rule, SettingRefused, asked, rules
 

@@ -9,15 +9,15 @@ from msgspec import UNSET
 
 from dorm.core.apps.failures import limit_of
 from dorm.core.apps.resizable import kept_whole
+from dorm.core.batches import batch_now
 from dorm.core.costs import adjust_s, works_at
-from dorm.core.fold.shared_folder import trouble
+from dorm.core.delays import delay_shown
 from dorm.core.gates import hold_shown, reason_of, runtime_shown, shown_reason
 from dorm.core.offers import shown_volumes, trouble_with_fitness, trouble_with_volumes
-from dorm.core.query.batches import batch_now
-from dorm.core.query.delays import delay_shown
 from dorm.core.query.reported import doubt_shown, shown
 from dorm.core.query.suspects import avoiding, failed_here, failed_where, with_remedy
 from dorm.core.settings import kept_until
+from dorm.core.shared_folder import trouble
 from dorm.core.sizes import bounds
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from dorm.core.decide.guarding import announced
 from dorm.core.query.planning.assumed import Assumed, PlanError
 from dorm.core.query.planning.plans import assumed_events, copy_of

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from dorm.core.fold.trust.identities import refuse
 from dorm.core.gates import hold_of
 from dorm.core.submissions import app_of_request, queue_refused

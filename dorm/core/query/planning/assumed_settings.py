@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.fold.shared_folder import check_folder
 from dorm.core.query.in_force import APPS, CHECKPOINTS, POLICY, SHARES, SUSPECT_AFTER, TIMES
 from dorm.core.settings import WEIGHTS, most_apps, parameters_in_force, times_of
+from dorm.core.shared_folder import check_folder
 from dorm.core.state import Settings
 from dorm.policies.registry import policy
 from events.kinds import PolicyChanged

@@ -11,8 +11,7 @@ exceptions:
                retention and running time stays the same, and nothing is late because of it.
 
 Times that users name by themselves (`start_after`) are not moved.  A leap that no master lived through, because all of them
-started after it, can't be told from time that passed.
-"""
+started after it, can't be told from time that passed."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ A node without its mount that joins first is therefore outvoted by the others as
 without the cluster's folder gets nothing new. Its apps move to nodes that have the folder after `LEFT_ALONE_S`; if no
 node has it (its marker was deleted, the file server is unavailable), everything keeps running in place, until
 `LEFT_ALONE_S` after the first node has it again. Agents before release 0.6.0 announce no folder, and theirs is
-assumed to be right.
-"""
+assumed to be right."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from events.kinds import NO_FOLDER
 from events.quantities import SECOND
 from events.times import SettingRefused
 
-LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s.  If the folder itself is gone, or is back, all of them have reported that by
-then.  Nothing is moved from one node without it to another, or to the first node that has it back."""
-
 if TYPE_CHECKING:
     from dorm.core.state import App, Generation, Node, State
     from events.kinds import PolicyChanged
+
+LEFT_ALONE_S = 15
+"""Agents look at their folders every 5 s.  If the folder itself is gone, or is back, all of them have reported that by
+then.  Nothing is moved from one node without it to another, or to the first node that has it back."""
 
 
 def settle_folder(state: State) -> None:
