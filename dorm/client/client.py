@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record

@@ -1,4 +1,18 @@
-"""Admission: which submissions may run; the gate between untrusted input and the cluster."""
+"""Admission: which submissions may run; the gate between untrusted input and the cluster.
+
+A spec is checked by the client for comfort and here for truth: a client may be of another release, or anyone's own
+program.  Everything that can make an app wait forever is refused with what to do about it: no node whose labels match,
+resources that no node has, a volume that no node offers, an awaited app that has failed.  What may pass (a full
+cluster, a node that is lost) is not: the app waits.  Before any node has joined, nothing is known, so nothing is
+refused for want of room.
+
+    ids      an app's id follows from its name and its submission's id.  A repeated submission is the same app, so a
+             client that got no answer may repeat it; with tenants, the digest is too long for anyone to find a
+             submission with the id of another's app
+    turns    `taken` and `LiveApps` carry what earlier answers of the same round have given away: the state shows it
+             only afterwards, and two apps of one name were let in together
+    limits   each tenant has so many live apps; an open cluster has no tenants and no limit
+"""
 
 from __future__ import annotations
 

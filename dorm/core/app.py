@@ -324,7 +324,7 @@ class App(msgspec.Struct):
     cancel_requested: bool = False
     cancel_reason: str = ""
     kill: Literal["requested", "ordered"] | msgspec.UnsetType = msgspec.UNSET
-    """A request to kill the app (`dorm.core.fold.operating`), and whether the master has answered it. Unset without a
+    """A request to kill the app (`dorm.core.operating`), and whether the master has answered it. Unset without a
     request, so that the digest of such a state is the same as before kills existed."""
     ended: Ended = ""
     ended_at: int = 0
@@ -334,7 +334,7 @@ class App(msgspec.Struct):
     port_failures: int = 0
     """Generations that ended because a port was taken: not the app's fault, until there are too many of them."""
     retries_used: dict[str, int] = {}
-    """By what they count against (`dorm.core.apps.failures`); reset, like the next two, once it has worked for long."""
+    """By what they count against (`dorm.core.failures`); reset, like the next two, once it has worked for long."""
     failures_in_a_row: int = 0
     """Of any kind: determines the next pause."""
     ran_ns: int = 0

@@ -40,7 +40,7 @@ def mark_dirty(state: State) -> None:
 
 def request_rebalance(state: State) -> None:
     """θ2 may prevent one round from using all freed capacity: an idle tick computes the allocation again once the log is quiet
-    (`dorm.core.decide.timing`)."""
+    (`dorm.core.timing`)."""
     state.rebalance_from = state.time
 
 
@@ -52,7 +52,7 @@ def mark_wait(state: State, app: App) -> None:
 
 def interrupt(state: State, app: App) -> None:
     """The app lost its partition without its own fault: it comes back before apps that never ran
-    (`dorm.core.apps.claims`)."""
+    (`dorm.core.claims`)."""
     app.interrupted_at = app.interrupted_at or state.time
 
 

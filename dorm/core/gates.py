@@ -38,7 +38,7 @@ tenants and apps that do not exist are both unknown.
 The limit of a group is that of its apps' specs until an edit of one of them changes it: `App.parallel` of all of them
 then, and of those that are submitted later to the same run of the group.  It counts an app from its first place to the
 end of its last container, so also while it pauses or is held; one with a closed gate takes no turn.  A limit that is
-lowered stops nothing that runs.  Which apps wait follows from the apps and the time alone; `dorm.core.fold.reasons`
+lowered stops nothing that runs.  Which apps wait follows from the apps and the time alone; `dorm.core.rounds`
 notes it, and that they do not wait for room: patience counts from their turn.
 """
 

@@ -25,18 +25,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
-from dorm.core.decide.quiet import Quiet
-from dorm.core.decide.timing import next_deadline
+from dorm.core.next_round import decide
 from dorm.core.round_size import first_that_fit
 from dorm.core.state import SCHEMA
+from dorm.core.timing import Quiet, conclude, next_deadline
 from events.kinds import MasterElected, NodeLeaseEnded, NodeLost, Round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
-    from dorm.core.decide.next_round import Decision
+    from dorm.core.next_round import Decision
     from dorm.core.state import State
     from events.kinds import PolicyPlugin
 

@@ -8,7 +8,7 @@
     kept       until the policy makes another or withdraws it, or until another policy is set, which has promised
                nothing (`forget_plans`)
 
-The next slot of a plan is a time at which the policy is asked (`dorm.core.decide.timing`).  A plan that no policy can
+The next slot of a plan is a time at which the policy is asked (`dorm.core.timing`).  A plan that no policy can
 have made is ignored: its slots ascend, and their number and places are bounded, so that no record can make the state
 grow without limit.
 """

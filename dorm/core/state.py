@@ -93,7 +93,7 @@ class Settings(msgspec.Struct):
     tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     """The retention of tenants that have their own. Unset if none has, as for `App.kill`."""
     weights: str | msgspec.UnsetType = msgspec.UNSET
-    """`tenants` if weights divide a tenant's share (`dorm.core.decide.weighing`). Unset if they count against all
+    """`tenants` if weights divide a tenant's share (`dorm.core.asking`). Unset if they count against all
     apps."""
     tenant_apps: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps a tenant may have that have not ended; unset for `dorm.core.settings.TENANT_APPS`."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.query.standing import standings
 from events import kinds as k
 from events import subjects

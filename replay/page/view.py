@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.asking import problem_of
 from dorm.core.costs import is_live
-from dorm.core.decide.asking import problem_of
 from dorm.core.gates import reason_of
 from dorm.core.offers import trouble_with_fitness
 from dorm.core.query.standing import standings

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.admission import app_id, name_of
-from dorm.core.decide.guarding import announced
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import may_run
+from dorm.core.policy_in_force import announced
 from dorm.core.query.planning.plans import copy_of
 from dorm.core.query.speaking import as_holder
 from dorm.core.state import State

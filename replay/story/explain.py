@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.admission import name_of
+from dorm.core.asking import problem_of
 from dorm.core.batches import batch_now
 from dorm.core.costs import adjust_s
-from dorm.core.decide.asking import problem_of
 from dorm.core.gates import closed_gates, closed_since, reason_of
 from dorm.core.query.standing import standings
 from dorm.core.query.views import adjustment, sizes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dorm.core.apps.faults import keeps
 from dorm.core.delays import delay_shown
 from dorm.core.gates import closed_gates
-from dorm.core.query.reported import doubt_shown
+from dorm.core.progress import doubt_shown
 from dorm.core.query.suspects import avoiding
 from events.quantities import SECOND
 from replay.story.words import paused

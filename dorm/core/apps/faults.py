@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from events.kinds import Event, GenerationFailed, MembersLost
 
 OF_A_PAIR = ("exit", "command", "spec", "image", "device", "unknown", "start", "stalled")
-"""Causes of failures that may be a node's.  The others have rules of their own (`dorm.core.apps.failures`)."""
+"""Causes of failures that may be a node's.  The others have rules of their own (`dorm.core.failures`)."""
 SHORT_S = 60
 """A container that ran for longer had what it needs to start."""
 FIRST_PROBE_S = 1800

@@ -2,7 +2,6 @@
 
     views      rows for people and programs: what `ps`, `nodes` and `describe` show
     sweeps     the apps of a sweep, side by side
-    reported   the newest that apps have reported, on the log or beside it
     standing   each app's dominant share against its fair share
     planning/  what the next decision would be if something happened first, or the settings were others
     touched    which apps and nodes a change of settings would affect

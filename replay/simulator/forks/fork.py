@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from dorm.core.admission import app_id, name_of
-from dorm.core.decide.guarding import announced
+from dorm.core.policy_in_force import announced
 from dorm.core.query.planning.assumed import Assumed, PlanError
 from dorm.core.query.planning.plans import assumed_events, copy_of
 from events import kinds as k

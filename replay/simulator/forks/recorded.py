@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment
+from dorm.core.next_round import decide
 from dorm.core.state import SCHEMA, State
+from dorm.core.timing import conclude
 from events import kinds as k
 from events.codec import encode
 from events.log.records import Record

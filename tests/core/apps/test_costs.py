@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dorm.core.asking import problem_of
 from dorm.core.costs import LATEST, adjust_s, cost_s, usual_adjust_s
-from dorm.core.decide.asking import problem_of
 from dorm.core.query.views import adjustment
 from dorm.core.sizes import TRIAL_S
 from dorm.core.state import HISTORY, AdjustmentRecord

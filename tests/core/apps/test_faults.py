@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dorm.core.apps import faults
-from dorm.core.decide.timing import next_deadline
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

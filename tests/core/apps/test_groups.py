@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.gates import CODE
 from dorm.core.query.sweeps import best_first, sweep_row, sweeps, swept_rows
 from dorm.core.state import App, digest

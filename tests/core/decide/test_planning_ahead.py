@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from dorm.core import promises
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.timing import next_deadline
+from dorm.core.asking import problem_of
 from dorm.core.promises import MOST_SLOTS
 from dorm.core.round_size import size
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench

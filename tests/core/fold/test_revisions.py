@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.parts.deriving import part_of
 from dorm.core.query.planning.assumed import Assumed, PlanError
 from dorm.core.query.planning.plans import plan

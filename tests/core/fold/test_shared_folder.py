@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dorm.core.apps.failures import MOST_UNMOUNTED
+from dorm.core.failures import MOST_UNMOUNTED
 from dorm.core.query.touched import touched
 from dorm.core.query.views import node_rows
 from dorm.core.shared_folder import LEFT_ALONE_S

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.gates import age_ns, reason_of
 from dorm.core.query.planning.assumed import Assumed, PlanError
 from dorm.core.query.planning.plans import plan

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.offers import offers_of_new
 from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError

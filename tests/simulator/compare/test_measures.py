@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.standing import standings
 from dorm.core.query.views import summary

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from dorm.core.admission import app_id, name_of
-from dorm.core.fold.trust.identities import refuse
 from dorm.core.gates import hold_of
+from dorm.core.identities import refuse
 from dorm.core.submissions import app_of_request, queue_refused
 from events import kinds as k
 from events import subjects

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.resizable import undone_s
+from dorm.core.asking import problem_of
 from dorm.core.costs import adjust_s
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.guarding import announced
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.gates import reason_of
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
+from dorm.core.next_round import decide
 from dorm.core.offers import abilities_of_new, offers_of_new
+from dorm.core.policy_in_force import announced
 from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
 from dorm.core.query.planning.assumed_settings import change_for
 from dorm.core.query.planning.planned import Figures, Plan, PlannedApp, Round
@@ -34,6 +33,7 @@ from dorm.core.query.planning.playing_live import play_live
 from dorm.core.query.speaking import as_holder
 from dorm.core.query.standing import standings
 from dorm.core.query.views import paused_text, sizes, summary
+from dorm.core.resizable import undone_s
 from dorm.core.settings import parameters_in_force
 from dorm.core.sizes import settles_until
 from dorm.core.state import State

@@ -18,8 +18,7 @@ Failures that a retry hardly changes (an image that can't be pulled, a command t
 The first cause counts.  A container whose own output says that it lost a peer, and a member that its peers report as gone,
 are consequences of an end that is perhaps not on the log yet: the culprit still writes a profile, or its agent has yet to
 read its output.  Nothing follows from such signs before that end is known, for at most as long as the silence of its node
-takes to be noticed (`cause_due_at`).
-"""
+takes to be noticed (`cause_due_at`)."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ trust      a suspect node takes new containers again, and the failures there are
 pause      no allocation is computed.  Answers, ends, failures and releases go on, so what was decided is carried out
 kill       what still runs of an app ends at once: the request is noted, the master answers it with `AppKilled` in its next
            round, and agents follow that
-retry      the pause of an app after a failure is over; so is the rest of a live app that has lost members
-"""
+retry      the pause of an app after a failure is over; so is the rest of a live app that has lost members"""
 
 from __future__ import annotations
 

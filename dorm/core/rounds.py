@@ -1,4 +1,33 @@
-"""The fold of what the master says: each fact of a round, in its order."""
+"""The fold of the master's rounds: each fact of a round, in its order.
+
+A round is decided from a state, its basis, and stored some records later.  Three things may have gone wrong by then,
+and each has its own answer:
+
+    void        the whole round: its master no longer leads (an earlier epoch), did not know the round before it (the
+                fence), or skips epochs, which no election does.  Logs refuse such a round; the fold does not rely on
+                that.  Without the fence, two masters that each believe they lead could place two apps in the same room
+    overtaken   one change of a decision: its app (`App.changed_seq`) or a node of its placement (`Node.changed_seq`)
+                changed after the basis.  A new generation is noted and void: it is never released, and another decision
+                follows.  It has to be noted, because the generation before it stops in any case: agents follow the
+                master's records and have read it.  A live change is not even noted, since members leave only once the
+                new ones train; but the room that its leavers were to give up is not free for the other changes of the
+                same decision, so these nodes count as changed
+    ignored     one fact: about an app or generation that the log no longer has, or that repeats something
+
+What is void keeps its place in nobody's count: releases look at what may run and at what is surely free, never at what
+was decided.  A release, in contrast, stands even if a node changed after its basis: an agent may have started its
+containers already, so to void it would lose them.  Containers that it releases to a node that is gone count as ended at
+once.
+
+An app that is stopped for a place that a change of nodes took from it meanwhile, or whose nodes go, is interrupted and
+comes back before apps that never ran (`dorm.core.claims`).  A policy's choice to stop it is no interruption.
+
+Failures count twice: for the app's own retries (`_count_retries`), and for what they allow it to take from others
+(`_count_debt`, `dorm.core.sizes`).  Retries, progress and updates change nothing of the latter.
+
+The reason why each app waits is the last decision's, and between decisions that of the limit of its group
+(`note_reasons`, `note_groups`).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +35,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
-from dorm.core import revisions
+from dorm.core import live, policy_in_force, revisions
 from dorm.core.apps import faults
-from dorm.core.apps.failures import counts_against, is_interruption
 from dorm.core.batches import note_batches
 from dorm.core.containers import end_container, end_containers_on
 from dorm.core.effects import (
@@ -23,14 +51,14 @@ from dorm.core.effects import (
     request_rebalance,
     void_plans_on,
 )
-from dorm.core.fold import membership, policies
-from dorm.core.fold.operating import app_killed
-from dorm.core.fold.reasons import note_groups, note_reasons
-from dorm.core.fold.trust.identities import refusals_reported
-from dorm.core.gates import close_gates, closed, join_group, note_end
+from dorm.core.failures import counts_against, is_interruption
+from dorm.core.gates import CODE, close_gates, closed, held_back, join_group, note_end
+from dorm.core.identities import refusals_reported
 from dorm.core.log_clock import catch_up, has_leapt, note_leap
+from dorm.core.operating import app_killed
 from dorm.core.preparing import begin_preparing
 from dorm.core.promises import app_planned
+from dorm.core.round_size import UNSAID
 from dorm.core.sizes import in_debt, note_taken, rooms_left
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from dorm.core.submissions import begin
@@ -38,10 +66,55 @@ from events import kinds as k
 from events.spec import can_be_read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dorm.core.folded import Folded
     from dorm.core.state import Ended, State
+
+
+# --- why apps wait ----------------------------------------------------------------------------------------------------
+
+_ABOUT_GROUPS = (k.AppAccepted, k.AppCancelled, k.AppCompleted, k.AppFailed, k.AppRevised, k.Resized)
+"""Facts after which others of a group may be held back, or may start."""
+
+
+def note_reasons(state: State, event: k.Resized, basis: int) -> None:
+    """Note the reason why each live app waits."""
+    reasons = event.reasons
+    for app_id in state.names.values():
+        app = state.apps[app_id]
+        if app_id in reasons:
+            # The decision considered it, so its pause is over and this is why it waits now.
+            app.waiting, app.retry_at = reasons[app_id], 0
+        elif event.unsaid and app.seq <= basis and not app.retry_at and _below_n_max(app):
+            app.waiting = UNSAID
+        elif app.waiting is not None and not app.retry_at:
+            app.waiting = None
+
+
+def _below_n_max(app: App) -> bool:
+    return app.current is None or len(app.current.planned) < app.n_max
+
+
+def note_groups(state: State, facts: Sequence[Any]) -> None:
+    """Note after a round which apps their group's limit keeps waiting, and whose turn has come."""
+    if not any(isinstance(fact, _ABOUT_GROUPS) for fact in facts):
+        return
+    members = [app for app_id in state.names.values() if (app := state.apps[app_id]).spec.group is not None]
+    if not members:
+        return
+    reasons = held_back(state, state.time)
+    for app in members:
+        reason = reasons.get(app.id)
+        if reason is not None:
+            app.waiting, app.waiting_since = reason, 0
+        elif not app.generation and not app.waiting_since:
+            app.waiting_since = state.time
+            if app.waiting is not None and app.waiting.code == CODE:
+                app.waiting = None
+
+
+# --- a round ----------------------------------------------------------------------------------------------------------
 
 
 def fold_round(state: State, event: k.Round, fence: int) -> Folded:
@@ -65,7 +138,7 @@ def fold_round(state: State, event: k.Round, fence: int) -> Folded:
         elif isinstance(fact, k.LiveResizeFailed):
             _live_resize_failed(state, fact, event.basis)
         elif isinstance(fact, k.IdleTicked):
-            policies.idle_ticked(state, event.basis)
+            policy_in_force.idle_ticked(state, event.basis)
         elif isinstance(fact, k.MasterElected):
             _master_elected(state, fact, event.by)
         else:
@@ -308,18 +381,18 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
     if event.put_off and event.changes:
         mark_dirty(state)
     note_figures(state, event)
-    policies.policy_works(state)
+    policy_in_force.policy_works(state)
 
 
 def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:
     """Plan a live adjustment. If it is obsolete, the app stays as it is: return the nodes that its members were to
     leave, on which others in the same decision may count."""
     generation = app.current
-    if generation is None or not membership.may_be_resized_live(app, generation):
+    if generation is None or not live.may_be_resized_live(app, generation):
         state.counters.ignored += 1
         return []
     overtaken = app.changed_seq > basis or app.cancel_requested or _nodes_changed(state, change, basis)
-    if not overtaken and membership.plan(state, app, generation, change):
+    if not overtaken and live.plan_change(state, app, generation, change):
         _move_port_cursors(state, change)
         app.waiting = None
         return []
@@ -381,8 +454,8 @@ def _nodes_go(state: State, generation: Generation) -> bool:
 
 def _members_lost(state: State, event: k.MembersLost) -> None:
     app, ignored = state.apps.get(event.app), state.counters.ignored
-    held = membership.growth_that_failed(app, event) if app is not None else None
-    membership.members_lost(state, event)
+    held = live.growth_that_failed(app, event) if app is not None else None
+    live.members_lost(state, event)
     if app is not None and state.counters.ignored == ignored:
         app.held_most = held or app.held_most
         _count_retries(state, app, event)
@@ -391,7 +464,7 @@ def _members_lost(state: State, event: k.MembersLost) -> None:
 
 
 def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> None:
-    if membership.live_resize_failed(state, event):
+    if live.live_resize_failed(state, event):
         app = state.apps[event.app]
         # It was placed by the demand that it has, not by that of a pending revision.
         known = app.revisions
@@ -489,7 +562,7 @@ def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
 def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
     if event.epoch == state.epoch:
         state.leader, state.elected_at = by, state.time
-        policies.note_plugins(state, event)
+        policy_in_force.note_plugins(state, event)
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> None:
@@ -508,15 +581,15 @@ _FACTS: dict[type, Callable[[State, Any], None]] = {
     k.AppRestarted: revisions.app_restarted,
     k.GenerationFailed: _generation_failed,
     k.GenerationReleased: _generation_released,
-    k.MembersReleased: membership.members_released,
+    k.MembersReleased: live.members_released,
     k.MembersLost: _members_lost,
-    k.MembershipCommitted: membership.membership_committed,
+    k.MembershipCommitted: live.membership_committed,
     k.NodeSuspected: _node_suspected,
     k.NodeTrusted: _node_trusted,
     k.NodeLost: _node_lost,
     k.NodeRecovered: _node_recovered,
     k.NodeLeaseEnded: _node_lease_ended,
     k.LogSealed: _log_sealed,
-    k.PolicyFailed: policies.policy_failed,
+    k.PolicyFailed: policy_in_force.policy_failed,
     k.RecordsRefused: refusals_reported,
 }

@@ -12,8 +12,7 @@
                   whole wait counted (`patience_s`)
 
 The last two times count from when it was interrupted, or, if all nodes had gone, from when the first of them is back.
-A failure of its own ends an app's claim as interrupted.
-"""
+A failure of its own ends an app's claim as interrupted."""
 
 from __future__ import annotations
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import scipy
 
-from dorm.core.apps.resizable import undone_s
+from dorm.core.asking import answered, ask, question, reasons_in_words
 from dorm.core.batches import batches_of
-from dorm.core.decide.asking import ask, question, reasons_in_words
-from dorm.core.decide.guarding import in_force
-from dorm.core.decide.keeping import answered
-from dorm.core.decide.placement import arrange, with_ports
-from dorm.core.decide.timing import tick_is_due, trigger
 from dorm.core.gates import stops
+from dorm.core.placement import arrange, with_ports
+from dorm.core.policy_in_force import in_force
 from dorm.core.promises import promises
+from dorm.core.resizable import undone_s
 from dorm.core.round_size import (
     LARGEST_REST,
     PUT_OFF,
@@ -27,6 +25,7 @@ from dorm.core.round_size import (
 )
 from dorm.core.sizes import bounds
 from dorm.core.state import FailedPolicy, digest
+from dorm.core.timing import tick_is_due, trigger
 from dorm.policies.problem import PolicyFailure
 from dorm.policies.registry import built_in, policy
 from events.kinds import AppPlanned, IdleTicked, PolicyFailed, Resize, Resized, Waiting
@@ -35,8 +34,8 @@ from events.limits import LARGEST_FACTS, clipped
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from dorm.core.decide.asking import Question
-    from dorm.core.decide.placement import Arranged
+    from dorm.core.asking import Question
+    from dorm.core.placement import Arranged
     from dorm.core.state import State
     from dorm.policies.problem import Allocation, Policy, Problem
 

@@ -1,8 +1,13 @@
 """The next round: `decide(state, now, allocate)` returns the facts that follow from a state.
 
 Pure, so an audit can compute them again and compare.  Answers to clients, ends, failures and releases come at once; the
-allocation, which is expensive, only when `allocate` is set and nothing else is due (the shell requests it after the quiet time
-and at `timing.next_deadline`; facts published now are folded first).
+allocation, which is expensive, only when `allocate` is set and nothing else is due (the shell requests it after the
+quiet time and at `timing.next_deadline`; facts published now are folded first).
+
+A release is the one fact that lets containers run, so it has the strictest rule: room and ports have to be certainly
+free (`_surely_free`).  Whatever may still run counts: members of earlier generations, members that leave, containers on
+silent nodes, all by what they were started with.  Releases go by the order of their decisions, and an app about which
+the same round says something else is not released in it.
 """
 
 from __future__ import annotations
@@ -13,14 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from dorm.core import deadlines, revisions
+from dorm.core import deadlines, failures, live, revisions
 from dorm.core.admission import LiveApps, answer
+from dorm.core.allocation import allocate_now
 from dorm.core.app import name_key
-from dorm.core.apps import failures, faults
-from dorm.core.decide import live
-from dorm.core.decide.allocation import allocate_now
-from dorm.core.decide.placement import all_ports, held_ports
+from dorm.core.apps import faults
 from dorm.core.gates import broken, closed, due_end
+from dorm.core.placement import all_ports, held_ports
 from dorm.core.round_size import MOST_NAMED, first_that_fit, size
 from events.kinds import (
     AppAccepted,
@@ -184,7 +188,7 @@ def _ends_and_failures(state: State, now: int) -> list[Event]:
         elif end is not None:
             facts.append(end)
         elif ran.number == app.generation and not ran.failed:
-            facts += live.committed(app, ran)
+            facts += live.committed_memberships(app, ran)
             facts += _failures(state, app, ran, now)
     return facts
 
@@ -193,13 +197,13 @@ def _failures(state: State, app: App, generation: Generation, now: int) -> list[
     known_at = failures.cause_due_at(state, app)
     if known_at is not None and now < known_at:
         return []
-    lost = live.members_lost(state, app, generation, now)
+    lost = live.loss_of_members(state, app, generation, now)
     if lost is not None:
         return [lost]
     found = live.fault(state, app, generation, now)
     if found is not None:
         return [failures.consequence(state, app, generation, found, now)]
-    missed = live.missed(state, app, generation, now)
+    missed = live.missed_deadline(state, app, generation, now)
     return [missed] if missed is not None else []
 
 
@@ -248,7 +252,7 @@ def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
     return [
         _release(state, one.app, one.generation, now)
         if one.change is None
-        else live.release(state, one.app, one.generation, one.change, now)
+        else live.release_members(state, one.app, one.generation, one.change, now)
         for one in sorted(candidates, key=lambda c: (c.decided_seq, c.app.seq, c.app.id))
         if _take_room(state, free, one)
     ]

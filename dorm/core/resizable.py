@@ -7,14 +7,13 @@
     kept whole     once it has run for `KEPT_FROM_S` in all, it is neither moved nor resized.  There are two exceptions, in
                    which it shrinks, to no less than its n_min: another app would otherwise wait or have less than half its
                    fair share, or this one has more than twice its own.  Of several, those that have run for the shortest time
-                   make room (`dorm.core.decide.keeping`)
+                   make room (`dorm.core.asking`)
     never          an app with `resizable: never` is kept whole from its start, whatever it reports, and shrinks to no less
                    than its fair share.  If it could keep any size, the first app on an idle cluster would keep all of it from
                    the others.  For the same reason it starts with at most its fair share, or its n_min if that is more
 
 An app is not kept whole when it has to be restarted anyway: by its owner, or because a node of it is drained or gone, its
-labels no longer fit, or its bounds no longer admit its size.
-"""
+labels no longer fit, or its bounds no longer admit its size."""
 
 from __future__ import annotations
 
