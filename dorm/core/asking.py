@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
     from dorm.core.apps.faults import Placing
     from dorm.core.claims import Claim
-
-    # merged
     from dorm.core.offers import Stated
     from dorm.core.state import App, Generation, Node, State
     from dorm.policies.integer import Instance, Ints

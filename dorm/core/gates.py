@@ -556,14 +556,14 @@ def shown_reason(app: App, now: int) -> tuple[str, str]:
 
 def closed_gates(app: App, now: int) -> Waiting | None:
     """Return the closed gates of an app as a reason, with the code of the first; None if all are open."""
-    found = [Waiting(code="hold", text=held_by(hold))] if (hold := hold_of(app)) is not None else []
-    if awaited := still_awaited(app):
-        found.append(Waiting(code="after", text=f"waits for {awaited_named(awaited)}"))
+    reasons = [Waiting(code="hold", text=held_by(by))] if (by := hold_of(app)) is not None else []
+    if apps := still_awaited(app):
+        reasons.append(Waiting(code="after", text=f"waits for {awaited_named(apps)}"))
     if (start := may_start_at(app)) > now:
-        found.append(Waiting(code="start_after", text=f"starts at {moment(start)} or later"))
-    if not found:
+        reasons.append(Waiting(code="start_after", text=f"starts at {moment(start)} or later"))
+    if not reasons:
         return None
-    return Waiting(code=found[0].code, text="; ".join(one.text for one in found))
+    return Waiting(code=reasons[0].code, text="; ".join(reason.text for reason in reasons))
 
 
 def held_by(hold: Hold) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.assumed import Assumed
 from dorm.core.state import State
 from events.quantities import SECOND
 from replay.bisect import BisectError

@@ -24,7 +24,7 @@ from replay.words import span
 
 if TYPE_CHECKING:
     from dorm.core.folded import Folded
-    from dorm.core.query.planning.assumed import Assumed
+    from dorm.core.query.assumed import Assumed
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.interface import ReadableLog

@@ -18,8 +18,7 @@ from dorm.core.admission import app_id, name_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import may_run
 from dorm.core.policy_in_force import announced
-from dorm.core.query.planning.plans import copy_of
-from dorm.core.query.speaking import as_holder
+from dorm.core.query.plans import as_holder, copy_of
 from dorm.core.state import State
 from dorm.policies.registry import built_in
 from events import kinds as k

@@ -18,7 +18,7 @@ from dorm.cli.output import Format, Output, console, counted, show_document, sol
 
 if TYPE_CHECKING:
     from dorm.client.client import Client
-    from dorm.core.query.planning.planned import Plan, PlannedApp
+    from dorm.core.query.assumed import Plan, PlannedApp
     from dorm.core.state import App, State
     from events.spec import AppSpec
     from events.spec.editing import Changes
@@ -170,8 +170,8 @@ async def _asked(
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
     """Return the next decision with the edit.  Raises Fail if it would be refused."""
-    from dorm.core.query.planning.assumed import Assumed, PlanError
-    from dorm.core.query.planning.plans import plan
+    from dorm.core.query.assumed import Assumed, PlanError
+    from dorm.core.query.plans import plan
 
     try:
         with solver_prints_elsewhere():

@@ -10,7 +10,7 @@ them.
     play(fork, every_s)                   runs it and measures the outcome
     simulation_of(fork)                   for callers that observe the run themselves
 
-Raises PlanError (`dorm.core.query.planning.plans`) for impossible assumptions, and SimulationError.
+Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import msgspec
 
 from dorm.core.admission import app_id, name_of
 from dorm.core.policy_in_force import announced
-from dorm.core.query.planning.assumed import Assumed, PlanError
-from dorm.core.query.planning.plans import assumed_events, copy_of
+from dorm.core.query.assumed import Assumed, PlanError
+from dorm.core.query.plans import assumed_events, copy_of
 from events import kinds as k
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, as_shipped, check_spec

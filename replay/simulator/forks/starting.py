@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.assumed import Assumed
 from events.kinds import Round
 from events.quantities import SECOND
 from replay.simulator.forks import fork as forks

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dorm.core.asking import answered, problem_of, question
 from dorm.core.placement import Arranged
-from dorm.core.query.planning.assumed import Assumed
-from dorm.core.query.planning.plans import plan
+from dorm.core.query.assumed import Assumed
+from dorm.core.query.plans import plan
 from dorm.core.query.views import describe
 from dorm.core.resizable import CHEAP_S, KEPT_FROM_S, NEVER, NO_CHECKPOINT, begins_again, kept_whole
 from dorm.policies import integer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dorm.core.failures import MOST_UNMOUNTED
-from dorm.core.query.touched import touched
+from dorm.core.query.trying import touched
 from dorm.core.query.views import node_rows
 from dorm.core.shared_folder import LEFT_ALONE_S
 from events import kinds as k

@@ -1,20 +1,20 @@
-"""Plans: what the next decision would be if something happened first, by the same fold and decisions on a copy of the state.
+"""Plans: what the next decision would be if something happened first, by the same fold and decisions on a copy.
 
     plan(state, now, Assumed(specs=(…,), removed=("node-2",)), rounds=1)
-    assumed_events(state, now, assumed)     the events that clients, operators and agents would publish then, validated alike
+    assumed_events(state, now, assumed)     the events that clients, operators and agents would publish, validated alike
 
-Assumptions become records with the next sequence numbers, folded into the copy as the log's own would be; the copy's master
-answers them (an app may be refused), publishes what follows at once, and then decides.  For further rounds every adjustment is
-simulated to its end, each taking as long as was measured for that app.  Nothing of it leaves this function, and `state` is not
-changed.
+Assumptions become records with the next sequence numbers, folded into the copy as the log's own would be; the copy's
+master answers them (an app may be refused), publishes what follows at once, and then decides.  For further rounds every
+adjustment is simulated to its end, each taking as long as was measured for that app; live ones by what their agents
+would report (`play_live`).  Nothing of it leaves this function, and `state` is not changed.
 
-    PlanError          an assumption is impossible (no such node or app, a spec that would be refused)
-      UnknownSetting   an unknown policy, or a parameter or value that it does not accept
+    PlanError        an assumption is impossible (no such node or app, a spec that would be refused)
+    UnknownSetting   an unknown policy, or a parameter or value that it does not accept
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -26,11 +26,8 @@ from dorm.core.leader import Compute, Leader, Moment, Publish, settle
 from dorm.core.next_round import decide
 from dorm.core.offers import abilities_of_new, offers_of_new
 from dorm.core.policy_in_force import announced
-from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
-from dorm.core.query.planning.assumed_settings import change_for
-from dorm.core.query.planning.planned import Figures, Plan, PlannedApp, Round
-from dorm.core.query.planning.playing_live import play_live
-from dorm.core.query.speaking import as_holder
+from dorm.core.query.assumed import Assumed, Figures, NewNodes, Plan, PlanError, PlannedApp, Round, UnknownSetting
+from dorm.core.query.in_force import change_for
 from dorm.core.query.standing import standings
 from dorm.core.query.views import paused_text, sizes, summary
 from dorm.core.resizable import undone_s
@@ -49,9 +46,74 @@ from events.spec import AppSpec, CheckedSpec, SpecError, as_shipped
 from events.spec.gates import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from dorm.core.state import App, Container, Generation, Node
+    from dorm.core.state import App, Container, Generation, LiveChange, Node
+
+
+# --- agents' events ---------------------------------------------------------------------------------------------------
+
+E = TypeVar("E", bound=k.Event)
+_OF_MACHINES = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
+
+
+def as_holder(state: State, event: E) -> E:
+    """Return `event` with the identity of the machine that holds the node's name, so the fold accepts it."""
+    if not isinstance(event, _OF_MACHINES):
+        return event
+    node = state.nodes.get(event.node)
+    if node is None or event.identity == node.identity:
+        return event
+    return msgspec.structs.replace(event, identity=node.identity)
+
+
+# --- live adjustments -------------------------------------------------------------------------------------------------
+
+_MOST_ROUNDS = 1000
+"""More than adjustments can wait for each other's room."""
+
+
+def play_live(state: State, say: Callable[[k.Event, str], None], settle: Callable[[], object]) -> None:
+    """Play released live adjustments until there are none: each may free the room for another one."""
+    for _ in range(_MOST_ROUNDS):
+        found = [said for app in state.live_apps() for said in _facts(state, app)]
+        if not found:
+            return
+        for event, node in found:
+            say(event, node)
+        settle()
+
+
+def _facts(state: State, app: App) -> Iterator[tuple[k.Event, str]]:
+    current = app.current
+    change = current.change if current is not None else None
+    if current is None or change is None or not change.released_at:
+        return
+    heard = {node.id for node in state.nodes.values() if node.condition == "up"}
+    if any(one.node not in heard for one in current.planned.values()):
+        return
+    about: dict[str, Any] = {"app": app.id, "generation": current.number}
+    for slot, newcomer in change.newcomers.items():
+        if newcomer.state == "desired":
+            yield k.ContainerStarted(**about, slot=slot, node=newcomer.node), newcomer.node
+    yield _trains(app, current, change), current.planned[min(current.planned)].node
+    for slot, member in current.containers.items():
+        if slot not in change.stay and member.state != "exited":
+            yield k.ContainerExited(**about, slot=slot, node=member.node, exit_code=0), member.node
+
+
+def _trains(app: App, current: Generation, change: LiveChange) -> k.MembershipChanged:
+    return k.MembershipChanged(
+        app=app.id,
+        generation=current.number,
+        membership=change.membership,
+        step=app.step,
+        members=sorted(current.planned),
+        change="grow" if change.newcomers else "shrink",
+    )
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
 
 _CLUSTER = "plan"
 _WHO = "plan"
