@@ -108,16 +108,16 @@ def _allocate(state: State, now: int) -> list[Decided]:
     fitting = {change.app for change in by_answer}
     changes = [_priced(state, change, now) for change in (*stopped.changes, *by_answer)]
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
-    said_of = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
-    reasons = _with_held(said_of, state, problem, answer, now)
+    in_words = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
+    reasons = _with_held(in_words, state, problem, answer, now)
     room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes)) - sum(map(size, plans))
     in_turn = [app.id for app in problem.apps]
-    said, meant = reasons_that_fit(reasons, in_turn, room - room // 4)
+    stated, complete = reasons_that_fit(reasons, in_turn, room - room // 4)
     batches = batches_of(state, problem, answer, fitting)
     ticks = tick_is_due(state, now)
     news = (
         bool(changes or plans or batches)
-        or _reasons_changed(state, problem, meant)
+        or _reasons_changed(state, problem, complete)
         or isinstance(state.policy_failure, FailedPolicy)
     )
     if not ticks and not news:
@@ -132,13 +132,13 @@ def _allocate(state: State, now: int) -> list[Decided]:
     }
     facts: list[Decided] = [IdleTicked(**basis)] if ticks else []
     if news:
-        decided = _resized(answer, changes, said, params=params, trigger=trigger(state, now), **basis)
+        decided = _resized(answer, changes, stated, params=params, trigger=trigger(state, now), **basis)
         short = shortage_that_fits(answer.shortage, in_turn, room // 4)
         facts.append(
             msgspec.structs.replace(
                 decided,
                 shortage=short,
-                unsaid=len(meant) - len(said),
+                unsaid=len(complete) - len(stated),
                 put_off=len(put_off) + stopped.put_off,
                 batches=batches,
             )

@@ -237,7 +237,7 @@ class Question(NamedTuple):
     """Those of them whose room a waiting app may use."""
     whole: Mapping[str, Kept]
     """Apps that are kept whole."""
-    said: Mapping[str, Reason]
+    limited: Mapping[str, Reason]
     """Why these, and apps that start and are never resized, get no more."""
     where: Placing
     """Which nodes apps avoid, and which are suspect."""
@@ -253,7 +253,7 @@ def question(state: State, now: int, passed_over: Collection[str] = ()) -> Quest
     """At `now` (UTC ns).  Apps that are `passed_over` are no probes of suspect nodes."""
     claimed = claims(state, now)
     where = placing(state, now, {app_id: claim.place for app_id, claim in claimed.items()}, passed_over)
-    problem, settling, whole, said = _pinned(state, problem_of(state, now, claimed, where), now)
+    problem, settling, whole, why = _pinned(state, problem_of(state, now, claimed, where), now)
     kept = tuple(app_id for app_id, claim in claimed.items() if claim.pausing)
     give_way = tuple(app_id for app_id in kept if not claimed[app_id].interrupted)
     return Question(
@@ -262,7 +262,7 @@ def question(state: State, now: int, passed_over: Collection[str] = ()) -> Quest
         kept,
         give_way,
         whole,
-        said,
+        why,
         where,
     )
 
@@ -460,9 +460,9 @@ def _pinned(
         )
         for app in problem.apps
     )
-    said = {app_id: one.reason for app_id, one in whole.items()}
-    said |= {app_id: starts_with(count) for app_id, count in most.items()}
-    return msgspec.structs.replace(problem, apps=apps), settling, whole, said
+    why = {app_id: one.reason for app_id, one in whole.items()}
+    why |= {app_id: starts_with(count) for app_id, count in most.items()}
+    return msgspec.structs.replace(problem, apps=apps), settling, whole, why
 
 
 def _concerns_size(app: App, now: int) -> bool:
@@ -562,17 +562,17 @@ def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[
     up = _up(state)
     among = stated(up)
     for app_id, reason in sorted(answer.reasons.items()):
-        if app_id in asked.kept or (app_id in asked.said and answer.counts.get(app_id)):
+        if app_id in asked.kept or (app_id in asked.limited and answer.counts.get(app_id)):
             continue
         before = state.apps[app_id].waiting
         if reason.code != "adjusting":
             app = state.apps[app_id]
             text = asked.where.in_words(state, app, require_of(app, among), reason.text)
-            said = Reason(reason.code, in_words(up, among, app, text))
-            reasons[app_id] = _in_words(app_id, said, asked, answer)
+            own = Reason(reason.code, in_words(up, among, app, text))
+            reasons[app_id] = _in_words(app_id, own, asked, answer)
         elif before is not None:
             reasons[app_id] = before
-    for app_id, reason in asked.said.items():
+    for app_id, reason in asked.limited.items():
         if 0 < sum(answer.counts.get(app_id, {}).values()) < state.apps[app_id].n_max:
             reasons[app_id] = Waiting(code=reason.code, text=reason.text)
     return reasons

@@ -120,10 +120,12 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
 
 
 def _last_sign(generation: Generation) -> int:
-    told = generation.pace.last_at if generation.pace is not None else 0
+    reported_at = generation.pace.last_at if generation.pace is not None else 0
     # If some containers have exited already, they need not all have run at the same time.
     return max(
-        told, generation.checkpointed_at, *(max(c.started_at, c.exited_at) for c in generation.containers.values())
+        reported_at,
+        generation.checkpointed_at,
+        *(max(c.started_at, c.exited_at) for c in generation.containers.values()),
     )
 
 

@@ -273,14 +273,14 @@ def settle(
     round; `allocate` says whether allocations are computed, in line."""
     for _ in range(most):
         ready = leader.step(moment())
-        said = ready.publish
+        publication = ready.publish
         if ready.compute is not None and allocate:
-            said = leader.computed(ready.compute, decide(leader.state, ready.compute.now, allocate=True))
-            if said is None:
+            publication = leader.computed(ready.compute, decide(leader.state, ready.compute.now, allocate=True))
+            if publication is None:
                 continue
-        if said is None:
+        if publication is None:
             return
-        publish(said)
+        publish(publication)
     raise RuntimeError(
-        f"the leader never comes to rest; it was about to publish {said.round.events[:3] if said else ''}"
+        f"the leader never comes to rest; it was about to publish {publication.round.events[:3] if publication else ''}"
     )

@@ -130,10 +130,10 @@ def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Ev
         if asked is not UNSET and not submission.refused:
             facts[submission.id] = revisions.answer_request(state, submission, asked, taken, live)
             continue
-        said = answer(state, submission, taken, live)
-        if isinstance(said, AppAccepted):
-            taken[name_key(said.spec.name, said.submission)] = said.app
-        facts[submission.id] = said
+        fact = answer(state, submission, taken, live)
+        if isinstance(fact, AppAccepted):
+            taken[name_key(fact.spec.name, fact.submission)] = fact.app
+        facts[submission.id] = fact
     return facts
 
 

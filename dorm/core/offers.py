@@ -313,9 +313,9 @@ def in_words(up: Sequence[Node], among: Stated, app: App, text: str) -> str:
     parts += [f"serves {owner_of(app)}"] if any(_only_serves_others(node, app) for node in up) else []
     unfit = [node for node in up if node.unfit and node.usable and _may_use(node, app)]
     parts += ["takes new containers"] if unfit else []
-    said = text.replace(f" that satisfies {asked}", f" that {' and '.join(parts)}" if parts else "")
-    said = said.replace(f"satisfies {asked}", " and ".join(parts) or "is free for it")
-    return said + "".join(f"; {trouble_with_fitness(node)}" for node in unfit[:_MOST_UNFIT_NAMED])
+    phrase = text.replace(f" that satisfies {asked}", f" that {' and '.join(parts)}" if parts else "")
+    phrase = phrase.replace(f"satisfies {asked}", " and ".join(parts) or "is free for it")
+    return phrase + "".join(f"; {trouble_with_fitness(node)}" for node in unfit[:_MOST_UNFIT_NAMED])
 
 
 def _may_use(node: Node, app: App) -> bool:

@@ -76,10 +76,10 @@ _MOST_ROUNDS = 1000
 def play_live(state: State, say: Callable[[k.Event, str], None], settle: Callable[[], object]) -> None:
     """Play released live adjustments until there are none: each may free the room for another one."""
     for _ in range(_MOST_ROUNDS):
-        found = [said for app in state.live_apps() for said in _facts(state, app)]
-        if not found:
+        reports = [report for app in state.live_apps() for report in _facts(state, app)]
+        if not reports:
             return
-        for event, node in found:
+        for event, node in reports:
             say(event, node)
         settle()
 
@@ -168,7 +168,7 @@ def assumed_events(state: State, now: int, assumed: Assumed) -> tuple[list[str],
     course = _Course(state, max(now, state.time))
     course.settle()
     words = course.assume(assumed)
-    return words, course.said
+    return words, course.published
 
 
 _STATE = msgspec.msgpack.Decoder(State)
@@ -238,14 +238,14 @@ class _Course:
         self.state.identities = msgspec.UNSET  # Assumed events need no authority.
         self.state.pause = msgspec.UNSET
         self.now = now
-        self.said: list[tuple[k.Event, str]] = []
+        self.published: list[tuple[k.Event, str]] = []
         """Events of publishers other than the master, with the publisher."""
         self._leader = Leader(self.state, epoch=self.state.epoch)
 
     # --- saying ---------------------------------------------------------------------------------------------------------
 
     def say(self, event: k.Event, who: str = _WHO) -> None:
-        self.said.append((event, who))
+        self.published.append((event, who))
         subject = subjects.fact(_CLUSTER, type(event).__name__, who)
         self._fold(subject, encode(as_holder(self.state, event)), event.id)
 
@@ -255,8 +255,10 @@ class _Course:
         evolve(self.state, Record(seq, self.now, subject, body, id or f"{_WHO}.{seq}"))
         self._leader.folded(self.now)
 
-    def _publish(self, said: Publish) -> None:
-        event = msgspec.structs.replace(said.round, id=f"{_WHO}.{said.round.epoch}.{said.round.basis}", by=_WHO)
+    def _publish(self, publication: Publish) -> None:
+        event = msgspec.structs.replace(
+            publication.round, id=f"{_WHO}.{publication.round.epoch}.{publication.round.basis}", by=_WHO
+        )
         self._fold(subjects.rounds(_CLUSTER), encode(event), event.id)
 
     def round(self, facts: Sequence[Any]) -> None:
@@ -264,27 +266,27 @@ class _Course:
 
     def settle(self) -> list[Any]:
         """Publish everything that follows at once: answers, ends, failures, releases; return the facts."""
-        said: list[Any] = []
+        facts: list[Any] = []
 
         def publish(round: Publish) -> None:
-            said.extend(round.round.events)
+            facts.extend(round.round.events)
             self._publish(round)
 
         settle(self._leader, lambda: Moment(self.now, self.now), publish, allocate=False)
-        return said
+        return facts
 
     def decide(self) -> k.Resized | None:
         """Compute and publish the next allocation, whether or not one is due."""
         self.settle()
         asked = Compute(self.now, self.state.seq)
-        said = self._leader.computed(asked, decide(self.state, self.now, allocate=True))
-        if said is None:
+        publication = self._leader.computed(asked, decide(self.state, self.now, allocate=True))
+        if publication is None:
             return None
-        for fact in said.round.events:
+        for fact in publication.round.events:
             if isinstance(fact, k.PolicyFailed):
                 raise PlanError(f"policy {fact.policy} fails: {fact.reason}", code=fact.code)
-        self._publish(said)
-        return next((fact for fact in said.round.events if isinstance(fact, k.Resized)), None)
+        self._publish(publication)
+        return next((fact for fact in publication.round.events if isinstance(fact, k.Resized)), None)
 
     def costs(self) -> dict[str, tuple[float, bool]]:
         """Return the seconds of its work that a pause of each app costs, and whether that was measured."""
@@ -379,7 +381,7 @@ class _Course:
         ended = k.NodeLeaseEnded(node=name, last_heard=self.now)
         lost = [k.NodeLost(node=name, last_heard=self.now)] if node.condition == "up" else []
         self.round([*lost, ended])
-        self.said.append((k.NodeLeft(node=name), name))
+        self.published.append((k.NodeLeft(node=name), name))
         return f"without {name}"
 
     def _drain(self, name: str) -> str:
@@ -486,8 +488,8 @@ class _Course:
         """Let it work until it may be resized again: its first step, if it reports steps."""
         until = settles_until(app, self.now)
         if until and app.reports_progress and app.current is not None:
-            said = k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1)
-            self.say(said, app.current.containers[min(app.current.containers)].node)
+            report = k.AppProgressed(app=app.id, generation=app.generation, step=app.step + 1)
+            self.say(report, app.current.containers[min(app.current.containers)].node)
         elif until:
             self.now = until
 
@@ -505,8 +507,8 @@ class _Course:
     def _stop_generation(self, app: App, generation: Generation) -> None:
         left = [c for c in generation.containers.values() if c.state != "exited" and self._heard(c.node)]
         if left and app.step > (app.checkpoint or 0) and not app.ended:
-            said = k.AppCheckpointed(app=app.id, generation=generation.number, step=app.step)
-            self.say(said, left[0].node)
+            report = k.AppCheckpointed(app=app.id, generation=generation.number, step=app.step)
+            self.say(report, left[0].node)
         for container in left:
             event = k.ContainerExited(**_place(app.id, generation, container), exit_code=143, asked=True)
             self.say(event, container.node)
