@@ -26,6 +26,7 @@ Concepts, each with its rules, its fold, its part of decisions and its words:
     offers            which nodes offer what an app needs beyond resources
     claims            reservations of apps that pause after a failure or were interrupted
     failures          why a generation failed, and the consequences
+    faults            whose fault that is: pairs that are avoided, and suspect nodes
     live              live adjustments: a generation continues with other members
     batches           batch sizes: the noise that apps report, and what a decision gives them
     delays            what nodes do for containers again and again
@@ -51,7 +52,6 @@ The fold and the decisions, which put them together:
 Packages:
 
     fold/             `evolve(state, record)` brings the state one record further
-    apps/             rules about one app that have no module of their own yet
     parts/            what each node needs to know of a state: its part
     query/            questions about a state: views, standings, plans, which events concern whom
 

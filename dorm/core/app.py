@@ -419,7 +419,7 @@ class App(msgspec.Struct):
     origin_digest: str | msgspec.UnsetType = msgspec.UNSET
     """Of the files that it started from, if `from` of its spec names another app's checkpoint.  Unset for all others."""
     failed_on: dict[str, PairFailure] = {}
-    """By node, where it failed lately at its start or shortly after it (`dorm.core.apps.faults`)."""
+    """By node, where it failed lately at its start or shortly after it (`dorm.core.faults`)."""
     ran_well_on: list[str] = []
     """The nodes where it ran well last, and has not failed since."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET

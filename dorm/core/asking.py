@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from dorm.core.apps.faults import keeps, placing
 from dorm.core.claims import HOLD_S, claims, held_back_for, pausing
 from dorm.core.costs import Alike, adjust_s, held_since, is_live, measured, usual_adjust_s
+from dorm.core.faults import keeps, placing
 from dorm.core.gates import age_ns, closed, held_back
 from dorm.core.offers import in_words, labels_of, require_of, stated, stays_where_it_is
 from dorm.core.promises import planned_ahead
@@ -53,8 +53,8 @@ from events.quantities import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from dorm.core.apps.faults import Placing
     from dorm.core.claims import Claim
+    from dorm.core.faults import Placing
     from dorm.core.offers import Stated
     from dorm.core.state import App, Generation, Node, State
     from dorm.policies.integer import Instance, Ints

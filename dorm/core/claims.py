@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.core.apps.faults import avoided
+from dorm.core.faults import avoided
 from dorm.core.gates import closed
 from dorm.core.offers import labels_of, require_of
 from dorm.core.sizes import bounds, in_debt

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from dorm.core.apps.faults import note_ran_well, ran_well
 from dorm.core.costs import point_of, with_point
 from dorm.core.deadlines import note_ended
 from dorm.core.effects import forget_ended, mark_dirty, plan_drop
+from dorm.core.faults import note_ran_well, ran_well
 from dorm.core.generation import Mark
 from dorm.core.sizes import has_worked, settles_until
 from dorm.core.state import MOST

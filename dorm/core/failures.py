@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import UNSET
 
-from dorm.core import deadlines
-from dorm.core.apps import faults
-from dorm.core.apps.faults import Fault
+from dorm.core import deadlines, faults
+from dorm.core.faults import Fault
 from dorm.core.round_size import MOST_NAMED
 from dorm.core.sizes import ran_well
 from events.kinds import AppFailed, Failure, GenerationFailed, MembersLost

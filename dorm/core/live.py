@@ -45,9 +45,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dorm.core import deadlines, failures
-from dorm.core.apps.faults import Fault, note_failure
 from dorm.core.containers import end_container, note_ran, note_speed, note_work
 from dorm.core.effects import adjust_counts, dissolve, drop_change, mark_dirty, void_plans
+from dorm.core.faults import Fault, note_failure
 from dorm.core.folded import Folded, ignored
 from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from dorm.core import deadlines, failures, live, revisions
+from dorm.core import deadlines, failures, faults, live, revisions
 from dorm.core.admission import LiveApps, answer
 from dorm.core.allocation import allocate_now
 from dorm.core.app import name_key
-from dorm.core.apps import faults
 from dorm.core.gates import broken, closed, due_end
 from dorm.core.placement import all_ports, held_ports
 from dorm.core.round_size import MOST_NAMED, first_that_fit, size

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET
 
-from dorm.core.apps import faults
+from dorm.core import faults
 from dorm.core.effects import mark_dirty, request_rebalance, void_plans_on
 from dorm.core.folded import Folded, ignored
 from dorm.core.shared_folder import settle_folder

@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
-from dorm.core import live, policy_in_force, revisions
-from dorm.core.apps import faults
+from dorm.core import faults, live, policy_in_force, revisions
 from dorm.core.batches import note_batches
 from dorm.core.containers import end_container, end_containers_on
 from dorm.core.effects import (

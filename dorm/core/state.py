@@ -198,7 +198,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """Why a node takes nothing new: apps failed there (`dorm.core.apps.faults`)."""
+    """Why a node takes nothing new: apps failed there (`dorm.core.faults`)."""
 
     since: int
     """Log time."""
@@ -267,7 +267,7 @@ class Node(msgspec.Struct):
     """The process of its agent that joined last; unset for agents before 0.6.0."""
 
     failed: dict[str, PairFailure] = {}
-    """By app, the recent failures of apps here that are not known to be broken (`dorm.core.apps.faults`)."""
+    """By app, the recent failures of apps here that are not known to be broken (`dorm.core.faults`)."""
     suspect: Suspect | None = None
     """Why it takes nothing new for a while; None if it does."""
     relapses: int = 0

@@ -13,7 +13,7 @@
     claims      the reservation of an app whose nodes went away has expired (`dorm.core.claims`)
     ticks       nothing has happened for a while, and the last decisions may not have used all freed capacity
     causes      what explains the failed containers of an app is awaited no longer (`dorm.core.failures`)
-    faults      a suspect node may be probed, or a probe has run for long enough (`dorm.core.apps.faults`)
+    faults      a suspect node may be probed, or a probe has run for long enough (`dorm.core.faults`)
     deadlines   an app has not started, or shown no work, for as long as it may take (`dorm.core.deadlines`)
 
 Records come in bursts (all containers of a generation start within a moment), and each may change the allocation: so
@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps import faults
+from dorm.core import faults
 from dorm.core.claims import claims_end_at
 from dorm.core.costs import adjust_s, held_since
 from dorm.core.deadlines import due_at, ends_at

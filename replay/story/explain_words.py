@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.faults import keeps
 from dorm.core.delays import delay_shown
+from dorm.core.faults import avoiding, keeps
 from dorm.core.gates import closed_gates
 from dorm.core.progress import doubt_shown
-from dorm.core.query.suspects import avoiding
 from events.quantities import SECOND
 from replay.story.words import paused
 from replay.words import containers, moment, span

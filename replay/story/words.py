@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.delays import delay_words
 from dorm.core.failures import SHARED, counts_against
+from dorm.core.faults import failed_there
 from dorm.core.generation import Delay
 from dorm.core.progress import doubt_shown
-from dorm.core.query.suspects import failed_there
 from dorm.core.sizes import counts_at
 from dorm.core.submissions import app_of_request
 from events import kinds as k

@@ -16,8 +16,8 @@ from typing import Any, get_args
 
 from msgspec import UNSET
 
+from dorm.core import faults
 from dorm.core.admission import app_id, check_room, name_of
-from dorm.core.apps import faults
 from dorm.core.containers import end_container, end_containers_on
 from dorm.core.deadlines import note_started
 from dorm.core.delays import container_delayed

@@ -7,7 +7,6 @@
     plans      what the next decision would be if something happened first
     assumed    what happens first, and the contents of a plan
     trying     what a change of settings would do
-    suspects   suspect nodes, and nodes that apps avoid, in words
     concerns   which app, user and node an event is about
 
 What concerns one concept is with the concept.  Imports everything else of the core.

@@ -11,10 +11,10 @@ from dorm.core.batches import batch_now
 from dorm.core.costs import adjust_s, works_at
 from dorm.core.delays import delay_shown
 from dorm.core.failures import limit_of
+from dorm.core.faults import avoiding, failed_here, failed_where, with_remedy
 from dorm.core.gates import hold_shown, reason_of, runtime_shown, shown_reason
 from dorm.core.offers import shown_volumes, trouble_with_fitness, trouble_with_volumes
 from dorm.core.progress import doubt_shown, shown
-from dorm.core.query.suspects import avoiding, failed_here, failed_where, with_remedy
 from dorm.core.resizable import kept_whole
 from dorm.core.settings import kept_until
 from dorm.core.shared_folder import trouble

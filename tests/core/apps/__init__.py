@@ -1,1 +1,1 @@
-"""Tests of `dorm.core.apps`."""
+"""Tests of `dorm.core.faults`."""

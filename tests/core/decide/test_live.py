@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.core.apps.faults import SHORT_S
 from dorm.core.costs import UNMEASURED_LIVE_S, adjust_s
+from dorm.core.faults import SHORT_S
 from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND

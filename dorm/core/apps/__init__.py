@@ -1,4 +1,0 @@
-"""Failures by place.
-
-faults      whose fault a failure is: pairs of app and node that are avoided, and suspect nodes
-"""
