@@ -84,14 +84,17 @@ def void_plans(state: State, nodes: list[str]) -> None:
         if name in seen or name not in state.nodes:
             continue
         seen[name] = None
+        # Decisions that have not arrived yet are overtaken; those that have are voided below.
         state.nodes[name].changed_seq = state.seq
         for app in state.apps.values():
             generation = app.generations.get(app.generation)
             if generation is None:
                 continue
+            # A released change stands: its members have heard of it, and a newcomer on a node that is gone ends as lost.
             change = generation.change
             if change and not change.released_at and any(c.node == name for c in change.newcomers.values()):
                 nodes += _dropped(generation)
+            # So does a released generation: its containers may run, and end by their own reports or by the node's lease.
             if not generation.released and any(c.node == name for c in generation.containers.values()):
                 generation.void = True
                 if not app.waiting_since and not app.ended:  # It ran until now.

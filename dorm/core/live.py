@@ -152,6 +152,7 @@ def members_released(state: State, event: k.MembersReleased) -> None:
     generation.announced = event.membership
     generation.next_slot = max([generation.next_slot, *(slot + 1 for slot in newcomers)])
     for container in newcomers.values():
+        # No agent will ever report this one's end, and the change would wait for it until its deadline.
         node = state.nodes.get(container.node)
         if node is None or node.gone:
             end_container(state, app, generation, container, "lost", "its node was gone before it could start")
@@ -217,6 +218,7 @@ def _commit(state: State, app: App, generation: Generation, change: LiveChange, 
     before = len(generation.containers)
     had_exited = generation.exited > 0
     note_speed(state, app, generation)
+    # A newcomer that ended before it trained becomes a member that has exited: the time of a whole membership ends here.
     if any(newcomer.state == "exited" for newcomer in change.newcomers.values()):
         note_ran(state, app, generation)
     for slot in [slot for slot in generation.containers if slot not in change.stay]:
@@ -281,6 +283,7 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     if app is None or generation is None or stay is None:
         return
     note_failure(state, event)
+    # A change that nobody has heard of was decided for members that are gone now.
     if generation.change is not None and not generation.change.released_at:
         drop_change(state, app, generation)
     had_exited = generation.exited > 0
@@ -291,6 +294,8 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     named = {placed.slot for placed in event.members}
     stay_after_all = [one for slot, one in sorted(generation.containers.items()) if slot in named]
     kept_rooms = [one.node for one in stay_after_all if before is not None and one.slot not in before.stay]
+    # Leavers go on until the others train without them, as in any change; who is lost is dismissed at once, and holds its
+    # room until its end is on the log.
     keep = named.union(event.leavers).difference(event.lost)
     for slot in [slot for slot in generation.containers if slot not in keep]:
         _dismiss(generation, slot)
@@ -302,6 +307,7 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     if generation.started_at and not generation.exited:
         generation.started_at = state.time
     if newcomers or any(slot not in named for slot in generation.containers):
+        # Newcomers of a released change that survive still have to train, so the change goes on under the next number.
         generation.change = LiveChange(
             membership=event.membership,
             stay=stay,

@@ -265,6 +265,7 @@ def _candidate(state: State, app: App, current: Generation) -> _Candidate | None
         joining = list(change.newcomers.values())
         ports = [(one.address, one.port) for one in joining]
         return _Candidate(app, current, change.decided_seq, joining, ports, change)
+    # Two generations of one app never run at once: both would write the same checkpoints.
     if not all(g.ended for number, g in app.generations.items() if number < current.number):
         return None
     containers = list(current.containers.values())
@@ -288,6 +289,7 @@ def _surely_free(state: State, nodes: Collection[str]) -> _Free:
         for generation in app.generations.values():
             if generation.ended:
                 continue
+            # Also of ended and cancelled apps: an end on the log of the app is not the end of its containers.
             held.update(dict.fromkeys(held_ports(generation)))
             for container in generation.all_containers():
                 if container.state != "exited" and container.node in free:
@@ -303,10 +305,12 @@ def _take_room(state: State, surely: _Free, wanted: _Candidate) -> bool:
     if any(port in surely.held for port in ports):
         return False
     for node, count in counts.items():
+        # A silent node may be back in a moment; to release there would start a deadline that nobody can keep.
         if node not in state.nodes or state.nodes[node].condition != "up":
             return False
         if any(free[node].get(name, 0) < amount * count for name, amount in app.demand.items()):
             return False
+    # Later releases of the same round see what is left, so two of them never take the same room.
     for node, count in counts.items():
         for name, amount in app.demand.items():
             free[node][name] -= amount * count

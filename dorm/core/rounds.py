@@ -302,7 +302,8 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
     generation.resume = event.resume
     if app.spec.elastic == "live":
         generation.founders = sorted(generation.containers)
-    # Agents follow the master's records, so a release stands even if a node changed after its basis.
+    # Agents follow the master's records, so a release stands even if a node changed after its basis: containers may run by
+    # now, and a void generation would not be counted among what holds room.
     generation.void = False
     app.waiting_since = app.interrupted_at = 0
     previous = app.generations.get(event.previous)
@@ -388,6 +389,7 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
     leave, on which others in the same decision may count."""
     generation = app.current
     if generation is None or not live.may_be_resized_live(app, generation):
+        # It fails, ends or changes already: what follows from that gives its room back, or does not, by itself.
         state.counters.ignored += 1
         return []
     overtaken = app.changed_seq > basis or app.cancel_requested or _nodes_changed(state, change, basis)
@@ -395,6 +397,8 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
         _move_port_cursors(state, change)
         app.waiting = None
         return []
+    # The members stay where they are, so room that other changes of this decision count on is not freed: without voiding
+    # their plans, each waited for the other's room.
     mark_dirty(state)
     target = {placed.slot for placed in change.placement}
     left = [one.node for slot, one in sorted(generation.containers.items()) if slot not in target]
@@ -403,12 +407,14 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
 
 def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int | UnsetType) -> None:
     before = app.current
+    # To be stopped because its nodes go is no choice of the policy, so it comes back before apps that never ran.
     if not change.placement and before is not None and before.released and _nodes_go(state, before):
         interrupt(state, app)
     overtaken = app.changed_seq > basis or _nodes_changed(state, change, basis)
     if overtaken and app.changed_seq <= basis and before is not None and before.released:
         interrupt(state, app)  # It is stopped for a place that a change of nodes took from it meanwhile.
     if before is not None:
+        # Agents stop it by this record, whether or not its successor is void; members that were to join never do.
         dissolve(before)
     app.generations[change.to_generation] = Generation(
         number=change.to_generation,
