@@ -1,1 +1,1 @@
-"""Tests of `dorm.core.faults`."""
+"""Tests of the rules about one app."""

@@ -1,1 +1,1 @@
-"""Tests of `dorm.core.next_round`."""
+"""Tests of decisions."""
