@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.assumed import Assumed
 from dorm.core.state import State
 from events import subjects
 from events.codec import encode

@@ -24,7 +24,7 @@ import msgspec
 from dorm.bench import BenchError
 from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, percentile, spread, this_machine
-from dorm.core.apps.costs import cost_s
+from dorm.core.costs import cost_s
 from dorm.core.query.views import adjustment
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.bench.report import Tell
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record

@@ -20,9 +20,9 @@ from dorm.core.query.in_force import (
     SUSPECT_AFTER,
     TIMES,
     in_force,
+    settings_of,
     words,
 )
-from dorm.core.query.planning.assumed_settings import settings_of
 from dorm.core.settings import TENANT_APPS, WEIGHTS, policy_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import parse

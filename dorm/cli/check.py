@@ -476,9 +476,9 @@ def _usable(state: State, spec: CheckedSpec | None) -> list[Any]:
 
 async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Cluster) -> Cluster:
     """Add whether the cluster would accept the app, and what it would get."""
-    from dorm.core.apps.admission import refusals
-    from dorm.core.query.planning.assumed import Assumed, PlanError
-    from dorm.core.query.planning.plans import plan
+    from dorm.core.admission import refusals
+    from dorm.core.query.assumed import Assumed, PlanError
+    from dorm.core.query.plans import plan
     from dorm.core.state import Submission
     from events.identities import owned_id
     from events.spec import as_shipped, document_of
@@ -509,7 +509,7 @@ async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Clu
 
 async def _start_of(connected: Client, state: State, spec: CheckedSpec, now: int) -> str:
     """Return when the app would start, as a sentence; "" if nobody can say."""
-    from dorm.core.query.planning.assumed import PlanError
+    from dorm.core.query.assumed import PlanError
     from replay.simulator.forks.starting import Outlook, starting_new
     from replay.story.story import follow
 

@@ -8,7 +8,7 @@ import msgspec
 from rich.text import Text
 
 from dorm.cli.output import Format, ago, cell, console, counted, show
-from dorm.core.apps.failures import SHARED
+from dorm.core.failures import SHARED
 from events.instants import shown
 from events.quantities import CPU, MEMORY, humanize
 from events.spec.groups import as_text

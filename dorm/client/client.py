@@ -33,11 +33,11 @@ from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.client.reports import newest as newest_reports
-from dorm.core.apps.admission import app_id, check_room
+from dorm.core.admission import app_id, check_room
 from dorm.core.fold.evolve import evolve
-from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
 from dorm.core.settings import all_after
+from dorm.core.shared_folder import check_folder
 from dorm.core.state import App, RefusedChange, Settings, State
 from dorm.history import with_history
 from dorm.snapshots import newest
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record

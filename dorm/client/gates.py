@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.client.errors import Refused
-from dorm.core.apps.gating.gates import hold_of
-from dorm.core.fold.gates.requests import may_be_held
-from dorm.core.query.gates import held
+from dorm.core.gates import held_by, hold_of, may_be_held
 from events.kinds import AppHoldRequested, AppReleaseRequested
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ async def hold(client: Client, name_or_id: str, reason: str = "") -> App:
     await client.check_authority(event)
     if not await client.look(lambda state: may_be_held(state, app, client.user)):
         by = hold_of(app)
-        why = f"{app.name} is {held(by)}" if by is not None else f"{app.name} is about to be cancelled"
+        why = f"{app.name} is {held_by(by)}" if by is not None else f"{app.name} is about to be cancelled"
         raise Refused(f"{why}; `dorm explain {app.name}` says more", code="app.held" if by else "app.cancelled")
     await client.ask(AppHoldRequested, app=app.id, reason=reason)
     return app

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.client.errors import Refused
-from dorm.core.fold.trust.identities import refusal_at
+from dorm.core.identities import refusal_at
 from events import subjects
 from events.appending import append_event
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.client.errors import NotFound, Refused
-from dorm.core.fold.operating import may_be_forgotten, may_be_retried, may_be_trusted
+from dorm.core.operating import may_be_forgotten, may_be_retried, may_be_trusted
 from events.kinds import (
     AppRetryRequested,
     NodeForgetRequested,

@@ -14,7 +14,7 @@ from dorm.client.errors import NotFound
 from dorm.client.finding import no_rank
 from dorm.client.tail import Filter, Tail
 from dorm.core.app import App
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import reason_of
 from events import subjects
 from events.cloudevents import rfc3339
 from events.kinds import ContainerExited, ContainerStarted

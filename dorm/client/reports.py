@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.core.query.reported import newest_of
+from dorm.core.progress import newest_of
 from events.log.progress import EVERY
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from events.log.interface import ReadableLog
 
 _PATIENCE_S = 3.0

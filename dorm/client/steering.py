@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from dorm.client.errors import NoAnswer, Refused
-from dorm.core.apps.steering import check_editable, check_restartable, check_unchanged, spec_of
+from dorm.core.revisions import check_editable, check_restartable, check_unchanged, spec_of
 from events.codec import decode
 from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised, Round
 from events.spec import AppSpec, SpecError

@@ -1,4 +1,12 @@
-"""One app in the state: its submission, its generations, and what is remembered of the earlier ones."""
+"""One app in the state: its submission, generations, gates and revisions, and what is remembered of it.
+
+Only types, and what follows from one app's own fields.  The rules are where the concept is: gates and running time in
+`dorm.core.gates` and `dorm.core.deadlines`, edits and restarts in `dorm.core.revisions`, sizes in `dorm.core.sizes`,
+failures by place in `dorm.core.faults`.
+
+Fields that came after the first release of a schema, and that most apps do not have, are unset and not empty: the
+digest of a state without them is then the same as before they existed.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +14,137 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from dorm.core.gates import Gates, RunTime
 from dorm.core.generation import Container, Generation
-from dorm.core.revisions import Restart, Revisions
 from events.identities import tenant_in
 from events.kinds import Doubt, LossIs, PlannedSlot, Waiting
 from events.spec import AppSpec
+from events.spec.gates import When
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# --- gates and running time -------------------------------------------------------------------------------------------
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """A user holds the app (`AppHoldRequested`, or `hold: true` in its spec)."""
+
+    by: str
+    at: int
+    """Log time (UTC ns)."""
+    reason: str
+    operator: bool = False
+    """An operator holds another user's app: only operators release it."""
+
+
+class Awaited(msgspec.Struct, frozen=True, gc=False):
+    """Another app that this one waits for (`after` of its spec)."""
+
+    app: str
+    """Its id; "" once it has ended, because the state forgets it some time later."""
+    name: str
+    when: When
+    """How it has to end."""
+    outcome: Literal["", "completed", "failed", "cancelled"] = ""
+    """How it has ended, "" before."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has ended as it has to."""
+        return self.outcome != "" and self.when in ("ended", self.outcome)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has ended otherwise, so that the wait would never end."""
+        return self.outcome != "" and not self.holds
+
+
+class Gates(msgspec.Struct):
+    """The gates of an app.  While one is closed, the app has and gets no containers, and is not a demand for any policy."""
+
+    hold: Hold | None = None
+    """None while it is not held."""
+    after: list[Awaited] = []
+    """Apps that it waits for, or has waited for."""
+    starts_at: int = 0
+    """Before then it gets no containers (log time, UTC ns); 0 for any time."""
+    closed_at: int = 0
+    """Since when a gate is closed that a record opens (log time, UTC ns), not before `starts_at`; 0 while there is none."""
+    closed_ns: int = 0
+    """How long gates were closed before that, until `starts_at` included: this time does not count towards an app's
+    age."""
+
+
+class RunTime(msgspec.Struct, gc=False):
+    """How long an app with a limit has run."""
+
+    ran_ns: int = 0
+    """Of generations that have ended."""
+    since: int = 0
+    """Since when the present one runs (log time, UTC ns); 0 while none does."""
+
+
+# --- edits and restarts -----------------------------------------------------------------------------------------------
+
+MOST_REVISIONS = 20
+"""How many revisions of an app are remembered."""
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """One edit."""
+
+    number: int
+    seq: int
+    at: int
+    """Log time (UTC ns)."""
+    by: str
+    changed: list[str]
+    """Fields of the spec."""
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """A spec that is in force no longer, and with which containers may still run."""
+
+    spec: AppSpec
+    upto: int
+    """The last revision to which it belongs."""
+
+
+class Revisions(msgspec.Struct):
+    """An app's edits."""
+
+    latest: int
+    """Counts specs: the submitted one is 1."""
+    in_force: int
+    """The revision that `App.spec` is of."""
+    pending: AppSpec | None = None
+    """The latest spec, if the app runs and needs a restart for it: its next generation starts with it."""
+    earlier: Earlier | None = None
+    history: list[Revision] = []
+    """The latest edits, at most `MOST_REVISIONS`."""
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """A restart that was accepted.  A generation that is decided after `seq` satisfies it."""
+
+    seq: int
+    fresh: bool
+    """Without a checkpoint."""
+    by: str
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The content of a request about an existing app that waits for the master's answer."""
+
+    what: Literal["edit", "restart"]
+    made_from: str = ""
+    """Of an edit: the fingerprint of the spec that was edited."""
+    fresh: bool = False
+    reason: str = ""
+
+
+# --- apps -------------------------------------------------------------------------------------------------------------
 
 HISTORY = 50
 """How many adjustments are remembered of an app."""
@@ -55,7 +185,7 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
-    """How fast an app worked with one partition (`dorm.core.apps.speeds`)."""
+    """How fast an app worked with one partition (`dorm.core.costs`)."""
 
     containers: int
     nodes: int
@@ -68,7 +198,7 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
 
 class Held(msgspec.Struct, frozen=True, gc=False):
     """An adjustment that failed: the app stays for a while at the count with which it had worked
-    (`dorm.core.apps.bounds`)."""
+    (`dorm.core.sizes`)."""
 
     generation: int
     """The generation that did not start to work."""
@@ -79,7 +209,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class SizeRequest(msgspec.Struct, frozen=True, gc=False):
-    """An app's own request for at most this many containers (`dorm.core.apps.size_requests`)."""
+    """An app's own request for at most this many containers (`dorm.core.sizes`)."""
 
     containers: int
     """0 if it was withdrawn."""
@@ -194,7 +324,7 @@ class App(msgspec.Struct):
     cancel_requested: bool = False
     cancel_reason: str = ""
     kill: Literal["requested", "ordered"] | msgspec.UnsetType = msgspec.UNSET
-    """A request to kill the app (`dorm.core.fold.operating`), and whether the master has answered it. Unset without a
+    """A request to kill the app (`dorm.core.operating`), and whether the master has answered it. Unset without a
     request, so that the digest of such a state is the same as before kills existed."""
     ended: Ended = ""
     ended_at: int = 0
@@ -204,7 +334,7 @@ class App(msgspec.Struct):
     port_failures: int = 0
     """Generations that ended because a port was taken: not the app's fault, until there are too many of them."""
     retries_used: dict[str, int] = {}
-    """By what they count against (`dorm.core.apps.failures`); reset, like the next two, once it has worked for long."""
+    """By what they count against (`dorm.core.failures`); reset, like the next two, once it has worked for long."""
     failures_in_a_row: int = 0
     """Of any kind: determines the next pause."""
     ran_ns: int = 0
@@ -218,7 +348,7 @@ class App(msgspec.Struct):
     failed_trials: int = 0
     """Number of generations since then that failed by the app's own fault without having worked."""
     debt: int = 0
-    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.apps.bounds`)."""
+    """Failures that no node's loss excuses, since it last ran stably (`dorm.core.sizes`)."""
     disturbs: bool = False
     """Others were resized to make room for it while it was in debt."""
     room_taken: bool = False
@@ -266,7 +396,7 @@ class App(msgspec.Struct):
     batch: int = 0
     """Its batch size as decided last; 0 while it has its initial one, or none."""
     size_request: SizeRequest | None = None
-    """What it asked for last; None for n_max (`dorm.core.apps.size_requests`)."""
+    """What it asked for last; None for n_max (`dorm.core.sizes`)."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
     speeds: list[MeasuredSpeed] = []
@@ -274,9 +404,9 @@ class App(msgspec.Struct):
     plan: Promise | None = None
     """The promise of the current policy; None if the policy does not plan, or has refused the app."""
     gates: Gates | msgspec.UnsetType = msgspec.UNSET
-    """Its gates (`dorm.core.apps.gating.gates`). Unset if it never had one, as for `kill`."""
+    """Its gates (`dorm.core.gates`). Unset if it never had one, as for `kill`."""
     run_time: RunTime | msgspec.UnsetType = msgspec.UNSET
-    """How long it has run, if its running time is limited (`dorm.core.apps.gating.limits`)."""
+    """How long it has run, if its running time is limited (`dorm.core.deadlines`)."""
     awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Live apps that wait for its end, by id in order of their acceptance. Unset if there are none."""
     end_code: str | msgspec.UnsetType = msgspec.UNSET
@@ -289,11 +419,11 @@ class App(msgspec.Struct):
     origin_digest: str | msgspec.UnsetType = msgspec.UNSET
     """Of the files that it started from, if `from` of its spec names another app's checkpoint.  Unset for all others."""
     failed_on: dict[str, PairFailure] = {}
-    """By node, where it failed lately at its start or shortly after it (`dorm.core.apps.faults`)."""
+    """By node, where it failed lately at its start or shortly after it (`dorm.core.faults`)."""
     ran_well_on: list[str] = []
     """The nodes where it ran well last, and has not failed since."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
-    """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.apps.groups`). Unset
+    """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.gates`). Unset
     otherwise."""
 
     @property

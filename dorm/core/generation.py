@@ -120,7 +120,7 @@ class Generation(msgspec.Struct):
     folder: str = ""
     """The cluster's folder of checkpoints when it was released."""
     worked: bool = False
-    """Whether it has worked (`dorm.core.apps.bounds`)."""
+    """Whether it has worked (`dorm.core.sizes`)."""
 
     master_address: str = ""
     """Where the rendezvous is, "" for none: it stays there even if the first slot leaves."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from dorm.core.apps.failures import limit_of
-from dorm.core.apps.groups import CODE as HELD_BACK
-from dorm.core.apps.groups import limit_of as limit_of_group
+from dorm.core.failures import limit_of
+from dorm.core.gates import CODE as HELD_BACK
+from dorm.core.gates import limit_of as limit_of_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

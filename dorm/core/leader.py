@@ -25,18 +25,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
-from dorm.core.decide.quiet import Quiet
-from dorm.core.decide.timing import next_deadline
+from dorm.core.next_round import decide
 from dorm.core.round_size import first_that_fit
 from dorm.core.state import SCHEMA
+from dorm.core.timing import Quiet, conclude, next_deadline
 from events.kinds import MasterElected, NodeLeaseEnded, NodeLost, Round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
-    from dorm.core.decide.next_round import Decision
+    from dorm.core.next_round import Decision
     from dorm.core.state import State
     from events.kinds import PolicyPlugin
 
@@ -275,14 +273,14 @@ def settle(
     round; `allocate` says whether allocations are computed, in line."""
     for _ in range(most):
         ready = leader.step(moment())
-        said = ready.publish
+        publication = ready.publish
         if ready.compute is not None and allocate:
-            said = leader.computed(ready.compute, decide(leader.state, ready.compute.now, allocate=True))
-            if said is None:
+            publication = leader.computed(ready.compute, decide(leader.state, ready.compute.now, allocate=True))
+            if publication is None:
                 continue
-        if said is None:
+        if publication is None:
             return
-        publish(said)
+        publish(publication)
     raise RuntimeError(
-        f"the leader never comes to rest; it was about to publish {said.round.events[:3] if said else ''}"
+        f"the leader never comes to rest; it was about to publish {publication.round.events[:3] if publication else ''}"
     )

@@ -161,13 +161,13 @@ def reasons_that_fit(
         if app not in reasons:
             continue
         more = size(reasons[app]) - size(short[app])
-        said = reasons[app] if more <= words else short[app]
-        needed = size(app) + size(said)
+        reason = reasons[app] if more <= words else short[app]
+        needed = size(app) + size(reason)
         if needed > room:
             break
-        named[app] = said
+        named[app] = reason
         room -= needed
-        words -= more if said is reasons[app] else words
+        words -= more if reason is reasons[app] else words
     for app in named:
         more = size(reasons[app]) - size(named[app])
         if more <= room:

@@ -15,6 +15,7 @@ from dorm.core.app import (
     HISTORY,
     AdjustmentRecord,
     App,
+    Asked,
     Doubted,
     Ended,
     Held,
@@ -25,7 +26,6 @@ from dorm.core.app import (
     SkippedLines,
 )
 from dorm.core.generation import Container, ContainerState, Generation, LiveChange, Pace
-from dorm.core.revisions import Asked
 from events.identities import Identities, tenant_in
 from events.kinds import NodeOffers, PolicyPlugin, Unfit
 
@@ -93,7 +93,7 @@ class Settings(msgspec.Struct):
     tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     """The retention of tenants that have their own. Unset if none has, as for `App.kill`."""
     weights: str | msgspec.UnsetType = msgspec.UNSET
-    """`tenants` if weights divide a tenant's share (`dorm.core.decide.weighing`). Unset if they count against all
+    """`tenants` if weights divide a tenant's share (`dorm.core.asking`). Unset if they count against all
     apps."""
     tenant_apps: int | msgspec.UnsetType = msgspec.UNSET
     """How many apps a tenant may have that have not ended; unset for `dorm.core.settings.TENANT_APPS`."""
@@ -173,7 +173,7 @@ class Submission(msgspec.Struct):
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
     asked: Asked | msgspec.UnsetType = msgspec.UNSET
-    """The request about an existing app (`dorm.core.apps.steering`); unset for a submission."""
+    """The request about an existing app (`dorm.core.revisions`); unset for a submission."""
 
     @property
     def tenant(self) -> str:
@@ -198,7 +198,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """Why a node takes nothing new: apps failed there (`dorm.core.apps.faults`)."""
+    """Why a node takes nothing new: apps failed there (`dorm.core.faults`)."""
 
     since: int
     """Log time."""
@@ -240,7 +240,7 @@ class Node(msgspec.Struct):
     checkpoints: str = ""
     """Id of its folder of checkpoints, as it announced it."""
     foreign: bool = False
-    """Its folder differs from the cluster's (`dorm.core.fold.shared_folder`)."""
+    """Its folder differs from the cluster's (`dorm.core.shared_folder`)."""
     foreign_at: int = 0
     """Since when it differs, or since another node has the folder again that none had; 0 while it does not."""
     port_cursor: int = 0
@@ -267,7 +267,7 @@ class Node(msgspec.Struct):
     """The process of its agent that joined last; unset for agents before 0.6.0."""
 
     failed: dict[str, PairFailure] = {}
-    """By app, the recent failures of apps here that are not known to be broken (`dorm.core.apps.faults`)."""
+    """By app, the recent failures of apps here that are not known to be broken (`dorm.core.faults`)."""
     suspect: Suspect | None = None
     """Why it takes nothing new for a while; None if it does."""
     relapses: int = 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.planning.planned import PlannedApp
+from dorm.core.query.assumed import PlannedApp
 from dorm.doctor.findings import Finding
 from dorm.local.scripts import Python, Reading
 from events.quantities import MEMORY, humanize

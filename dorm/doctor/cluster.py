@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from dorm.core.apps.offers import trouble_with_fitness, trouble_with_volumes
-from dorm.core.fold.shared_folder import trouble
-from dorm.core.query.delays import delay_words, delayed
-from dorm.core.query.suspects import suspicion
+from dorm.core.delays import delay_words, delayed
+from dorm.core.faults import suspicion
+from dorm.core.offers import trouble_with_fitness, trouble_with_volumes
 from dorm.core.query.views import paused_text
+from dorm.core.shared_folder import trouble
 from dorm.core.state import FailedPolicy
 from dorm.doctor import findings as f
 from dorm.doctor.servers import judge_clock

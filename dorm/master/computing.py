@@ -15,8 +15,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.decide.allocation import gave_up
-from dorm.core.decide.next_round import Decision, decide
+from dorm.core.allocation import gave_up
+from dorm.core.next_round import Decision, decide
 from dorm.policies.registry import built_in, policy
 from events.errors import DormError
 

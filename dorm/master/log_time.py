@@ -4,14 +4,14 @@ The server's clock gives each record its time, and deadlines count from those ti
 of the last record plus the time since, by the master's monotonic clock. A master whose wall clock is wrong, or is
 set, therefore decides nothing too early or too late.
 
-The server's clock may be set as well.  If it was set back, the fold keeps log time going (`dorm.core.fold.log_clock`).  If a
+The server's clock may be set as well.  If it was set back, the fold keeps log time going (`dorm.core.log_clock`).  If a
 record is later than the master's own clock allows, the server's clock leapt, or this machine slept: the master keeps its own
 time until a round has stated it, from which the fold knows by how much.  A master that leads writes such a round at once.
 """
 
 from __future__ import annotations
 
-from dorm.core.fold.log_clock import LEAP
+from dorm.core.log_clock import LEAP
 
 
 class LogTime:

@@ -26,7 +26,7 @@ from events.subjects import token
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.chain.seals import SealKey
     from events.kinds import Event

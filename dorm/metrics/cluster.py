@@ -15,8 +15,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from dorm.core.apps.gating.gates import closed
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import closed, reason_of
 from dorm.core.query.views import sizes
 from dorm.metrics.families import (
     ALL,

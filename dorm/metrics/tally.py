@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.costs import first_step_at
+from dorm.core.costs import first_step_at
 from dorm.metrics.families import (
     ADJUSTMENTS,
     ENDS,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from dorm.core.app import AdjustmentRecord
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.log.records import Record
 

@@ -12,7 +12,7 @@ none for an answer that can be carried out.
     sizes      texts are short, and there are no more of them than apps
 
 Not checked are goals (fairness loss, θ2, apps that are stopped), which differ by policy, and ports, for which the core finds
-another answer itself (`dorm.core.decide.placement`).  The cost is linear in the containers' places, so it is small compared
+another answer itself (`dorm.core.placement`).  The cost is linear in the containers' places, so it is small compared
 with any policy.
 """
 

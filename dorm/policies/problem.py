@@ -134,7 +134,7 @@ class AppDemand(msgspec.Struct, frozen=True):
     apps that start `again` have there counts for these alone), or the app's own bounds no longer admit its count."""
     pinned: bool = False
     """Stays exactly at `current`: the app is in the middle of an adjustment, was just resized and has not worked since, or is
-    not resized at all (`dorm.core.apps.resizable`)."""
+    not resized at all (`dorm.core.resizable`)."""
     absent: bool = False
     """None of its containers runs now, and `current` is its reservation: it waits for its retry after a failure, or its
     nodes went away.  It comes before apps that never ran, and is not part of θ2's |P|."""

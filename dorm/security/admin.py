@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.trust.identities import refusal_at
+from dorm.core.identities import refusal_at
 from dorm.security.files import SecurityError
 from events import subjects
 from events.appending import append_event

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.gating.gates import closed
 from dorm.core.fold.evolve import evolve
+from dorm.core.gates import closed
 from dorm.core.state import State
 from dorm.snapshots import newest
 from events import subjects

@@ -4,7 +4,7 @@
     before start  what says when it may start, and from which checkpoint: nothing of it means anything later
     by restart    everything else, by an adjustment: checkpoint, and a new generation with the new spec
     never         the name, the user and the group: they say which app it is.  Of the group, how many of it run at once
-                  changes at once, and for all of it (`dorm.core.apps.groups`)
+                  changes at once, and for all of it (`dorm.core.gates`)
 
 A field that this module does not name needs a restart, which is safe for whatever a later version adds.
 """

@@ -1,7 +1,7 @@
 """Groups of apps: the apps of a sweep or an array, and how many of them may run at once.
 
 Each app's spec says to which group it belongs, so a group needs no separate record: it exists as long as its apps do,
-even if the client that submitted them ends. The master enforces the limit (`dorm.core.apps.groups`).
+even if the client that submitted them ends. The master enforces the limit (`dorm.core.gates`).
 
 A group's variables are part of `env` in every checked spec, so that agents of any release give them to the containers.
 """

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.decide.allocation import SOLVER
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
+from dorm.core.allocation import SOLVER
+from dorm.core.next_round import decide
 from dorm.core.state import SCHEMA, Counters, State, digest
+from dorm.core.timing import conclude
 from dorm.policies.registry import UnknownPolicy, installed, policy
 from events.codec import decode, encode
 from events.kinds import (

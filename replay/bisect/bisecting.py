@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.assumed import Assumed
 from dorm.core.state import State
 from events.quantities import SECOND
 from replay.bisect import BisectError
@@ -40,7 +40,7 @@ from replay.travel.travel import fold_on, state_at, time_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

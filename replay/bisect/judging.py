@@ -15,7 +15,7 @@ from replay.bisect.outcomes import All, Any, Happens, Has, Measures, Not, Stands
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.records import Record

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.costs import cost_s
-from dorm.core.query.gates import reason_of
+from dorm.core.costs import cost_s
+from dorm.core.gates import reason_of
 from dorm.core.query.views import adjustment
 from events import kinds as k
 from events.quantities import SECOND
@@ -16,7 +16,7 @@ from replay.usage.ledger import Ledger, Wanted
 from replay.usage.usage import HOUR, unit_of
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.log.records import Record
     from replay.story.app import AppTeller

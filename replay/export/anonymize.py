@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgpack
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
-from dorm.core.decide.next_round import decide
+from dorm.core.admission import app_id, name_of
 from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.next_round import decide
 from dorm.core.snapshot import dump
 from dorm.core.state import State, can_be_kept, digest
 from events import kinds as k

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dorm.core.apps.admission import name_of
+from dorm.core.admission import name_of
 from dorm.core.state import can_be_kept
 from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy
@@ -342,7 +342,7 @@ def _nothing(disguise: Disguise, value: str) -> str:
 
 
 def _needs(disguise: Disguise, value: list[str]) -> list[str]:
-    """Replace what an app needs of a node (`dorm.core.apps.faults.needs_of`): resources, `volume/NAME`, and words."""
+    """Replace what an app needs of a node (`dorm.core.faults.needs_of`): resources, `volume/NAME`, and words."""
     made = []
     for need in value:
         kind, slash, name = need.partition("/")

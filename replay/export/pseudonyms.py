@@ -5,7 +5,7 @@ same log gives the same pseudonyms; names keep their order, and every tie that i
 and nothing is left that a dictionary attack could find, unlike with a hash.  Another log, or more of this one, gives other
 pseudonyms, so logs to be compared must be exported together.
 
-An app's id is made from its name and a hash of its submission's id (`dorm.core.apps.admission.app_id`), and deciding again
+An app's id is made from its name and a hash of its submission's id (`dorm.core.admission.app_id`), and deciding again
 derives it again.  So submissions are numbered: those of one app name in the order of their apps' ids, with numbers that hash
 to the same order.  If submissions belong to tenants, their pseudonyms do as well.  If an app `a` was submitted twice,
 `a-b-…` may lie between `a-…` and `a-…`; its pseudonym then starts with the first one's.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.admission import DIGITS, app_id
+from dorm.core.admission import DIGITS, app_id
 from events.identities import owned_id, tenant_in
 from events.quantities import CPU, GPU, MEMORY
 from events.spec.requirements import Comparison, Either, Every, Expression, Not, requirement

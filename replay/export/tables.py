@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import msgspec
 import zstandard
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from events import kinds as k
 from events import subjects
 from events.cloudevents import cloud_event, plain, rfc3339

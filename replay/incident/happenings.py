@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.apps.admission import name_of
-from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.admission import name_of
+from dorm.core.submissions import app_of_request
 from events import kinds as k
 from replay.story import policies, words
 from replay.story.settings import SettingsWatch, lost_because, settings_changed
@@ -21,7 +21,7 @@ from replay.story.surroundings import name_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.log.records import Record
 

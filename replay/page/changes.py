@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.query.standing import standings
 from events import kinds as k
 from events import subjects
@@ -43,7 +43,7 @@ from replay.page.view import (
 )
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.query.standing import Standing
     from dorm.core.state import State
     from events.kinds import Event

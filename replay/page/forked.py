@@ -23,8 +23,8 @@ from replay.timeline.fold import Watcher
 from replay.words import span
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
-    from dorm.core.query.planning.assumed import Assumed
+    from dorm.core.folded import Folded
+    from dorm.core.query.assumed import Assumed
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.interface import ReadableLog

@@ -29,7 +29,7 @@ from replay.travel.travel import fold, state_at, time_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.interface import ReadableLog

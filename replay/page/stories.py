@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import reason_of
 from events import kinds as k
 from replay.moments import AtSequence
 from replay.story.app import AppTeller
@@ -28,7 +28,7 @@ from replay.travel.travel import fold, state_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.interface import ReadableLog

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.costs import is_live
-from dorm.core.apps.offers import trouble_with_fitness
-from dorm.core.decide.asking import problem_of
-from dorm.core.fold.shared_folder import trouble
-from dorm.core.query.gates import reason_of
+from dorm.core.asking import problem_of
+from dorm.core.costs import is_live
+from dorm.core.faults import with_remedy
+from dorm.core.gates import reason_of
+from dorm.core.offers import trouble_with_fitness
 from dorm.core.query.standing import standings
-from dorm.core.query.suspects import with_remedy
 from dorm.core.query.views import paused_text
+from dorm.core.shared_folder import trouble
 from events.cloudevents import rfc3339
 from events.kinds import Resized, Waiting
 from events.positions import Logged, logged

@@ -22,7 +22,7 @@ from replay.travel.travel import fold_on, state_at, time_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.claims import claims
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.guarding import Guarded
+from dorm.core.asking import problem_of
+from dorm.core.claims import claims
+from dorm.core.policy_in_force import Guarded
 from dorm.policies.problem import PolicyFailure
 from events.quantities import SECOND
 

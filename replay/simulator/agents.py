@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.apps.offers import abilities_of_new
 from dorm.core.invariants import may_run
+from dorm.core.offers import abilities_of_new
 from events import kinds as k
 from events.quantities import SECOND
 from replay.simulator.live import LiveMembers

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.decide.liveness import LEASE_MARGIN_S
-from dorm.core.decide.next_round import decide
 from dorm.core.leader import Leader, Moment
+from dorm.core.next_round import decide
+from dorm.core.timing import LEASE_MARGIN_S
 from events.kinds import PolicyFailed
 from events.quantities import MILLISECOND, SECOND
 from replay.simulator import SimulationError
@@ -18,8 +18,8 @@ from replay.simulator.scenario import BEGIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dorm.core.decide.next_round import Decision
     from dorm.core.leader import Publish
+    from dorm.core.next_round import Decision
     from dorm.core.state import State
     from events.kinds import Event, PolicyPlugin
     from replay.simulator.agenda import Agenda

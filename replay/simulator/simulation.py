@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
-from dorm.core.decide.guarding import announced
+from dorm.core.admission import app_id, name_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import may_run
-from dorm.core.query.planning.plans import copy_of
-from dorm.core.query.speaking import as_holder
+from dorm.core.policy_in_force import announced
+from dorm.core.query.plans import as_holder, copy_of
 from dorm.core.state import State
 from dorm.policies.registry import built_in
 from events import kinds as k
@@ -39,7 +38,7 @@ from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from replay.simulator.partitions import Partition
     from replay.simulator.scenario import Outage, Scenario
 

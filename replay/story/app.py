@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
-from dorm.core.apps.costs import cost_s, first_step_at
-from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.admission import app_id, name_of
+from dorm.core.costs import cost_s, first_step_at
 from dorm.core.query.views import sizes
+from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.quantities import SECOND
 from replay.story import live, policies, words
@@ -27,7 +27,7 @@ from replay.story.surroundings import Surroundings, closed, name_in, placed_by, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, Generation, State
     from events.log.records import Record
     from replay.story.chapters import AppTotals

@@ -87,11 +87,11 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_s: float | None = None
     """From the decision until all containers ran."""
     work_s: float | None = None
-    """From then until the first step: to import, to load, to meet the others (`dorm.core.apps.costs.works_at`)."""
+    """From then until the first step: to import, to load, to meet the others (`dorm.core.costs.works_at`)."""
     resumed_s: float | None = None
     """From the decision until the first step."""
     cost_s: float | None = None
-    """Seconds of its work that it cost in total, pause and lost steps; see `dorm.core.apps.costs`."""
+    """Seconds of its work that it cost in total, pause and lost steps; see `dorm.core.costs`."""
     resume: bool = False
     checkpoint: int | None = None
     """The step that it continues from."""

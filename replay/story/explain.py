@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.admission import name_of
-from dorm.core.apps.costs import adjust_s
-from dorm.core.apps.gating.gates import closed_since
-from dorm.core.decide.asking import problem_of
-from dorm.core.query.batches import batch_now
-from dorm.core.query.gates import gate, reason_of
+from dorm.core.admission import name_of
+from dorm.core.asking import problem_of
+from dorm.core.batches import batch_now
+from dorm.core.costs import adjust_s
+from dorm.core.gates import closed_gates, closed_since, reason_of
 from dorm.core.query.standing import standings
 from dorm.core.query.views import adjustment, sizes
 from replay import ReplayError
@@ -135,7 +134,7 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
 
 
 def _reason(witness: Witness, app: App, now: int) -> Why | None:
-    reason, closed = reason_of(app, now), gate(app, now)
+    reason, closed = reason_of(app, now), closed_gates(app, now)
     if reason is None:
         return None
     return Why(reason.code, reason.text, closed_since(app) if closed is not None else witness.reason_since)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.faults import keeps
-from dorm.core.query.delays import delay_shown
-from dorm.core.query.gates import gate
-from dorm.core.query.reported import doubt_shown
-from dorm.core.query.suspects import avoiding
+from dorm.core.delays import delay_shown
+from dorm.core.faults import avoiding, keeps
+from dorm.core.gates import closed_gates
+from dorm.core.progress import doubt_shown
 from events.quantities import SECOND
 from replay.story.words import paused
 from replay.words import containers, moment, span
@@ -112,7 +111,7 @@ def _why_not_more(app: App, found: Explanation) -> list[str]:
     if app.retry_at:
         why = f": {reason.text}" if reason else ""
         return [f"It failed{why}.  It is retried at {moment(app.retry_at)}."]
-    if reason is not None and gate(app, found.at) is not None:
+    if reason is not None and closed_gates(app, found.at) is not None:
         return [_gated(app, reason, found)]
     if reason is None:
         if found.containers >= found.n_max:

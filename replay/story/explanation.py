@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.query.batches import BatchNow
+from dorm.core.batches import BatchNow
 from dorm.core.state import Promise
 from events.codec import decode
 from events.kinds import (
@@ -27,7 +27,7 @@ from replay.story.settings import SettingsWatch, killed_because, lease_ended_bec
 from replay.story.speed import SpeedCurve
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.records import Record
@@ -308,7 +308,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     revision_running: int | None = None
     """The revision that its containers run with; None while it has none."""
     adjust_s: float | None = None
-    """Measured seconds of its work that one adjustment costs; see `dorm.core.apps.costs`."""
+    """Measured seconds of its work that one adjustment costs; see `dorm.core.costs`."""
     speed: SpeedCurve | None = None
     """Its known speed; None for an app that has ended or pauses."""
     batch: Batch | None = None

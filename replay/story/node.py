@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.offers import trouble_with_fitness
+from dorm.core.offers import trouble_with_fitness
 from events import kinds as k
 from events import subjects
 from events.quantities import SECOND
@@ -19,7 +19,7 @@ from replay.words import containers, moment, span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import Node, State
     from events.log.records import Record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.costs import first_step_at
+from dorm.core.costs import first_step_at
 from events.quantities import SECOND
 from replay.story.chapters import AppTotals
 

@@ -31,7 +31,7 @@ from replay.travel.travel import fold_on, state_at
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from dorm.core.fold.folded import Folded, Observer
+    from dorm.core.folded import Folded, Observer
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.query.views import sizes
+from dorm.core.submissions import app_of_request
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained
 from replay.story.settings import SettingsWatch

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.apps.failures import SHARED, counts_against
-from dorm.core.apps.size_requests import counts_at
-from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.delays import delay_words
+from dorm.core.failures import SHARED, counts_against
+from dorm.core.faults import failed_there
 from dorm.core.generation import Delay
-from dorm.core.query.delays import delay_words
-from dorm.core.query.reported import doubt_shown
-from dorm.core.query.suspects import failed_there
+from dorm.core.progress import doubt_shown
+from dorm.core.sizes import counts_at
+from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.quantities import humanize
 from replay.story.live import WHY

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.app import AdjustmentRecord, App, SizeRequest
-from dorm.core.apps.admission import name_of
-from dorm.core.gates import Gates
+from dorm.core.admission import name_of
+from dorm.core.app import AdjustmentRecord, App, Earlier, Gates, Revisions, SizeRequest
 from dorm.core.generation import Container, Generation
-from dorm.core.revisions import Earlier, Revisions
 from dorm.core.state import Node, PairFailure, Pause, ShortenedTime, State, Submission, Suspect
 from events import kinds as k
 from events.identities import Identities, tenant_in

@@ -11,8 +11,8 @@ import hashlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from dorm.core.admission import DIGITS, app_id
 from dorm.core.app import name_key
-from dorm.core.apps.admission import DIGITS, app_id
 from events.identities import RESERVED, owned_id, tenant_in
 from events.quantities import CPU, GPU, MEMORY
 from replay.export.pseudonyms import KEPT_USERS

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dorm.core.apps.admission import ID_DIGITS
-from dorm.core.gates import Gates
+from dorm.core.admission import ID_DIGITS
+from dorm.core.app import Gates
 from events import kinds as k
 from events.identities import tenant_in
 

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.fold.trust.authority import app_of_request
-from dorm.core.query.gates import shown_reason
+from dorm.core.gates import shown_reason
+from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
@@ -39,7 +39,7 @@ from replay.travel.travel import fold, state_at
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, Node, State
     from events.kinds import Event
     from events.log.interface import ReadableLog

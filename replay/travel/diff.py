@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.query.reported import shown
+from dorm.core.progress import shown
 from dorm.core.query.views import node_rows, note_of, sizes, summary
 from dorm.core.settings import TIMES, parameters_in_force
 from dorm.core.state import digest
@@ -19,7 +19,7 @@ from events.spec import document_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import App, Settings, State
 
 _UPDATED = ("n_min", "n_max", "weight")

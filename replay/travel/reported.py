@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.core.query.reported import newest_of
+from dorm.core.progress import newest_of
 from events.log.progress import upto
 from events.log.records import LogRefused, LogUnavailable
 from events.quantities import SECOND
@@ -19,7 +19,7 @@ from replay.moments import AtTime, BeforeEnd
 from replay.travel.travel import time_of
 
 if TYPE_CHECKING:
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import State
     from events.log.interface import ReadableLog
     from replay.moments import Moment

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dorm.core.fold.evolve import evolve
-from dorm.core.fold.folded import Folded
+from dorm.core.folded import Folded
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from events.kinds import Event

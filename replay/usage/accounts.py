@@ -67,7 +67,7 @@ class Account:
         self.awaits = last is not None and last is not self._resumed and not last.live and bool(last.started_at)
 
     def reported(self) -> None:
-        """Add the pause between the start of all containers and the first work that they report (`dorm.core.apps.costs`)."""
+        """Add the pause between the start of all containers and the first work that they report (`dorm.core.costs`)."""
         last = self.app.history[-1]
         if not last.resumed_at:
             return

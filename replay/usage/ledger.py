@@ -17,7 +17,7 @@ from replay.usage.accounts import Account
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.records import Record
@@ -225,7 +225,7 @@ class Ledger:
             account.resized_live(last)
 
     def _all_if_nodes_changed(self, state: State) -> None:
-        """Look at all apps if a node has changed: voided places count as a change (`dorm.core.fold.effects.void_plans`)."""
+        """Look at all apps if a node has changed: voided places count as a change (`dorm.core.effects.void_plans`)."""
         if any(node.changed_seq == state.seq for node in state.nodes.values()):
             self._all(state)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
-from dorm.core.query.offered import offered
+from dorm.core.query.in_force import offered
 from dorm.policies.parameters import ParameterError
 from dorm.policies.registry import names, policy
 from events.kinds import PolicyPlugin

@@ -12,7 +12,7 @@ import pytest
 from dorm.api.following.archived import ArchivedCluster
 from dorm.api.options import Limits, Options
 from dorm.api.serving import serving
-from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.assumed import Assumed
 from events.quantities import SECOND
 from replay.moments import AtSequence
 from replay.simulator.forks import fork as forks

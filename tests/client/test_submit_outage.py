@@ -12,7 +12,7 @@ from dorm.cli.apps.commands import _submit
 from dorm.cli.errors import Fail
 from dorm.client.client import Client
 from dorm.client.errors import NoAnswer, Unsettled
-from dorm.core.apps.admission import app_id
+from dorm.core.admission import app_id
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import AppAccepted, AppSubmitted, Round

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from dorm.core.apps.claims import HOLD_S
-from dorm.core.decide.allocation import SOLVER
-from dorm.core.decide.next_round import decide
+from dorm.core.allocation import SOLVER
+from dorm.core.claims import HOLD_S
 from dorm.core.fold.evolve import evolve
+from dorm.core.next_round import decide
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
+from dorm.core.next_round import decide
 from dorm.core.state import State
+from dorm.core.timing import conclude
 from events import kinds as k
 from events import subjects
 from events.codec import encode

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import agents.reconcile as reconciling
-import dorm.core.apps.deadlines as deadlines
-import dorm.core.apps.failures as failures
-import dorm.core.decide.allocation as allocating
-import dorm.core.decide.asking as asking
-import dorm.core.decide.liveness as living
-import dorm.core.decide.next_round as deciding
-import dorm.core.decide.placement as placing
-import dorm.core.decide.timing as timing
-import dorm.core.fold.effects as effects
+import dorm.core.allocation as allocating
+import dorm.core.asking as asking
+import dorm.core.deadlines as deadlines
+import dorm.core.effects as effects
+import dorm.core.failures as failures
 import dorm.core.fold.evolve as evolving
-import dorm.core.fold.policies as policies
-import dorm.core.fold.rounds as rounds
 import dorm.core.leader as leading
+import dorm.core.next_round as deciding
+import dorm.core.placement as placing
+import dorm.core.policy_in_force as policies
+import dorm.core.rounds as rounds
+import dorm.core.timing as living
+import dorm.core.timing as timing
 from agents.desired import Desired
 from dorm.core.generation import Generation
 from dorm.core.state import State, digest

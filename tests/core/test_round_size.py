@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dorm.core import allocation
+from dorm.core import next_round as decide
 from dorm.core import round_size as fitting
-from dorm.core.decide import allocation
-from dorm.core.decide import next_round as decide
 from dorm.core.round_size import CUT, MOST_CONTAINERS, PUT_OFF, UNSAID, changes_that_fit, reasons_that_fit, size
 from dorm.core.state import digest
 from dorm.policies.problem import Allocation, Problem

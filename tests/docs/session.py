@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from dorm.client.opening import open_client
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import reason_of
 from dorm.local.home import Running
 from events.nats.access.credentials import read_credentials
 from tests.docs.shown import Command, File

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dorm.core.query.planning.planned import PlannedApp
+from dorm.core.query.assumed import PlannedApp
 from dorm.doctor.apps import Cluster, Folder, Observed, judge_app
 from dorm.local.scripts import Named, Python, Reading
 from events import kinds as k

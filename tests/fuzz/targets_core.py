@@ -14,14 +14,13 @@ import msgspec
 from agents.desired import Desired
 from agents.reconcile import reconcile
 from agents.runtime.interface import Key, Seen
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
-from dorm.core.decide.timing import next_deadline
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
+from dorm.core.next_round import decide
 from dorm.core.query.views import app_rows, describe, node_rows, summary
 from dorm.core.snapshot import restore
 from dorm.core.state import SCHEMA, digest
+from dorm.core.timing import conclude, next_deadline
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import Round

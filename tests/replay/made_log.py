@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
+from dorm.core.next_round import decide
 from dorm.core.state import SCHEMA, State
+from dorm.core.timing import conclude
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import (

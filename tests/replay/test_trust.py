@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.query.planning.assumed import Assumed
-from dorm.core.query.planning.plans import plan
+from dorm.core.query.assumed import Assumed
+from dorm.core.query.plans import plan
 from events import kinds as k
 from events import subjects
 from events.codec import encode

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from agents.config import NodeConfig
-from dorm.core.query.gates import reason_of
+from dorm.core.gates import reason_of
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode

@@ -21,15 +21,13 @@ from agents.following.parts import install
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
-from dorm.core.apps import bounds, claims, failures
-from dorm.core.decide import allocation, placement
-from dorm.core.decide import next_round as decide
-from dorm.core.decide.liveness import conclude
-from dorm.core.fold import operating, rounds, submissions
+from dorm.core import allocation, claims, failures, operating, placement, rounds, sizes, submissions
+from dorm.core import next_round as decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
 from dorm.core.parts.concerned import Concerned
+from dorm.core.timing import conclude
 from dorm.master.log_time import LogTime
 from dorm.master.master import Master
 from dorm.master.parts import PartWriter
@@ -107,9 +105,7 @@ VARIANTS: dict[str, Variant] = {
         )
     ),
     "unreachable is taken for gone": Variant(code(conclude, ("silence > max(lease, grace)", "silence > grace"))),
-    "the lease ends without a margin": Variant(
-        lambda patch: patch.setattr("dorm.core.decide.liveness.LEASE_MARGIN_S", -3.0)
-    ),
+    "the lease ends without a margin": Variant(lambda patch: patch.setattr("dorm.core.timing.LEASE_MARGIN_S", -3.0)),
     "deadlines go by the master's wall clock": Variant(
         code(
             Master._now,
@@ -189,12 +185,12 @@ VARIANTS: dict[str, Variant] = {
     ),
     "rounds are as large as what there is to say": Variant(
         together(
-            lambda patch: patch.setattr("dorm.core.decide.next_round.LARGEST_ANSWERS", 2**30),
+            lambda patch: patch.setattr("dorm.core.next_round.LARGEST_ANSWERS", 2**30),
             code(decide.decide, ("first_that_fit(facts)", "facts")),
         )
     ),
     "what was resized is resized again before it has worked": Variant(
-        code(bounds.settles_until, ("return until if until > now else 0", "return 0"))
+        code(sizes.settles_until, ("return until if until > now else 0", "return 0"))
     ),
     "others make room for a crash loop again and again": Variant(
         code(rounds._count_own_debt, ("app.debt, app.barred = app.debt + 1, app.disturbs or app.room_taken", "pass"))
@@ -334,7 +330,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     # hostile users, nodes and forgers
     "any user changes any app": Variant(
-        among_hostile(code(authority.app_of_request, ("and (app.tenant == tenant or known.operates(who))", "")))
+        among_hostile(code(submissions.app_of_request, ("and (app.tenant == tenant or known.operates(who))", "")))
     ),
     "any user operates": Variant(
         among_hostile(code(authority._operates, ("if known.operates(who):", "if True:"))),

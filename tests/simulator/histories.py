@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dorm.core.fold.evolve import evolve
-from dorm.core.query.planning.plans import copy_of
+from dorm.core.query.plans import copy_of
 from dorm.core.state import State
 from events.spec import check_spec
 from replay.simulator.forks.history import History

@@ -14,7 +14,7 @@ from replay.simulator.workloads.speed import Amdahl, Linear, Table
 from replay.simulator.workloads.workload import Failure, SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record

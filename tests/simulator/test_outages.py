@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.core.decide.liveness import LEASE_MARGIN_S
 from dorm.core.invariants import violations
 from dorm.core.state import Settings
+from dorm.core.timing import LEASE_MARGIN_S
 from events import kinds as k
 from events.log.memory import MemoryLog
 from events.quantities import SECOND

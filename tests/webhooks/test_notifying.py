@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from dorm.core.apps.admission import app_id
+from dorm.core.admission import app_id
 from dorm.webhooks import asking
 from dorm.webhooks.asking import WebhookError
 from dorm.webhooks.notifying import Allowance, is_under

@@ -11,7 +11,7 @@ from events.log.records import LogClosed
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from events.log.interface import ReadableLog
 
 _PAUSE_S = 0.5

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from events import subjects
 from events.codec import decode
 from events.kinds import AppSubmitted

@@ -14,9 +14,9 @@ from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import gates, operating
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
-from dorm.core.apps.admission import app_id
-from dorm.core.query.gates import shown_reason
-from dorm.core.query.reported import shown
+from dorm.core.admission import app_id
+from dorm.core.gates import shown_reason
+from dorm.core.progress import shown
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
 from events.limits import LONGEST_NAME
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from dorm.api.answers import Answer
     from dorm.core.app import App
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import State
 
 _ANSWER_S = 10.0

@@ -14,9 +14,8 @@ from dorm.api.resources.apps import Why
 from dorm.api.resources.writing import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
-from dorm.core.query.in_force import Setting, gist_of, in_force
-from dorm.core.query.offered import Offered, offered
-from dorm.core.query.planning.trying import Tried, tried
+from dorm.core.query.in_force import Offered, Setting, gist_of, in_force, offered
+from dorm.core.query.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State
 from dorm.policies.registry import built_in, policy
 from events.cloudevents import rfc3339

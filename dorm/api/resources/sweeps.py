@@ -21,7 +21,7 @@ from events.spec.sweeps.expanding import MOST, expanded
 if TYPE_CHECKING:
     from dorm.api.answers import Answer
     from dorm.core.app import App
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import State
 
 _MOST = 10_000

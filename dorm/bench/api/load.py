@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.apps.admission import app_id
+from dorm.core.admission import app_id
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import (

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.admission import app_id
-from dorm.core.decide.liveness import conclude
+from dorm.core.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment, settle
 from dorm.core.state import State
+from dorm.core.timing import conclude
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode

@@ -18,8 +18,8 @@ from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail
 from dorm.cli.output import counted, progress_console
 from dorm.client.errors import Refused
 from dorm.client.output import lines
-from dorm.core.query.delays import delay_shown, delay_without_time
-from dorm.core.query.gates import reason_of
+from dorm.core.delays import delay_shown, delay_without_time
+from dorm.core.gates import reason_of
 from dorm.local.hints import hint_for
 from events.errors import DormError
 from events.kinds import ContainerExited, Resized, Round

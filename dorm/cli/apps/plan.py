@@ -18,8 +18,7 @@ from dorm.cli.settings import complete_setting, parse_capacity, parse_pairs
 from dorm.cli.source import At, File, log_of, parse_at, progress_of
 
 if TYPE_CHECKING:
-    from dorm.core.query.planning.assumed import NewNodes
-    from dorm.core.query.planning.planned import Figures, Plan, PlannedApp
+    from dorm.core.query.assumed import Figures, NewNodes, Plan, PlannedApp
 
 CHANGES = 3
 """Exit code: some app would have other containers than now."""
@@ -126,8 +125,8 @@ def plan(
 
     async def work() -> Plan:
         from dorm.cli.changes import settings_in
-        from dorm.core.query.planning.assumed import Assumed, NewNodes, UnknownSetting
-        from dorm.core.query.planning.plans import plan as planned
+        from dorm.core.query.assumed import Assumed, NewNodes, UnknownSetting
+        from dorm.core.query.plans import plan as planned
         from replay.travel.travel import state_at
 
         assumed = Assumed(
@@ -163,7 +162,7 @@ def parse_nodes(text: str) -> NewNodes | str:
     """Parse `+3,cpu=8,memory=32GiB,label.zone=a`, `+2,like=node-1`, or `-node-2` (which returns the name).
 
     Raises WrongUsage."""
-    from dorm.core.query.planning.assumed import NewNodes
+    from dorm.core.query.assumed import NewNodes
 
     if text.startswith("-") and len(text) > 1:
         return text[1:]

@@ -236,7 +236,7 @@ def set_policy(
     """
     from dorm.cli.changes import change_of
     from dorm.cli.cluster.policy_dry_run import dry_run as shown_dry
-    from dorm.core.query.planning.trying import differences
+    from dorm.core.query.trying import differences
     from dorm.core.settings import all_after, asked_of
 
     async def work() -> None:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.client.client import Client
-    from dorm.core.query.planning.trying import ResizedApp
-    from dorm.core.query.touched import Touched
+    from dorm.core.query.trying import ResizedApp, Touched
     from dorm.core.state import State
     from events.kinds import PolicyChanged
 
@@ -25,8 +24,7 @@ async def dry_run(
     connected: Client, state: State, change: PolicyChanged, output: Format, differences: list[str]
 ) -> bool:
     """Show it; return whether the change would be accepted.  `differences` are the values that it would change, in words."""
-    from dorm.core.query.planning.trying import document, resized
-    from dorm.core.query.touched import touched
+    from dorm.core.query.trying import document, resized, touched
 
     now = max(state.time, time.time_ns())
     found = touched(state, change, await _heard(connected, state), now)

@@ -13,7 +13,7 @@ from rich.text import Text
 from dorm.cli.log.events import in_words, style_of
 from dorm.cli.output import ago, cell, counted
 from dorm.cli.terminal import one_line
-from dorm.core.query.reported import Newest
+from dorm.core.progress import Newest
 from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
 from events.instants import shown
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dorm.api.following.reports import Report, Reports, Used
     from dorm.client.client import Client
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import App, State
 
     Keys = Callable[[Callable[[str], None]], AbstractContextManager[None]]

@@ -18,7 +18,7 @@ from dorm.cli.output import Format, Output, console, counted, show_document, sol
 
 if TYPE_CHECKING:
     from dorm.client.client import Client
-    from dorm.core.query.planning.planned import Plan, PlannedApp
+    from dorm.core.query.assumed import Plan, PlannedApp
     from dorm.core.state import App, State
     from events.spec import AppSpec
     from events.spec.editing import Changes
@@ -107,7 +107,7 @@ async def _edit(
 ) -> None:
     from dorm.client import steering
     from dorm.client.finding import find_app
-    from dorm.core.apps.steering import check_editable
+    from dorm.core.revisions import check_editable
     from events.spec import SpecError
     from events.spec.editing import differing
 
@@ -148,7 +148,7 @@ async def _asked(
     `send`, else only looked at."""
     from dorm.cli.lifecycle.editing import from_editor, from_file
     from dorm.cli.lifecycle.shipping import with_folder
-    from dorm.core.apps.steering import spec_of
+    from dorm.core.revisions import spec_of
     from dorm.local.spec_settings import SettingRefused, with_settings
     from events.spec import document_of
 
@@ -170,8 +170,8 @@ async def _asked(
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
     """Return the next decision with the edit.  Raises Fail if it would be refused."""
-    from dorm.core.query.planning.assumed import Assumed, PlanError
-    from dorm.core.query.planning.plans import plan
+    from dorm.core.query.assumed import Assumed, PlanError
+    from dorm.core.query.plans import plan
 
     try:
         with solver_prints_elsewhere():

@@ -18,7 +18,7 @@ from dorm.cli.tables import show_app, show_apps, show_node, show_nodes
 from events.instants import shown
 
 if TYPE_CHECKING:
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import State
     from replay.travel.diff import Diff, Thing
 

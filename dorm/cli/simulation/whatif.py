@@ -18,7 +18,7 @@ from dorm.cli.settings import complete_policy, complete_setting, parse_pairs, pa
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
-    from dorm.core.query.planning.assumed import Assumed
+    from dorm.core.query.assumed import Assumed
     from events.kinds import AppUpdated
     from replay.simulator.forks.whatif import Figures, Outcome, WhatIf, WhatIfApp
 
@@ -124,7 +124,7 @@ def whatif(
 
     async def work() -> WhatIf:
         from dorm.cli.changes import settings_at
-        from dorm.core.query.planning.assumed import UnknownSetting
+        from dorm.core.query.assumed import UnknownSetting
         from replay.simulator.forks.whatif import whatif as played
 
         async with log_of(file, url, cluster) as log:
@@ -179,7 +179,7 @@ def _assumed(
 ) -> Assumed:
     """Return the assumptions except settings.  Raises WrongUsage, and SpecError for a spec file."""
 
-    from dorm.core.query.planning.assumed import Assumed, NewNodes
+    from dorm.core.query.assumed import Assumed, NewNodes
     from dorm.local.spec_files import load_spec
 
     return Assumed(

@@ -14,7 +14,7 @@ import msgspec
 
 from dorm.client.files.asking import FilesRefused
 from dorm.client.tail import Filter, Tail
-from dorm.core.query.reported import doubt_shown
+from dorm.core.progress import doubt_shown
 from dorm.core.settings import kept_until
 from events.kinds import AppCheckpointed
 from events.positions import Position

@@ -9,7 +9,7 @@ import msgspec
 from dorm.client import steering
 from dorm.client.errors import Refused
 from dorm.client.sweeps.finding import find_sweep
-from dorm.core.apps.groups import limit_of
+from dorm.core.gates import limit_of
 
 if TYPE_CHECKING:
     from dorm.client.client import Client

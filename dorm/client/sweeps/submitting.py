@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.client.errors import NoAnswer, Refused
+from dorm.core.admission import app_id
 from dorm.core.app import name_key
-from dorm.core.apps.admission import app_id
 from events.identities import tenant_in
 from events.kinds import AppCancelRequested, AppRejected, AppSubmitted, Round
 from events.spec.variables import check_names

@@ -1,25 +1,7 @@
 """The fold: `evolve(state, record)` advances the state by one record, in place.
 
-    evolve    records of clients, operators and agents
-    rounds    the master's rounds, fact by fact
-    membership   live adjustments: a generation continues with other members
-    batches   the noise that apps report, and their batch sizes
-    operating   drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
-    steering/   edits and restarts
-    progress  what apps report: progress, checkpoints, and what size they ask for
-    gates/    holds and other gates of apps, and their ends
-    trust/    whose records count: what an author may publish, which identities are known
-    submissions   what waits for an answer
-    folded    the outcome of a record, and observers
-    effects   consequences of a fact beyond itself
-    reasons   why each app waits, as a decision or the limit of its group states it
-    room_taken   which apps have grown into the room of one that failed
-    shared_folder   which checkpoint folder is the cluster's
-    planning    what a policy that plans ahead has promised
-    preparing   what nodes prepare ahead of a restart
-    log_clock   how the log's time follows its clock when that jumps
-    delays      what nodes do for containers again and again
-    policies    whether the policy works, and which plug-ins the leading master has
+    evolve    records of clients, operators and agents; start here
+    trust/    what each author may publish
 
-Start with `evolve`.  Imports `dorm.core.apps` and the state.
+What a record changes is in the module of its concept (`dorm.core`), and what a round does in `dorm.core.rounds`.
 """

@@ -2,7 +2,7 @@
 
 It is total (no record makes it raise), idempotent by natural keys (app, generation, slot), and uses neither clock nor
 randomness: the same records give the same state, byte for byte.  Facts of clients, operators and agents are folded here, the
-master's rounds in `dorm.core.fold.rounds`.
+master's rounds in `dorm.core.rounds`.
 
 A replay folds millions of records, so the code that runs for each record avoids generators, `min`, `max` and
 properties: each costs as much as several plain statements.  `dorm bench codec` measures the fold beside
@@ -16,24 +16,19 @@ from typing import Any, get_args
 
 from msgspec import UNSET
 
-from dorm.core.apps import faults
-from dorm.core.apps.admission import app_id, check_room, name_of
-from dorm.core.apps.gating.limits import note_started
-from dorm.core.fold.delays import container_delayed
-from dorm.core.fold.effects import (
-    drop_ended,
-    end_container,
-    end_containers_on,
-    forget_ended,
-    mark_dirty,
-    request_rebalance,
-    void_plans_on,
-)
-from dorm.core.fold.folded import Folded, ignored
-from dorm.core.fold.gates.requests import hold_requested, release_requested
-from dorm.core.fold.log_clock import set_back
-from dorm.core.fold.membership import epoch_completed, membership_changed
-from dorm.core.fold.operating import (
+from dorm.core import faults
+from dorm.core.admission import app_id, check_room, name_of
+from dorm.core.containers import end_container, end_containers_on
+from dorm.core.deadlines import note_started
+from dorm.core.delays import container_delayed
+from dorm.core.effects import drop_ended, forget_ended, mark_dirty, request_rebalance, void_plans_on
+from dorm.core.fold.trust.authority import enforce, is_by_master, submission_of_request
+from dorm.core.folded import Folded, ignored
+from dorm.core.gates import hold_requested, release_requested
+from dorm.core.identities import identities_changed
+from dorm.core.live import epoch_completed, membership_changed
+from dorm.core.log_clock import set_back
+from dorm.core.operating import (
     drain_requested,
     forget_requested,
     request_kill,
@@ -42,16 +37,12 @@ from dorm.core.fold.operating import (
     scheduling_resumed,
     trust_requested,
 )
-from dorm.core.fold.planning import forget_plans
-from dorm.core.fold.policies import choose_policy
-from dorm.core.fold.preparing import containers_prepared
-from dorm.core.fold.progress import app_checkpointed, app_progressed, lines_skipped, note_doubt, resize_requested
-from dorm.core.fold.rounds import fold_round
-from dorm.core.fold.shared_folder import check_folder, settle_again, settle_folder
-from dorm.core.fold.steering.revisions import edit_requested, overtake_edits, restart_requested
-from dorm.core.fold.submissions import queue, queue_refused
-from dorm.core.fold.trust.authority import app_of_request, enforce, is_by_master, submission_of_request
-from dorm.core.fold.trust.identities import identities_changed
+from dorm.core.policy_in_force import choose_policy
+from dorm.core.preparing import containers_prepared
+from dorm.core.progress import app_checkpointed, app_progressed, lines_skipped, note_doubt, resize_requested
+from dorm.core.promises import forget_plans
+from dorm.core.revisions import edit_requested, overtake_edits, restart_requested
+from dorm.core.rounds import fold_round
 from dorm.core.settings import (
     TIMES,
     policy_after,
@@ -61,6 +52,7 @@ from dorm.core.settings import (
     times_of,
     weights_after,
 )
+from dorm.core.shared_folder import check_folder, settle_again, settle_folder
 from dorm.core.state import (
     MOST,
     REFUSED_CHANGES,
@@ -74,6 +66,7 @@ from dorm.core.state import (
     State,
     Submission,
 )
+from dorm.core.submissions import app_of_request, queue, queue_refused
 from events import kinds as k
 from events import subjects
 from events.codec import decode, submission_of

@@ -14,7 +14,7 @@ from events import kinds as k
 from events import subjects
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.log.records import Record
 

@@ -1,19 +1,13 @@
 """Queries over a state.
 
-    views      rows for people and programs: what `ps`, `nodes` and `describe` show
+    views      rows for people and programs: what `ps`, `nodes` and `describe` show; start here
     sweeps     the apps of a sweep, side by side
-    reported   the newest that apps have reported, on the log or beside it
     standing   each app's dominant share against its fair share
-    planning/  what the next decision would be if something happened first, or the settings were others
-    touched    which apps and nodes a change of settings would affect
-    in_force   the settings in force, with what each means
-    offered    the policies that it can be changed to, with their parameters
-    speaking   synthetic agent events, for plans and simulations
-    batches    the batch size that an app has, and why
-    delays     what delays the start or the stop of its containers
-    suspects   suspect nodes, and nodes that apps avoid, in words
-    gates      why an app may not run at all
+    in_force   the settings in force, with what each means; the policies that can be chosen
+    plans      what the next decision would be if something happened first
+    assumed    what happens first, and the contents of a plan
+    trying     what a change of settings would do
     concerns   which app, user and node an event is about
 
-Imports everything else of the core.
+What concerns one concept is with the concept.  Imports everything else of the core.
 """

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
-from dorm.core.apps.admission import ID_DIGITS, app_id, name_of
+from dorm.core.admission import ID_DIGITS, app_id, name_of
 from events import kinds as k
 from events import subjects
 from events.identities import tenant_in

@@ -1,19 +1,38 @@
-"""The settings in force in words: every parameter of the policy and every time of the master, with default and meaning."""
+"""Settings in words: those in force, those that could be, and those that are assumed.
+
+in force   every parameter of the policy and every time of the master, with default and meaning (`in_force`,
+           `words`)
+offered    the policies that a cluster can change to, each with the JSON Schema of its parameters, for forms and
+           editors.  A schema has types, defaults and meanings; ranges where `dorm.policies.parameters` declares
+           them.  The policy itself has the last word: it checks what it is given
+assumed    settings by their names in the log: those of a policy, the master's times, the folder of checkpoints
+           (`change_for`)
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dorm.core.settings import TENANT_APPS, WEIGHTS, most_apps, parameters_in_force, retentions_of
+from dorm.core.settings import TENANT_APPS, WEIGHTS, most_apps, parameters_in_force, retentions_of, times_of
+from dorm.core.shared_folder import check_folder
 from dorm.core.state import Settings
 from dorm.policies.parameters import OPTIMIZER, SPEED
-from dorm.policies.registry import built_in
-from events.times import written
+from dorm.policies.registry import built_in, names, policy
+from events.kinds import PolicyChanged
+from events.times import SettingRefused, times_after, written
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dorm.core.settings import Plugins
+    from dorm.core.state import State
+    from dorm.policies.parameters import Parameter
+
+
+# --- in force ---------------------------------------------------------------------------------------------------------
 
 _NONE: Plugins = {}
 POLICY = "policy"
@@ -168,3 +187,141 @@ def shown(setting: Setting, value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {item}" for key, item in value.items()) + "}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- policies that can be chosen --------------------------------------------------------------------------------------
+
+_RANGES: Mapping[str, Mapping[str, Parameter]] = {
+    "dorm": OPTIMIZER, "dorm-exact": OPTIMIZER, "dorm-speed": SPEED, "dorm-speed-exact": SPEED,
+}  # fmt: skip
+
+
+_TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool,), "boolean"), ((str,), "string"), ((int, float), "number"), ((list, tuple), "array"), ((dict,), "object"),
+)  # fmt: skip
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that the cluster's masters have."""
+
+    name: str
+    version: int
+    plugin: str
+    """The distribution that it comes from; "" for a policy of Dorm itself."""
+    gist: str
+    """What it does, in a few words."""
+    schema: dict[str, Any]
+    """The JSON Schema of its parameters."""
+
+
+def offered(plugins: Plugins) -> list[Offered]:
+    """Return Dorm's own policies by name, then the plug-ins that the leading master announced."""
+    others = [
+        Offered(name=name, version=one.version, plugin=one.plugin, gist="", schema=_schema("", one.defaults))
+        for name, one in sorted(plugins.items())
+    ]
+    return [*_own(), *others]
+
+
+@cache
+def _own() -> tuple[Offered, ...]:
+    known = ((name, policy(name)) for name in names())
+    return tuple(
+        Offered(
+            name=name,
+            version=one.version,
+            plugin="",
+            gist=gist_of(name),
+            schema=_schema(name, one.check_params({})),
+        )
+        for name, one in known
+    )
+
+
+def _schema(name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Parameters of {name}" if name else "Parameters",
+        "type": "object",
+        "properties": {key: _property(name, key, value) for key, value in defaults.items()},
+        "additionalProperties": False,
+    }
+
+
+def _property(policy_name: str, key: str, default: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"default": default}
+    if (kind := _type(default)) is not None:
+        found["type"] = kind
+    if policy_name and (meaning := meaning_of(key)):
+        found["description"] = meaning
+    declared = _RANGES.get(policy_name, {}).get(key)
+    if declared is not None:
+        found |= {"minimum": declared.least, "maximum": declared.most, "description": declared.meaning}
+        found["type"] = "integer" if isinstance(declared.default, int) else "number"
+    return found
+
+
+def _type(value: Any) -> str | None:
+    """Return the JSON type of a default; None for null, which says nothing about other values."""
+    return next((name for kinds, name in _TYPES if isinstance(value, kinds)), None)
+
+
+# --- assumed settings -------------------------------------------------------------------------------------------------
+
+
+def settings_of(change: PolicyChanged, now: Settings, plugins: Plugins) -> dict[str, Any]:
+    """Return what a change sets, by name; a parameter that it returns to its default has that as its value."""
+    chosen = change.policy if change.policy is not None else now.policy
+    defaults = parameters_in_force(Settings(policy=chosen), plugins)
+    found: dict[str, Any] = {} if change.policy is None else {POLICY: change.policy}
+    for name, value in {**(change.params or {}), **(change.set_params or {})}.items():
+        found[name] = defaults.get(name) if value is None else value
+    for name in (*TIMES, CHECKPOINTS, SHARES, APPS, SUSPECT_AFTER):
+        if getattr(change, name) is not None:
+            found[name] = getattr(change, name)
+    return found
+
+
+def change_for(settings: Mapping[str, Any], state: State) -> tuple[PolicyChanged, list[str]]:
+    """Return the change that makes these settings hold, and it in words.  Raises ValueError for an unknown policy, parameter
+    or value, and for what the cluster would refuse."""
+    now, plugins = state.settings, state.policy_plugins
+    chosen = settings.get(POLICY, now.policy)
+    others = {name: settings[name] for name in (*TIMES, CHECKPOINTS, SHARES, APPS, SUSPECT_AFTER) if name in settings}
+    given = {name: value for name, value in settings.items() if name != POLICY and name not in others}
+    same = chosen == now.policy
+    known = policy(chosen)
+    params = known.check_params({**(now.params if same else {}), **given})
+    change = PolicyChanged()
+    words = [] if same else [f"policy {chosen} (now {now.policy})"]
+    if given or not same:
+        change = msgspec.structs.replace(change, policy=chosen, params=params)
+        before = parameters_in_force(now, plugins) if same else known.check_params({})
+        which = "now" if same else "default"
+        words += [f"{name} = {value} ({which} {before.get(name)})" for name, value in given.items()]
+    if others:
+        change = _with(change, others)
+        times_after(times_of(now), change)
+        check_folder(state, change)
+        words += [_in_words(name, value, now) for name, value in others.items()]
+    return change, words
+
+
+def _with(change: PolicyChanged, others: Mapping[str, Any]) -> PolicyChanged:
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(change), **others, "kind": "PolicyChanged"}, PolicyChanged)
+    except msgspec.ValidationError as error:
+        raise SettingRefused(f"settings: {error}", code="settings.refused") from None
+
+
+def _in_words(name: str, value: Any, now: Settings) -> str:
+    if name == CHECKPOINTS:
+        return f"checkpoints = {value or 'by the nodes'} (now {now.checkpoints or 'by the nodes'})"
+    if name == SHARES:
+        return f"weights = {value} (now {WEIGHTS[0] if isinstance(now.weights, msgspec.UnsetType) else now.weights})"
+    if name == APPS:
+        return f"{APPS} = {value} (now {most_apps(now)})"
+    if name == SUSPECT_AFTER:
+        return f"{SUSPECT_AFTER} = {value} (now {now.suspect_after})"
+    time = TIMES[name]
+    return f"{time.word} = {written(value * time.unit)} (now {written(getattr(now, name) * time.unit)})"

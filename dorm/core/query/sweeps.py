@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.groups import limit_of
-from dorm.core.query.gates import reason_of
-from dorm.core.query.reported import shown
+from dorm.core.gates import limit_of, reason_of
+from dorm.core.progress import shown
 from dorm.core.query.views import sizes
 from events.quantities import SECOND
 from events.spec.groups import Setting
@@ -17,7 +16,7 @@ from events.spec.groups import Setting
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from dorm.core.query.reported import Reported
+    from dorm.core.progress import Reported
     from dorm.core.state import App, State
 
 METRICS = {"loss": 1, "step": -1, "samples_per_s": -1, "container_s": 1}

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from dorm.core.apps.bounds import bounds
-from dorm.core.apps.costs import adjust_s, works_at
-from dorm.core.apps.failures import limit_of
-from dorm.core.apps.offers import shown_volumes, trouble_with_fitness, trouble_with_volumes
-from dorm.core.apps.resizable import kept_whole
-from dorm.core.fold.shared_folder import trouble
-from dorm.core.query.batches import batch_now
-from dorm.core.query.delays import delay_shown
-from dorm.core.query.gates import hold_shown, reason_of, runtime_shown, shown_reason
-from dorm.core.query.reported import doubt_shown, shown
-from dorm.core.query.suspects import avoiding, failed_here, failed_where, with_remedy
+from dorm.core.batches import batch_now
+from dorm.core.costs import adjust_s, works_at
+from dorm.core.delays import delay_shown
+from dorm.core.failures import limit_of
+from dorm.core.faults import avoiding, failed_here, failed_where, with_remedy
+from dorm.core.gates import hold_shown, reason_of, runtime_shown, shown_reason
+from dorm.core.offers import shown_volumes, trouble_with_fitness, trouble_with_volumes
+from dorm.core.progress import doubt_shown, shown
+from dorm.core.resizable import kept_whole
 from dorm.core.settings import kept_until
+from dorm.core.shared_folder import trouble
+from dorm.core.sizes import bounds
 from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
 from events.spec import shipped, volumes_of
@@ -26,7 +26,7 @@ from events.spec import shipped, volumes_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dorm.core.query.reported import Reported
+    from dorm.core.progress import Reported
     from dorm.core.state import App, Generation, Node, State
 
 

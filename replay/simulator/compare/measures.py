@@ -9,15 +9,15 @@ and the changes of a decision are counted, so all policies are measured alike.  
 they are at each of its moments.
 
 A simulation knows how long an adjustment keeps an app from its work (`timings`).  In a real log it ends when all containers
-have started, or, for an app that reports its progress, when a report shows that it works (`dorm.core.apps.costs`).
+have started, or, for an app that reports its progress, when a report shows that it works (`dorm.core.costs`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from dorm.core.apps.costs import cost_s
-from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.costs import cost_s
+from dorm.core.submissions import app_of_request
 from dorm.policies import shares
 from events import kinds as k
 from events.quantities import SECOND
@@ -29,7 +29,7 @@ from replay.simulator.timings import FREE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.log.records import Record

@@ -22,7 +22,7 @@ from replay.simulator.timings import Timings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.log.records import Record
 

@@ -10,7 +10,7 @@ them.
     play(fork, every_s)                   runs it and measures the outcome
     simulation_of(fork)                   for callers that observe the run themselves
 
-Raises PlanError (`dorm.core.query.planning.plans`) for impossible assumptions, and SimulationError.
+Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
-from dorm.core.decide.guarding import announced
-from dorm.core.query.planning.assumed import Assumed, PlanError
-from dorm.core.query.planning.plans import assumed_events, copy_of
+from dorm.core.admission import app_id, name_of
+from dorm.core.policy_in_force import announced
+from dorm.core.query.assumed import Assumed, PlanError
+from dorm.core.query.plans import assumed_events, copy_of
 from events import kinds as k
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, as_shipped, check_spec
@@ -40,7 +40,7 @@ from replay.simulator.workloads.workload import SimulatedApp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import PolicyPlugin
     from events.log.records import Record

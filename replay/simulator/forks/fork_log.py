@@ -13,7 +13,7 @@ from replay.frames import build
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record

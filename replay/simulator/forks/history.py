@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dorm.core.fold.trust.authority import app_of_request
 from dorm.core.state import can_be_kept
+from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import PhaseWatch
@@ -21,7 +21,7 @@ from replay.simulator.forks.fitting_timings import PhaseWatch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, Generation, Node, Pace, State
     from events.log.records import Record
     from events.spec import AppSpec

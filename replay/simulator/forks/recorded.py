@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
-from dorm.core.decide.liveness import conclude
-from dorm.core.decide.next_round import decide
 from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment
+from dorm.core.next_round import decide
 from dorm.core.state import SCHEMA, State
+from dorm.core.timing import conclude
 from events import kinds as k
 from events.codec import encode
 from events.log.records import Record
@@ -39,7 +39,7 @@ from replay.simulator.simulation import Simulation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
 
 
 _OF_CONTAINERS = (k.ContainerStarted, k.ContainerExited, k.AppCheckpointed, k.AppProgressed)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.assumed import Assumed
 from events.kinds import Round
 from events.quantities import SECOND
 from replay.simulator.forks import fork as forks
@@ -26,7 +26,7 @@ from replay.simulator.forks.history import History
 from replay.words import span
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.records import Record

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.query.planning.plans import copy_of
+from dorm.core.query.plans import copy_of
 from dorm.core.state import State
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from dorm.core.fold.folded import Folded
-    from dorm.core.query.planning.assumed import Assumed
+    from dorm.core.folded import Folded
+    from dorm.core.query.assumed import Assumed
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -1,1 +1,1 @@
-"""Tests of `dorm.core.apps`."""
+"""Tests of the rules about one app."""

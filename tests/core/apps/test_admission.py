@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dorm.core.apps.admission import refusals
+from dorm.core.admission import refusals
 from dorm.core.state import Submission
 from events import kinds as k
 from events.spec import LARGEST_SPEC

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.bounds import ROOM_S, TRIAL_S, bounds
-from dorm.core.decide.timing import next_deadline
+from dorm.core.sizes import ROOM_S, TRIAL_S, bounds
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

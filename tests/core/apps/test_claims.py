@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.apps.claims import HOLD_S, first_until, held_back_for
+from dorm.core.claims import HOLD_S, first_until, held_back_for
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

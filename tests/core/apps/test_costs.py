@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.core.apps.bounds import TRIAL_S
-from dorm.core.apps.costs import LATEST, adjust_s, cost_s, usual_adjust_s
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
+from dorm.core.costs import LATEST, adjust_s, cost_s, usual_adjust_s
 from dorm.core.query.views import adjustment
+from dorm.core.sizes import TRIAL_S
 from dorm.core.state import HISTORY, AdjustmentRecord
 from events import kinds as k
 from events.quantities import SECOND

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.deadlines import MARGIN_S
-from dorm.core.decide.timing import next_deadline
+from dorm.core.deadlines import MARGIN_S
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from dorm.core.query.reported import doubt_shown
+from dorm.core.progress import doubt_shown
 from dorm.core.query.views import describe
 from events import kinds as k
 from events.kinds import Doubt

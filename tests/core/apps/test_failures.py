@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.decide.timing import next_deadline
 from dorm.core.query.views import app_row
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pytest
 
-from dorm.core.apps import faults
-from dorm.core.decide.timing import next_deadline
+from dorm.core import faults
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.groups import CODE
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
+from dorm.core.gates import CODE
 from dorm.core.query.sweeps import best_first, sweep_row, sweeps, swept_rows
 from dorm.core.state import App, digest
 from events import kinds as k

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.offers import trouble_with_fitness, trouble_with_volumes
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
+from dorm.core.offers import trouble_with_fitness, trouble_with_volumes
 from events import kinds as k
 from events.kinds import NodeOffers, Unfit, VolumeOffer
 from tests.core.records import Bench, joined

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dorm.core.apps.resizable import CHEAP_S, KEPT_FROM_S, NEVER, NO_CHECKPOINT, begins_again, kept_whole
-from dorm.core.decide.asking import problem_of, question
-from dorm.core.decide.keeping import answered
-from dorm.core.decide.placement import Arranged
-from dorm.core.query.planning.assumed import Assumed
-from dorm.core.query.planning.plans import plan
+from dorm.core.asking import answered, problem_of, question
+from dorm.core.placement import Arranged
+from dorm.core.query.assumed import Assumed
+from dorm.core.query.plans import plan
 from dorm.core.query.views import describe
+from dorm.core.resizable import CHEAP_S, KEPT_FROM_S, NEVER, NO_CHECKPOINT, begins_again, kept_whole
 from dorm.policies import integer
 from dorm.policies.problem import Allocation, Problem
 from events import kinds as k

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dorm.core.apps.bounds import bounds
-from dorm.core.apps.size_requests import RAISE_S, requested
-from dorm.core.decide.timing import next_deadline
+from dorm.core.sizes import RAISE_S, bounds, requested
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorm.core.apps.speeds import LATEST_NS, MOST_POINTS, with_point
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
+from dorm.core.costs import LATEST_NS, MOST_POINTS, with_point
 from dorm.core.state import MeasuredSpeed
 from dorm.policies.problem import AppDemand, Measured
 from events import kinds as k

@@ -1,1 +1,1 @@
-"""Tests of `dorm.core.decide`."""
+"""Tests of decisions."""

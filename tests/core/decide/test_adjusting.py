@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from events import kinds as k
 from tests.core.records import Bench, joined
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.core.apps.failures import MOST_PORTS
-from dorm.core.decide.timing import next_deadline
+from dorm.core.failures import MOST_PORTS
 from dorm.core.state import digest
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.core.decide.timing import next_deadline
 from dorm.core.state import FailedPolicy, State, digest
+from dorm.core.timing import next_deadline
 from dorm.policies import registry as policies
 from dorm.policies.baselines.static import StaticPolicy
 from dorm.policies.problem import Allocation, PolicyFailure, Problem

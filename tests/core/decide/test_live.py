@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.core.apps.costs import UNMEASURED_LIVE_S, adjust_s
-from dorm.core.apps.faults import SHORT_S
-from dorm.core.decide.timing import next_deadline
+from dorm.core.costs import UNMEASURED_LIVE_S, adjust_s
+from dorm.core.faults import SHORT_S
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

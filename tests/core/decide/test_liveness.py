@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dorm.core.decide.liveness import LEASE_MARGIN_S, conclude
+from dorm.core.timing import LEASE_MARGIN_S, conclude
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from dorm.core.apps.bounds import ROOM_S, SETTLE_S, STABLE_S, TRIAL_S
-from dorm.core.apps.claims import HOLD_S, KEPT_S
-from dorm.core.decide.timing import next_deadline
+from dorm.core.claims import HOLD_S, KEPT_S
 from dorm.core.query.views import describe
+from dorm.core.sizes import ROOM_S, SETTLE_S, STABLE_S, TRIAL_S
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench, joined

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dorm.core.decide import promising
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.timing import next_deadline
-from dorm.core.fold.planning import MOST_SLOTS
+from dorm.core import promises
+from dorm.core.asking import problem_of
+from dorm.core.promises import MOST_SLOTS
 from dorm.core.round_size import size
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.quantities import SECOND
 from tests.core.records import Bench
@@ -159,7 +159,7 @@ def test_plans_that_do_not_fit_into_one_message_follow_at_once(monkeypatch: pyte
         one.submit(name, n_max=1, utility=URGENT, work={"mini_batch": "100s", "chunks": 1})
     one.decide()
     largest = max(size(fact) for fact in one.decided(allocate=True) if isinstance(fact, k.AppPlanned))
-    monkeypatch.setattr(promising, "LARGEST_PLANS", largest + 10)
+    monkeypatch.setattr(promises, "LARGEST_PLANS", largest + 10)
     (first,) = plans(one.decide(allocate=True))
     assert first.more == 2
     assert one.state.dirty_seq == one.state.seq

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.placement import _Ports, with_ports
+from dorm.core.asking import problem_of
 from dorm.core.invariants import violations
+from dorm.core.placement import _Ports, with_ports
 from dorm.policies.problem import AppDemand, NodeRoom, PortRoom, Problem
 from dorm.policies.registry import policy
 from events import kinds as k

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.costs import cost_s
-from dorm.core.decide.preparing import PREPARE_S
+from dorm.core.costs import cost_s
+from dorm.core.preparing import PREPARE_S
 from events import kinds as k
 from events import subjects
 from events.codec import encode

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.core.app import AdjustmentRecord
-from dorm.core.decide.next_round import decide
-from dorm.core.decide.timing import next_deadline, tick_is_due, trigger
+from dorm.core.next_round import decide
+from dorm.core.timing import next_deadline, tick_is_due, trigger
 from dorm.policies import registry as policies
 from dorm.policies.parameters import RESTS_FROM_S
 from dorm.policies.problem import Allocation, Problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.decide import next_round as decide
+from dorm.core import next_round as decide
 from events import kinds as k
 from events import subjects
 from events.codec import encode

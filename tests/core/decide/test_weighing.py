@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import UnsetType
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.snapshot import dump, load
 from dorm.core.state import digest
 from events import kinds as k

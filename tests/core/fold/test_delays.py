@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from dorm.core.query.delays import delays_of
+from dorm.core.delays import delays_of
 from dorm.core.query.views import app_row, describe
 from dorm.core.snapshot import copy, restore
 from dorm.doctor.cluster import judge_delays

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.gating.gates import age_ns, hold_of
-from dorm.core.apps.gating.limits import ends_at
-from dorm.core.apps.groups import limit_of
-from dorm.core.query.gates import reason_of
+from dorm.core.deadlines import ends_at
+from dorm.core.gates import age_ns, hold_of, limit_of, reason_of
 from dorm.core.query.sweeps import sweep_row, sweeps
 from dorm.core.query.views import sizes
 from dorm.core.snapshot import copy, restore

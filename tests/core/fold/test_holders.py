@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agents.desired import Desired
-from dorm.core.decide.liveness import LEASE_MARGIN_S
 from dorm.core.state import Refused
+from dorm.core.timing import LEASE_MARGIN_S
 from events import kinds as k
 from tests.core.records import START, Bench, joined
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dorm.core.fold.trust.identities import refusal_at
+from dorm.core.identities import refusal_at
 from dorm.core.snapshot import dump, load
 from dorm.core.state import State, digest
 from events import kinds as k

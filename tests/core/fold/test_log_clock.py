@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dorm.core.apps.deadlines import due_at
-from dorm.core.apps.gating.limits import ran_ns
-from dorm.core.decide.next_round import decide
+from dorm.core.deadlines import due_at, ran_ns
 from dorm.core.fold.evolve import evolve
-from dorm.core.fold.log_clock import LEAP, SLACK
+from dorm.core.log_clock import LEAP, SLACK
+from dorm.core.next_round import decide
 from dorm.core.state import State
 from dorm.master.log_time import LogTime
 from events import kinds as k

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dorm.core.decide.timing import next_deadline
 from dorm.core.query.views import node_rows, paused_text, sizes
 from dorm.core.state import digest
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.kinds import GenerationFailed, GenerationReleased, Resized
 from tests.core.records import Bench, joined

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from agents.desired import Desired
-from dorm.core.decide.next_round import decide
-from dorm.core.decide.timing import next_deadline
 from dorm.core.fold.evolve import evolve
+from dorm.core.next_round import decide
 from dorm.core.snapshot import copy, load, pack
 from dorm.core.state import State, digest
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode

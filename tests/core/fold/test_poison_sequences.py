@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agents.desired import Desired
 from agents.reconcile import reconcile
-from dorm.core.decide.next_round import decide
-from dorm.core.decide.timing import next_deadline
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
+from dorm.core.next_round import decide
 from dorm.core.query.views import app_rows, describe, node_rows, summary
 from dorm.core.snapshot import copy, restore
 from dorm.core.state import State, digest
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode

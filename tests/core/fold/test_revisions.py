@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.parts.deriving import part_of
-from dorm.core.query.planning.assumed import Assumed, PlanError
-from dorm.core.query.planning.plans import plan
+from dorm.core.query.assumed import Assumed, PlanError
+from dorm.core.query.plans import plan
 from dorm.core.query.views import describe, sizes
 from dorm.core.snapshot import copy, restore
 from dorm.core.state import digest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from dorm.core.apps.failures import MOST_UNMOUNTED
-from dorm.core.fold.shared_folder import LEFT_ALONE_S
-from dorm.core.query.touched import touched
+from dorm.core.failures import MOST_UNMOUNTED
+from dorm.core.query.trying import touched
 from dorm.core.query.views import node_rows
+from dorm.core.shared_folder import LEFT_ALONE_S
 from events import kinds as k
 from events.limits import LONGEST_TEXT
 from tests.core.records import Bench, joined

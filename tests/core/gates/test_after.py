@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.gating.gates import age_ns
-from dorm.core.decide.asking import problem_of
-from dorm.core.query.gates import reason_of
-from dorm.core.query.planning.assumed import Assumed, PlanError
-from dorm.core.query.planning.plans import plan
+from dorm.core.asking import problem_of
+from dorm.core.gates import age_ns, reason_of
+from dorm.core.query.assumed import Assumed, PlanError
+from dorm.core.query.plans import plan
 from dorm.core.query.views import sizes
 from events import kinds as k
 from events.kinds import AppAccepted, AppCancelled, AppRejected

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dorm.core.apps.gating.gates import age_ns, hold_of
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.timing import next_deadline
-from dorm.core.query.gates import reason_of
+from dorm.core.asking import problem_of
+from dorm.core.gates import age_ns, hold_of, reason_of
 from dorm.core.query.views import app_row, describe, sizes
+from dorm.core.timing import next_deadline
 from events import kinds as k
 from events.kinds import GenerationReleased, Resized
 from events.quantities import SECOND

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from dorm.core.apps.gating.gates import age_ns
-from dorm.core.apps.gating.limits import ends_at, ran_ns
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.timing import next_deadline, trigger
+from dorm.core.asking import problem_of
+from dorm.core.deadlines import ends_at, ran_ns
+from dorm.core.gates import age_ns, reason_of
 from dorm.core.leader import Leader, Moment
-from dorm.core.query.gates import reason_of
 from dorm.core.query.views import describe, sizes
 from dorm.core.state import digest
+from dorm.core.timing import next_deadline, trigger
 from dorm.local.spec_files import parse
 from events import kinds as k
 from events.kinds import AppCancelled, AppCompleted

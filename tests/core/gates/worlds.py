@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dorm.core.apps.gating.gates import hold_of, starts_at, waits_for_record
+from dorm.core.gates import hold_of, may_start_at, waits_for_record
 from events import kinds as k
 from events.codec import decode
 from tests.core.virtual.people import NAMES
@@ -37,7 +37,7 @@ class GatedWorld(World):
     def check_fact(self, fact: Any, event: k.Round) -> None:
         # One with a time only is open for a decision that was made after it.
         now = max(self.whole.time, event.at)
-        early = {app.id for app in self.whole.live_apps() if starts_at(app) > now}
+        early = {app.id for app in self.whole.live_apps() if may_start_at(app) > now}
         known = early | {app for app, seq in self.shut.items() if seq <= event.basis}
         if isinstance(fact, k.GenerationReleased | k.MembersReleased):
             self.hold(fact.app not in known, f"{fact.app} has a closed gate, and is released: {fact}")

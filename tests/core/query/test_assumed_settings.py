@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dorm.cli.changes import change_of, settings_in
-from dorm.core.query.planning.assumed import Assumed, UnknownSetting
-from dorm.core.query.planning.assumed_settings import change_for, settings_of
-from dorm.core.query.planning.plans import plan
+from dorm.core.query.assumed import Assumed, UnknownSetting
+from dorm.core.query.in_force import change_for, settings_of
+from dorm.core.query.plans import plan
 from dorm.core.settings import all_after
 from dorm.core.state import Settings, State
 from tests.errors import raises

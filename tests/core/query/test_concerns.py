@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.bench.demo_log import demo_log
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.concerns import KINDS, Concerns, known_kind
 from dorm.core.state import State

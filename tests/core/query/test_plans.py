@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.core.apps.offers import offers_of_new
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.fold.evolve import evolve
-from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError
-from dorm.core.query.planning.plans import copy_of, plan
+from dorm.core.offers import offers_of_new
+from dorm.core.query.assumed import Assumed, NewNodes, PlanError
+from dorm.core.query.plans import copy_of, plan
 from dorm.core.query.standing import standings
 from dorm.core.query.views import sizes
 from dorm.core.state import State, digest
@@ -20,7 +20,7 @@ from tests.errors import raises
 from tests.replay.made_log import two_apps
 
 if TYPE_CHECKING:
-    from dorm.core.query.planning.planned import Plan, PlannedApp
+    from dorm.core.query.assumed import Plan, PlannedApp
 
 EXACT = k.PolicyChanged(policy="dorm-exact", params={"theta2": 1.0})
 """What is planned is the policy's affair; the reference leaves no choice."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError
-from dorm.core.query.planning.plans import assumed_events, plan
+from dorm.core.query.assumed import Assumed, NewNodes, PlanError
+from dorm.core.query.plans import assumed_events, plan
 from dorm.core.state import digest
 from events import kinds as k
 from tests.core.records import Bench, checked, joined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dorm.core.query.reported import newest_of
+from dorm.core.progress import newest_of
 from dorm.core.query.views import app_rows, describe
 from events import kinds as k
 from events import subjects

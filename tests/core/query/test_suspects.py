@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dorm.core.query.suspects import failed_here, failed_there, failed_where, suspicion, with_remedy
+from dorm.core.faults import failed_here, failed_there, failed_where, suspicion, with_remedy
 from dorm.core.query.views import describe, describe_node, node_rows, note_of
 from events import kinds as k
 from events.quantities import SECOND

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-import dorm.core.decide.liveness as living
-import dorm.core.decide.next_round as deciding
 import dorm.core.fold.evolve as evolving
 import dorm.core.leader as leading
+import dorm.core.next_round as deciding
+import dorm.core.timing as living
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import encode

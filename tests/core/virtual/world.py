@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-import dorm.core.decide.next_round as deciding
 import dorm.core.fold.evolve as evolving
+import dorm.core.next_round as deciding
 from agents.runtime.interface import Key
 from dorm.core.invariants import violations
 from dorm.core.state import State, digest

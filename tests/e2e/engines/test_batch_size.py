@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.core.query.batches import batch_now
+from dorm.core.batches import batch_now
 from dorm.local.cluster import LocalCluster, LocalOptions
 from events import kinds as k
 from tests.e2e.ports import own_ports

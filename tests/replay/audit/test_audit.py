@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.core.decide.next_round import Decision, decide
 from dorm.core.fold.evolve import evolve
+from dorm.core.next_round import Decision, decide
 from dorm.core.state import State, digest
 from dorm.policies.registry import policy
 from events import subjects

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from dorm.core.apps.admission import app_id
+from dorm.core.admission import app_id
 from dorm.core.state import MeasuredSpeed
 from events import kinds as k
 from events.archive.opening import open_archive

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dorm.core.apps.bounds import bounds
-from dorm.core.apps.claims import claims
+from dorm.core.claims import claims
+from dorm.core.sizes import bounds
 from events import kinds as k
 from events import subjects
 from events.codec import encode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dorm.core.apps.gating.gates import hold_of, starts_at, waits_for_record
+from dorm.core.gates import hold_of, may_start_at, waits_for_record
 from events import kinds as k
 from events import subjects
 from events.codec import encode
@@ -73,7 +73,7 @@ class Shut:
     def wrong(self, state: State, event: k.Round) -> str:
         """Return the error of the last folded round; "" for none."""
         now = max(state.time, event.at)
-        early = [app.id for app in state.live_apps() if starts_at(app) > now]
+        early = [app.id for app in state.live_apps() if may_start_at(app) > now]
         shut = [*early, *(app for app, seq in self._since.items() if seq <= event.basis)]
         for fact in event.events:
             if isinstance(fact, k.GenerationReleased | k.MembersReleased) and fact.app in shut:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.core.apps import claims
-from dorm.core.apps.bounds import SETTLE_S, TRIAL_S
-from dorm.core.apps.claims import HOLD_S, last_of
-from dorm.core.apps.failures import is_interruption
-from dorm.core.apps.gating.gates import closed
-from dorm.core.revisions import Restart
+from dorm.core import claims
+from dorm.core.app import Restart
+from dorm.core.claims import HOLD_S, last_of
+from dorm.core.failures import is_interruption
+from dorm.core.gates import closed
+from dorm.core.sizes import SETTLE_S, TRIAL_S
 from events import kinds as k
 from events.quantities import SECOND
 from tests.simulation.machines.apps import AppPlan

@@ -11,8 +11,8 @@ from agents.desired import Desired
 from agents.following.parts import install
 from agents.runtime.interface import RuntimeFault
 from agents.subscriptions import subjects_of
-from dorm.core.decide.next_round import _surely_free
 from dorm.core.fold.evolve import evolve
+from dorm.core.next_round import _surely_free
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State, digest
 from events.log.memory import MemoryLog

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.standing import standings
 from dorm.core.query.views import summary
@@ -29,7 +29,7 @@ from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
 from tests.golden.made import FOLDER
 
 if TYPE_CHECKING:
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from events.log.records import Record
     from replay.simulator.compare.outcome import Run
 

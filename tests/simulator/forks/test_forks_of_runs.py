@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dorm.core.invariants import violations
-from dorm.core.query.planning.plans import copy_of
+from dorm.core.query.plans import copy_of
 from dorm.core.state import digest
 from events import kinds as k
 from events.quantities import SECOND

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dorm.bench.calibration import contentions_compared, resizes_compared
-from dorm.core.apps.admission import app_id
+from dorm.core.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from events.kinds import AppUpdated

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.core.query.planning.assumed import PlanError
+from dorm.core.query.assumed import PlanError
 from dorm.core.state import Settings
 from events import kinds as k
 from replay.simulator.forks import starting as module

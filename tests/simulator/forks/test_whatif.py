@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dorm.core.invariants import violations
-from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
+from dorm.core.query.assumed import Assumed, NewNodes, PlanError, UnknownSetting
 from events import kinds as k
 from events.archive.opening import open_archive
 from events.spec import check_spec

@@ -12,9 +12,8 @@ from dorm.api.following.lives import Subject
 from dorm.api.looking import Seen, seq_of
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Route
-from dorm.core.query.planning.assumed import Assumed, NewNodes
-from dorm.core.query.planning.planned import Figures, PlannedApp, Round
-from dorm.core.query.planning.plans import MOST_ROUNDS, plan
+from dorm.core.query.assumed import Assumed, Figures, NewNodes, PlannedApp, Round
+from dorm.core.query.plans import MOST_ROUNDS, plan
 from dorm.local.spec_files import parse_spec
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated

@@ -12,10 +12,9 @@ from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.finding import find_app
-from dorm.core.apps.steering import check_editable, spec_of
-from dorm.core.query.planning.assumed import Assumed
-from dorm.core.query.planning.planned import PlannedApp
-from dorm.core.query.planning.plans import plan
+from dorm.core.query.assumed import Assumed, PlannedApp
+from dorm.core.query.plans import plan
+from dorm.core.revisions import check_editable, spec_of
 from events.spec import document_of
 from events.spec.editing import differences, differing, fingerprint, patched
 

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from dorm.core.apps.admission import app_id, name_of
-from dorm.core.apps.gating.gates import hold_of
-from dorm.core.fold.submissions import queue_refused
-from dorm.core.fold.trust.identities import refuse
+from dorm.core.admission import app_id, name_of
+from dorm.core.gates import hold_of
+from dorm.core.identities import refuse
+from dorm.core.submissions import app_of_request, queue_refused
 from events import kinds as k
 from events import subjects
 from events.codec import submission_of
@@ -44,8 +44,8 @@ from events.limits import LONGEST_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.core.fold.folded import Folded
-    from dorm.core.state import App, State, Submission
+    from dorm.core.folded import Folded
+    from dorm.core.state import State, Submission
     from events.identities import Identities
     from events.log.records import Record
 
@@ -180,16 +180,6 @@ def _drains(state: State, known: Identities, event: k.NodeDrainRequested, who: s
 
 
 # --- what a request is about --------------------------------------------------------------------------------------------
-
-
-def app_of_request(state: State, name_or_id: str, who: str) -> App | None:
-    """Return the app that a request names, if its author may change it."""
-    known = state.known
-    if known is None:
-        return state.find_app(name_or_id)
-    tenant = known.tenant_of(who)
-    app = state.find_app(name_or_id, tenant)
-    return app if app is not None and (app.tenant == tenant or known.operates(who)) else None
 
 
 def submission_of_request(state: State, name_or_id: str, who: str) -> Submission | None:

@@ -1,1 +1,0 @@
-"""What owners ask of an app that exists, and the master answers: `revisions` folds edits and restarts."""
