@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
-    from events.nats.beside.shadows import Comparisons
+    from events.nats.stores import Comparisons
     from events.positions import Logged, Position
 
 T = TypeVar("T")

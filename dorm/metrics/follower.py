@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from events.log.interface import ReadableLog
     from events.log.records import Record
-    from events.nats.settings.limits import Room
+    from events.nats.settings import Room
 
 VERSION = 1
 """Of the file: raised when what is counted changes, so that counters of two meanings are never added."""

@@ -14,7 +14,7 @@ from dorm.rotation.rotator import Rotator
 from dorm.rotation.service import RotationService, rotating
 from events.archive.stores.opening import open_store
 from events.archive.whole import WholeLog
-from events.nats.places.named import WEBHOOK
+from events.nats.places import WEBHOOK
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

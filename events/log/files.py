@@ -9,7 +9,7 @@ another program has written beyond it (`dorm.workdir.quotas`).  Tenants may writ
 single subjects: a tenant that gives up a blob writes an empty one in its place, which counts as none, and masters
 remove it.
 
-Implementations: `MemoryFiles` here, `events.nats.beside.files`.  A log without such a store has `NoFiles`.
+Implementations: `MemoryFiles` here, `events.nats.stores`.  A log without such a store has `NoFiles`.
 """
 
 from __future__ import annotations

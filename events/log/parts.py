@@ -3,7 +3,7 @@
 A write of a part succeeds only if its writer knows the part that it replaces. A deposed master does not know what its
 successor wrote, so it can't overwrite it.  Bodies are bytes; `events.parts` gives them a meaning.
 
-Implementations: `MemoryParts` here, `events.nats.beside.parts`.  A log without such a store has `NoParts`.
+Implementations: `MemoryParts` here, `events.nats.parts_store`.  A log without such a store has `NoParts`.
 """
 
 from __future__ import annotations

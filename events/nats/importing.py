@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nats.js.api import StreamInfo
 
     from events.log.interface import ReadableLog
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 _BATCH = 1000
 """Messages: the most that a server accepts in one batch."""

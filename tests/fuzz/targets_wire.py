@@ -16,7 +16,7 @@ from agents.runtime.docker.frames import Frames
 from agents.runtime.interface import no_mark
 from events.log.imported import imported_upto, original
 from events.log.interface import AskRefused
-from events.nats.parser import DirectParser
+from events.nats.internals import DirectParser
 from events.nats.reader import Reader
 from events.requests import LogPiece, LogStretch
 from tests.fuzz.edits import changed, encoded, json_of, spliced

@@ -21,7 +21,7 @@ from events.chain.seals import SealKey, new_seed
 from events.kinds import PolicyChanged
 from events.log.records import Archived, LogDamaged, LogRefused
 from events.nats.connection import Connection
-from events.nats.places.named import WEBHOOK
+from events.nats.places import WEBHOOK
 from events.nats.streams import log_stream
 from events.subjects import fact_pattern
 from replay.audit.audit import verify

@@ -15,7 +15,7 @@ from dorm.workdir import ship, ship_folder
 from dorm.workdir.errors import OverQuota
 from events.log.files import EVERYONE
 from events.log.records import LogError, LogRefused
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from events.spec import shipped
 from events.workdir import Limits
 from tests.e2e.commands import done, dorm, refused

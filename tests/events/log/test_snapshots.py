@@ -17,8 +17,8 @@ from nats.js.errors import NotFoundError
 
 from events.log.records import LogUnavailable
 from events.log.snapshots import EVERY, MOST, MOST_BYTES, MemorySnapshots, NoSnapshots, SnapshotInfo, surplus
-from events.nats.beside.snapshots import JetStreamSnapshots
 from events.nats.connection import Connection
+from events.nats.stores import JetStreamSnapshots
 from events.nats.streams import log_stream, stream_configs
 from tests.events.log.snapshot_conformance import SnapshotConformance, made, put
 

@@ -1,4 +1,4 @@
-"""The nodes' parts on NATS JetStream: a stream beside the log's, which keeps the last message of each subject.
+"""The nodes' parts on NATS JetStream: a stream next to the log's, which keeps the last message of each subject.
 
     dorm.<cluster>.part.<node>.0    the first piece, written last: with it the part is there as a whole
     dorm.<cluster>.part.<node>.<n>  further pieces, of parts that one message can't hold
@@ -22,12 +22,10 @@ from nats.js.api import StorageType, StreamConfig
 from events import subjects as names
 from events.log.parts import Parts, StoredPart
 from events.log.records import LogClosed, LogDamaged, LogRefused, LogUnavailable
-from events.nats.access.names import in_log_account
-from events.nats.direct import read_directly
+from events.nats.access import in_log_account
 from events.nats.link import as_log_errors
-from events.nats.reader import EndsBefore, Reader, ReopenReader, last_record
-from events.nats.settings.limits import LARGEST_PART_PIECE, MOST_READERS
-from events.nats.stream_state import stream_state
+from events.nats.reader import EndsBefore, Reader, ReopenReader, last_record, read_directly
+from events.nats.settings import LARGEST_PART_PIECE, MOST_READERS, stream_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
