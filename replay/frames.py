@@ -18,10 +18,10 @@ import msgspec
 from dorm.core.fold.evolve import GapError, evolve
 from dorm.core.snapshot import FOLDED_BY, dump, load
 from dorm.core.state import SCHEMA, State
-from events.chain.hash_chain import Chain
-from events.log.nearest import nearest
+from events.chain import Chain
+from events.log.interface import nearest
 from events.log.records import LogDamaged
-from events.log.snapshots import SnapshotInfo, identity
+from events.log.stores import SnapshotInfo, identity
 from events.sources import fingerprint
 from replay.whole_file import in_thread
 

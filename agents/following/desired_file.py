@@ -13,7 +13,7 @@ import msgspec
 
 from agents.desired import Desired
 from events.log.records import LogDamaged
-from events.log.snapshots import content_of, identity
+from events.log.stores import content_of, identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,9 +21,9 @@ from dorm.core.query.concerns import KINDS, Concerns, is_id, known_kind
 from dorm.core.snapshot import load
 from events.errors import DormError
 from events.kinds import AppProgressed
-from events.log.combined import Combined, Piece
-from events.log.progress import EVERY
+from events.log.interface import Combined, Piece
 from events.log.records import LogRefused, LogUnavailable
+from events.log.stores import EVERY_APP
 from events.positions import Position, logged, logged_beside, parse
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Tail:
         latest = self._latest
         if latest is None and self.until is not None:
             latest = await time_of(self._log, self.until)
-        app = self._wanted.apps[0] if len(self._wanted.apps) == 1 and is_id(self._wanted.apps[0]) else EVERY
+        app = self._wanted.apps[0] if len(self._wanted.apps) == 1 and is_id(self._wanted.apps[0]) else EVERY_APP
         both = Combined(
             self._log, after=first, beside=beside, subjects=subjects, app=app, follow=self._follow, latest=latest,
             beside_until=self._beside_until,

@@ -19,14 +19,13 @@ import msgspec
 
 from events.archive.files import create, make_folder
 from events.errors import DormError
-from events.workdir import Limits, open_blob
-from events.workdir.limits import UNPACKED_MANIFEST
+from events.workdir import UNPACKED_MANIFEST, Limits, open_blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from events.log.files import Files
+    from events.log.stores import Files
 
 _AT_ONCE = 8
 _SUFFIX = ".files.json"

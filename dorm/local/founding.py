@@ -16,7 +16,7 @@ from dorm.security.configuration import Key
 from dorm.security.files import SecurityError
 from dorm.security.folder import PROCESSES
 from events.kinds import NodeEnrolled, UserAdded
-from events.log.waiting import until_answered
+from events.log.records import until_answered
 from events.nats.access import public_key
 from events.nats.connection import Connection
 

@@ -19,9 +19,7 @@ import stat
 from collections import deque
 from typing import TYPE_CHECKING
 
-from events.chain.hash_chain import START, Chain
-from events.chain.rounds import signed
-from events.chain.seals import KeyUnusableError, SealKey, new_seed
+from events.chain import START, Chain, KeyUnusableError, SealKey, new_seed, signed_round
 from events.errors import DormError
 from events.kinds import LogSealed, Round, SealRequested
 
@@ -121,7 +119,7 @@ def sign_round(key: SealKey | None, known: Identities | None, event: Round, prev
     keys = known.keys_at(event.basis) if known is not None else []
     if not keys:
         return event
-    return signed(key, event, previous) if key is not None and key.public in keys else None
+    return signed_round(key, event, previous) if key is not None and key.public in keys else None
 
 
 def open_key(path: Path) -> SealKey:

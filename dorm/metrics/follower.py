@@ -20,10 +20,9 @@ from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from dorm.metrics.cluster import LogFigures, cluster_metrics, log_metrics
 from dorm.metrics.tally import Tally
-from events.log.nearest import nearest
-from events.log.records import LogClosed, LogError
-from events.log.snapshots import identity
-from events.log.waiting import until_answered
+from events.log.interface import nearest
+from events.log.records import LogClosed, LogError, until_answered
+from events.log.stores import identity
 from events.logger import Logger
 from events.sources import fingerprint
 

@@ -34,7 +34,7 @@ import msgspec
 
 from events import kinds as k
 from events import subjects as names
-from events.copying.messages import FILES, PUT
+from events.copying import FILES, PUT
 from events.identities import DELIVERER
 from events.nats.access import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
 from events.nats.leadership import leadership_config

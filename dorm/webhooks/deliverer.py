@@ -25,8 +25,7 @@ from events import subjects
 from events.appending import append_event
 from events.kinds import Event, WebhookDisabled, WebhookTested
 from events.limits import clipped
-from events.log.records import LogClosed, LogError, LogRefused
-from events.log.waiting import until_answered
+from events.log.records import LogClosed, LogError, LogRefused, until_answered
 from events.logger import Logger
 from events.nats.places import AGAIN_S, WEBHOOK
 

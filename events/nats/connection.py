@@ -9,9 +9,9 @@ from events.addresses import shown
 from events.errors import code_of
 from events.log.records import (
     LogRefused,
-    LogUnavailable,
-)  # fmt: skip
-from events.log.waiting import until_answered
+    LogUnavailable,  # fmt: skip
+    until_answered,
+)
 from events.logger import Logger
 from events.nats.access import ADMIN
 from events.nats.bus import NatsBus, Said, ask_everyone

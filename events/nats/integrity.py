@@ -25,7 +25,7 @@ import nats.js.errors
 
 from events import subjects
 from events import subjects as names
-from events.chain.cuts import is_signed
+from events.chain import is_signed_cut
 from events.codec import decode
 from events.kinds import LogRotated
 from events.log.records import Archived, LogDamaged, LogError, LogRefused
@@ -69,7 +69,12 @@ class Rotated:
         another stream, so they don't count.  Raises LogUnavailable, LogRefused."""
         record = await last_record(self._link, self._stream, self._subject, _TIMEOUT_S, imported=self._imported)
         event = decode(record) if record is not None else None
-        if record is None or record.seq <= self._imported or not isinstance(event, LogRotated) or not is_signed(event):
+        if (
+            record is None
+            or record.seq <= self._imported
+            or not isinstance(event, LogRotated)
+            or not is_signed_cut(event)
+        ):
             return None
         # A record can't speak of what came after it.
         self._newest = event if event.after < event.upto < record.seq else None

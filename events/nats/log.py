@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from events import subjects as names
 from events.errors import code_of
 from events.limits import LEAST_MAX_PAYLOAD
-from events.log.imported import renamed_upto
 from events.log.interface import EventLog
 from events.log.records import (
     Appended,
@@ -24,8 +23,9 @@ from events.log.records import (
     LogRefused,
     LogUnavailable,
     Record,
-    on_subjects,
-)  # fmt: skip
+    on_subjects,  # fmt: skip
+    renamed_upto,
+)
 from events.logger import Logger
 from events.nats.access import message_id
 from events.nats.integrity import Rotated, check_stream
@@ -75,7 +75,7 @@ class JetStreamLog(EventLog):
     def __init__(
         self, link: Link, cluster: str, imported: int = 0, leadership: JetStreamLeadership | None = None
     ) -> None:
-        """`imported`: the last sequence that comes from an archive (`events.log.imported`)."""
+        """`imported`: the last sequence that comes from an archive (`events.log.records`)."""
         self._link = link
         self._imported = imported
         self._cluster = cluster

@@ -20,8 +20,8 @@ import msgspec
 from nats.js.api import StorageType, StreamConfig
 
 from events import subjects as names
-from events.log.parts import Parts, StoredPart
 from events.log.records import LogClosed, LogDamaged, LogRefused, LogUnavailable
+from events.log.stores import Parts, StoredPart
 from events.nats.access import in_log_account
 from events.nats.link import as_log_errors
 from events.nats.reader import EndsBefore, Reader, ReopenReader, last_record, read_directly

@@ -28,8 +28,8 @@ import nats.errors
 import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from events.log.imported import original as imported_record
 from events.log.records import LogDamaged, Record
+from events.log.records import original as imported_record
 from events.nats.link import as_log_errors, ended
 from events.nats.settings import stream_state
 
@@ -104,7 +104,7 @@ class Reader:
         *,
         replaces: bool = False,
     ) -> None:
-        """`imported`: the last sequence that comes from an archive (`events.log.imported`).  `timeout`: seconds for each
+        """`imported`: the last sequence that comes from an archive (`events.log.records`).  `timeout`: seconds for each
         request that creates the consumer.  `replaces`: the stream is not a log and keeps the last message of each subject."""
         self._replaces = replaces
         self._timeout = timeout

@@ -20,7 +20,7 @@ pieces, and writes the index on the condition that no other writer has done so m
 Pieces left behind by a crash are in no index.  The first `put` of the next writer rewrites the index, so that any
 writer storing pieces right now starts again, and removes all unlisted pieces stored until then.
 
-*Progress* (`JetStreamProgress`): what apps report between two marks on the log (`events.log.progress`).
+*Progress* (`JetStreamProgress`): what apps report between two marks on the log (`events.log.stores`).
 
     dorm.<cluster>.progress.<node>.<app>   five tokens, of which the log's stream takes none
 
@@ -59,10 +59,18 @@ from nats.js.api import (
 )
 
 from events import subjects as names
-from events.log.files import EVERYONE, Files, StoredBlob
-from events.log.progress import EVERY, Progress
 from events.log.records import LogClosed, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
-from events.log.snapshots import SnapshotInfo, Snapshots, content_of, yields_to
+from events.log.stores import (
+    EVERY_APP,
+    EVERY_TENANT,
+    Files,
+    Progress,
+    SnapshotInfo,
+    Snapshots,
+    StoredBlob,
+    content_of,
+    yields_to,
+)
 from events.nats.link import NO_ROOM, as_log_errors
 from events.nats.reader import EndsBefore, Reader, ReopenReader, first_since, last_record, nanoseconds, status_of
 from events.nats.settings import (
@@ -77,7 +85,7 @@ from events.nats.settings import (
     api_request,
     stream_state,
 )
-from events.workdir.limits import Limits
+from events.workdir import Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -133,7 +141,7 @@ class JetStreamFiles(Files):
         found = await self._last(names.file(self._cluster, tenant, name))
         return found if found is not None and found[0] else None
 
-    async def listed(self, tenant: str = EVERYONE) -> list[StoredBlob]:
+    async def listed(self, tenant: str = EVERY_TENANT) -> list[StoredBlob]:
         await self._link.connected(_FILE_TIMEOUT_S)
         with self._errors("listing shipped folders"):
             found = await _Listing(self._link, self._stream, names.file(self._cluster, tenant, "*")).read()
@@ -492,7 +500,7 @@ class JetStreamProgress(Progress):
             await self._link.jetstream().publish(subject, body, timeout=timeout, headers=headers)
 
     async def read(
-        self, *, after: int = 0, app: str = EVERY, follow: bool = False
+        self, *, after: int = 0, app: str = EVERY_APP, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         pattern = names.progress_of(self._cluster, app)
         until = None if follow else await self._last(pattern)
@@ -520,7 +528,7 @@ class JetStreamProgress(Progress):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    async def newest(self, app: str = EVERY) -> list[Record]:
+    async def newest(self, app: str = EVERY_APP) -> list[Record]:
         pattern = names.progress_of(self._cluster, app)
         last = await self._last(pattern)
         found: dict[str, Record] = {}

@@ -29,8 +29,7 @@ from nats.js.api import (
 
 from events import subjects as names
 from events.addresses import shown
-from events.log.imported import imported_upto
-from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable
+from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, imported_upto
 from events.logger import Logger
 from events.nats import settings
 from events.nats.access import MASTER

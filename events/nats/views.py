@@ -16,9 +16,8 @@ import msgspec
 
 from events import subjects as names
 from events.log.interface import EventLog
-from events.log.progress import EVERY, Progress
 from events.log.records import LogClosed, LogDamaged, LogRefused, LogUnavailable, Record, on_subjects
-from events.log.snapshots import SnapshotInfo, Snapshots
+from events.log.stores import EVERY_APP, Progress, SnapshotInfo, Snapshots
 from events.log.views import Failure, Unpacking
 from events.nats.bus import NatsBus
 from events.requests import ViewQuestion
@@ -26,8 +25,8 @@ from events.requests import ViewQuestion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from events.log.files import Files
     from events.log.records import Appended
+    from events.log.stores import Files
     from events.nats.link import Link
 
 
@@ -48,7 +47,7 @@ class ViewedProgress(Progress):
         self._closed = closed
 
     async def read(
-        self, *, after: int = 0, app: str = EVERY, follow: bool = False
+        self, *, after: int = 0, app: str = EVERY_APP, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         pause = _PAUSE_S
         while True:
@@ -66,7 +65,7 @@ class ViewedProgress(Progress):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    async def newest(self, app: str = EVERY) -> list[Record]:
+    async def newest(self, app: str = EVERY_APP) -> list[Record]:
         found: list[Record] = await self._value(ViewQuestion(what="newest progress", app=app), list[Record])
         return found
 

@@ -12,8 +12,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from dorm.core.query.reported import newest_of
-from events.log.progress import upto
 from events.log.records import LogRefused, LogUnavailable
+from events.log.stores import upto
 from events.quantities import SECOND
 from replay.moments import AtTime, BeforeEnd
 from replay.travel.travel import time_of

@@ -17,7 +17,7 @@ from dorm.core.fold.folded import Folded
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from events.kinds import Event
-from events.log.nearest import nearest
+from events.log.interface import nearest
 from events.log.records import Record
 from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError, not_in_log

@@ -13,7 +13,7 @@ import pytest_asyncio
 from dorm.client.errors import NotFound
 from dorm.client.opening import open_client
 from events import subjects
-from events.copying.messages import FILES, PUT, ListFiles, Place, Refusal, WriteBlock, answer_decoder, encode
+from events.copying import FILES, PUT, ListFiles, Place, Refusal, WriteBlock, answer_decoder, encode
 from events.log.records import LogRefused, LogUnavailable
 from events.nats.access import read_credentials
 from events.requests import LogQuestion, ViewQuestion

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.log.files import Files, MemoryFiles
 from events.log.records import LogFull, LogRefused
+from events.log.stores import Files, MemoryFiles
 from events.nats.connection import Connection
 from events.nats.settings import api_request
 from events.workdir import Limits, hash_of, seal_blob

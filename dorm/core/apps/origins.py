@@ -8,7 +8,7 @@ import msgspec
 
 from events.identities import tenant_in
 from events.spec import SpecError
-from events.spec.origin import origin_of
+from events.spec.gates import origin_of
 
 if TYPE_CHECKING:
     from dorm.core.state import App, State

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from events.archive.stores.folder import FolderStore
-from events.archive.stores.interface import StoreError
+from events.archive.stores import FolderStore, StoreError
 
 if TYPE_CHECKING:
-    from events.archive.stores.interface import ArchiveStore
+    from events.archive.stores import ArchiveStore
 
 _S3 = "s3://"
 
@@ -39,7 +38,7 @@ def open_store(place: str, cluster: str) -> ArchiveStore:
     if not place.startswith(_S3):
         return FolderStore(Path(place), cluster)
     try:
-        from events.archive.stores.s3 import S3Store
+        from events.archive.s3 import S3Store
     except ImportError:
         raise StoreError(
             "archives in S3 need the extra `s3`: pip install 'dorm[s3]'", code="archive.store.no_client"

@@ -3,8 +3,7 @@
 Endpoint, region and keys come from the environment, as for other S3 programs (`AWS_ENDPOINT_URL`, `AWS_REGION`,
 `AWS_ACCESS_KEY_ID`, …), so nothing secret is on the log or in a command line.  An object appears complete or not at
 all. To read an archive, the whole object is fetched into a file without a name: archives are small (at most several
-hundred MB), and its hash is checked before any of it is used.
-"""
+hundred MB), and its hash is checked before any of it is used."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 
-from events.archive.stores.interface import ArchiveMissing, ArchiveStore, Name, StoreError, name_of
+from events.archive.stores import ArchiveMissing, ArchiveStore, Name, StoreError, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Progress beside an archive: `incident.progress.dorm` next to `incident.dorm`.
+"""Progress next to an archive: `incident.progress.dorm` next to `incident.dorm`.
 
 It is a separate archive, of the records of the stream of progress with their sequences, so the archive of the log is
 unchanged and readable by every release. Programs that open the log find the progress if both files are in the same
@@ -12,15 +12,15 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from events.log.interface import ReadableLog
-from events.log.progress import EVERY, Progress, ReadableProgress, of_app
 from events.log.records import LogRefused
+from events.log.stores import EVERY_APP, Progress, ReadableProgress, of_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
     from events.log.records import Record
-    from events.log.snapshots import ReadableSnapshots
+    from events.log.stores import ReadableSnapshots
 
 
 def path_beside(path: Path) -> Path:
@@ -35,7 +35,7 @@ class ArchivedProgress(ReadableProgress):
         self._records = records
 
     async def read(
-        self, *, after: int = 0, app: str = EVERY, follow: bool = False
+        self, *, after: int = 0, app: str = EVERY_APP, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         if after < await self.end():
             async with contextlib.aclosing(self._records.read(after=after, subjects=[of_app(app)])) as batches:
@@ -44,7 +44,7 @@ class ArchivedProgress(ReadableProgress):
         if follow:
             await asyncio.Event().wait()
 
-    async def newest(self, app: str = EVERY) -> list[Record]:
+    async def newest(self, app: str = EVERY_APP) -> list[Record]:
         found: dict[str, Record] = {}
         async with contextlib.aclosing(self.read(app=app)) as batches:
             async for batch in batches:
@@ -65,13 +65,13 @@ class Ended(Progress):
         self._progress = progress
 
     async def read(
-        self, *, after: int = 0, app: str = EVERY, follow: bool = False
+        self, *, after: int = 0, app: str = EVERY_APP, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         async with contextlib.aclosing(self._progress.read(after=after, app=app, follow=follow)) as batches:
             async for batch in batches:
                 yield batch
 
-    async def newest(self, app: str = EVERY) -> list[Record]:
+    async def newest(self, app: str = EVERY_APP) -> list[Record]:
         return await self._progress.newest(app)
 
     async def end(self) -> int:

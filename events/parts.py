@@ -1,23 +1,39 @@
-"""What a node's part holds, and its bytes.
+"""A node's part: everything that one node needs to know about the cluster, derived from the log.
 
-A part is a document with the whole desired state of one node, and no change of it: a node needs only the last one.
-It names the record up to which the log was folded for it (`seq`).  The node's own facts after that record are not in it; the
-agent has them from the log.
+A part is a document with the whole desired state of one node, and no change of it: a node needs only the last one.  It
+is a pure function of the log's records up to one sequence, `seq` (`dorm.core.parts`), so replay derives it again and
+compares the bytes.  The node's own facts after that record are not in it; the agent has them from the log.  The
+leading master stores the last part of each node next to the log (`events.log.stores`), and agents follow their own.
+
+A master's signature proves who wrote a part, from the part alone.  The document names its cluster, node, and the
+record that it derives from, and the signature covers it as it is stored.  So a part is worthless for another node or
+cluster, and an older one of the same node is recognized by its `seq`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from nacl.exceptions import CryptoError
+from nacl.signing import VerifyKey
 
+from events.chain import KeyUnusableError, public_bytes
 from events.errors import DormError
 from events.identities import Enrolment
 from events.kinds import Placed
 from events.limits import SIGNATURE_DIGITS
 from events.spec import AppSpec
 from events.times import Times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from events.chain import SealKey
+
+
+# --- the document and its bytes ---------------------------------------------------------------------------------------
 
 
 class PartUnreadable(DormError, ValueError):
@@ -164,3 +180,30 @@ def unpacked(body: bytes) -> tuple[NodePart, Signed]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         text = f"a node's part can't be read ({error}); restart the master to write it again"
         raise PartUnreadable(text) from None
+
+
+# --- signing ----------------------------------------------------------------------------------------------------------
+
+
+def sign(key: SealKey, document: bytes) -> str:
+    """Return the signature of a part's document, in hex digits."""
+    return key.sign(_statement(document)).hex()
+
+
+def is_part_signed_by(document: bytes, signature: str, keys: Iterable[str]) -> bool:
+    """Return whether one of these public keys signed the document."""
+    try:
+        said = bytes.fromhex(signature)
+    except ValueError:
+        return False
+    for key in keys:
+        try:
+            VerifyKey(public_bytes(key)).verify(_statement(document), said)
+        except (CryptoError, KeyUnusableError, ValueError, TypeError):
+            continue
+        return True
+    return False
+
+
+def _statement(document: bytes) -> bytes:
+    return b"dorm part 1\n" + document

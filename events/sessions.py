@@ -1,15 +1,38 @@
-"""What client and agent say to each other in a session, as MessagePack."""
+"""Sessions in containers: commands, shells and forwarded connections, between a person's client and a node's agent.
+
+A session is a question to the agent (`events.log.interface.Bus`) whose answer lasts as long as the session: output
+comes in its pieces, each acknowledged when the client has written it, so neither side holds more than a few.  What
+goes in is asked as well, one message after the other, each answered once the container has taken it.  The subject of
+both names the tenant of the container and the person (`events.subjects.session`), so a server that guards subjects
+decides who may enter, and nobody else can add to a session.  Messages are MessagePack.
+
+Either side ends a session by going away.  The agent misses the listener of its answer, or hears nothing for `SILENT_S`
+from a client that hangs; the client misses the agent's pieces.
+
+The log shows a session's command as one line that a shell would read, cut, and without what looks like a secret.  No
+rule finds every secret, so a command should read its secrets from files or from its standard input, which the log
+never has.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import re
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from events.errors import DormError
 from events.kinds.base import ExitCode, Port
 from events.kinds.sessions import SessionIs
-from events.limits import Name, Number, Slot
+from events.limits import Name, Number, Slot, clipped
+from events.spec.checking import hide_secrets, names_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
 
 CHUNK: Final = 32 * 1024
 """Bytes of input or output in one message at most."""
@@ -190,3 +213,48 @@ def _check(asked: Open) -> None:
         raise MessageMalformed(
             f"the command has {size:,} bytes, and at most {_LARGEST_COMMAND:,} are taken; pass the rest through standard input"
         )
+
+
+# --- a command on the log ---------------------------------------------------------------------------------------------
+
+LONGEST_COMMAND: Final = 500
+"""Characters of a command on the log."""
+HIDDEN: Final = "[hidden]"
+_MOST_WORDS, _LONGEST_WORD = 200, 4000
+_ASSIGNS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<value>.+)", re.DOTALL)
+_VALUE = r"(?P<value>'[^']*'|\"[^\"]*\"|[^\s;&|'\"]+)"
+_INSIDE = (
+    re.compile(rf"(?P<before>(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?:=|:\s*)){_VALUE}"),
+    re.compile(rf"(?P<before>(?<!\S)--?(?P<name>[A-Za-z][A-Za-z0-9_.-]*)\s+){_VALUE}"),
+)
+"""Assignments, headers and options within one word, as `sh -c` has them."""
+
+
+def shown(command: Sequence[str]) -> str:
+    """Return the command as the log may show it."""
+    words: list[str] = []
+    hide_next = False
+    for word in command[:_MOST_WORDS]:
+        if hide_next and not word.startswith("-"):
+            words.append(HIDDEN)
+            hide_next = False
+            continue
+        words.append(_word(word[:_LONGEST_WORD]))
+        hide_next = word.startswith("-") and "=" not in word and _secret(word)
+    more = [f"... ({len(command) - _MOST_WORDS} more words)"] if len(command) > _MOST_WORDS else []
+    quoted = (word if HIDDEN in word and " " not in word else shlex.quote(word) for word in words)
+    return clipped(" ".join([*quoted, *more]), LONGEST_COMMAND)
+
+
+def _word(word: str) -> str:
+    found = _ASSIGNS.fullmatch(word)
+    if found is not None and _secret(found["name"]):
+        return f"{found['name']}={HIDDEN}"
+    if any(sign in word for sign in " \t\n;"):
+        for pattern in _INSIDE:
+            word = pattern.sub(lambda one: one["before"] + HIDDEN if _secret(one["name"]) else one[0], word)
+    return hide_secrets(word, HIDDEN)
+
+
+def _secret(name: str) -> bool:
+    return names_secret(name.lstrip("-").replace("-", "_"))

@@ -8,6 +8,10 @@
     parallel: 4                          at most 4 of them at once
 
 How many there would be is computed before any is made, so a sweep of millions costs nothing but its refusal.
+
+*Placeholders* are parameters in commands and variables: `--lr {lr}` becomes `--lr 0.1`.  A name in braces is a
+placeholder.  `${NAME}` is left to the shell, and so is everything in braces that is not a name; `{{name}}` stands for
+the text `{name}`.
 """
 
 from __future__ import annotations
@@ -25,10 +29,109 @@ from events.spec.checking import check_spec
 from events.spec.faults import SpecError
 from events.spec.groups import LONGEST_NAME, MOST_APPS, Group, ParameterName, Setting, as_text, check_group
 from events.spec.spec import CheckedSpec
-from events.spec.sweeps.placeholders import check_placeholders, filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+
+# --- placeholders -----------------------------------------------------------------------------------------------------
+
+_PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_LISTS = ("command", "resume", "checkpoint")
+_MAPS = ("env", "labels")
+
+
+def check_placeholders(document: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse placeholders of names that are not parameters.  Raises SpecError."""
+    for path, text in _texts(document):
+        for found in _PLACEHOLDER.finditer(text):
+            if found[2] and found[2] not in known:
+                raise SpecError(
+                    f"{path}: {{{found[2]}}} is no parameter; the parameters are {', '.join(known)}, and "
+                    f"{{{{{found[2]}}}}} stands for the text itself",
+                    code="sweep.placeholder.unknown",
+                )
+
+
+def filled(document: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the document with the values in place of their placeholders."""
+
+    def fill(text: Any) -> Any:
+        if not isinstance(text, str) or "{" not in text:
+            return text
+        return _PLACEHOLDER.sub(lambda found: f"{{{found[1]}}}" if found[1] else values.get(found[2], found[0]), text)
+
+    made = dict(document)
+    for field in _LISTS:
+        if isinstance(made.get(field), list):
+            made[field] = [fill(part) for part in made[field]]
+    for field in _MAPS:
+        if isinstance(made.get(field), dict):
+            made[field] = {name: fill(value) for name, value in made[field].items()}
+    return made
+
+
+def _texts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = []
+    for field in _LISTS:
+        parts = document.get(field)
+        if isinstance(parts, list):
+            found += [(f"{field}[{index}]", part) for index, part in enumerate(parts) if isinstance(part, str)]
+    for field in _MAPS:
+        entries = document.get(field)
+        if isinstance(entries, dict):
+            found += [(field, value) for value in entries.values() if isinstance(value, str)]
+    return found
+
+
+# --- the fields as JSON Schema ----------------------------------------------------------------------------------------
+
+_SETTING = {"type": ["boolean", "number", "string"]}
+_BOUNDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3}
+_RANGE = {
+    "type": "object",
+    "properties": {"range": {"anyOf": [{"type": "integer"}, _BOUNDS]}},
+    "required": ["range"],
+    "additionalProperties": False,
+}
+_VALUES = {"anyOf": [_SETTING, {"type": "array", "items": _SETTING, "minItems": 1}, _RANGE]}
+_NAME = {"pattern": "^[A-Za-z_][A-Za-z0-9_]{0,62}$"}
+
+
+def fields() -> dict[str, Any]:
+    """Return the fields' schemas by name."""
+    return {
+        "array": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MOST_APPS,
+            "description": "so many apps that differ in DORM_ARRAY_INDEX alone",
+        },
+        "sweep": {
+            "description": "parameters with their values, all combinations of which are apps; or the combinations one by one",
+            "anyOf": [
+                {"type": "object", "propertyNames": _NAME, "additionalProperties": _VALUES, "minProperties": 1},
+                {
+                    "type": "array",
+                    "items": {"type": "object", "propertyNames": _NAME, "additionalProperties": _SETTING},
+                    "minItems": 1,
+                },
+            ],
+        },
+        "mode": {
+            "enum": ["grid", "list"],
+            "description": "all combinations, or the first values of all parameters, then the second ones, and so on",
+        },
+        "parallel": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": MOST_APPS,
+            "description": "how many of the apps may run at once, 0 for no limit",
+        },
+    }
+
+
+# --- the specs of the apps --------------------------------------------------------------------------------------------
 
 FIELDS = ("array", "sweep", "mode", "parallel")
 """Fields that a spec may have beyond an app's own, to be several apps."""
