@@ -13,6 +13,7 @@
     times         how the cluster's times depend on each other
     addresses     addresses of servers as messages show them: without passwords
     identities    who may do what, which machine holds a node's name: the rules that master and agents share
+    durable       a file written whole or not at all, which survives a loss of power
     appending     an event stored once, never confused with another sender's record
     requests      what clients ask agents in messages that are no records
     copying       questions about apps' files, and a file's digest

@@ -20,6 +20,7 @@ from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from dorm.metrics.cluster import LogFigures, cluster_metrics, log_metrics
 from dorm.metrics.tally import Tally
+from events.durable import write_whole
 from events.log.interface import nearest
 from events.log.records import LogClosed, LogError, until_answered
 from events.log.stores import identity
@@ -201,6 +202,4 @@ class Follower:
 
     def _write(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
-        temporary.write_bytes(msgspec.json.encode(Kept(VERSION, self._record, self._tally)))
-        temporary.replace(file)
+        write_whole(file, msgspec.json.encode(Kept(VERSION, self._record, self._tally)), sync=False)

@@ -17,11 +17,11 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 import shutil
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from events.archive.files import create, make_folder
+from events.durable import aside, put_in_place, sync_folder
 from events.log.records import LogRefused
 
 if TYPE_CHECKING:
@@ -132,20 +132,19 @@ class FolderStore(ArchiveStore):
 
     def _put(self, name: Name, file: Path) -> None:
         target = self._folder / str(name)
-        aside = self._folder / f".{name}.{secrets.token_hex(4)}.unfinished"
+        unfinished = aside(target)
         try:
             make_folder(self._folder)
             try:
-                with file.open("rb") as source, create(aside) as copy:
+                with file.open("rb") as source, create(unfinished) as copy:
                     shutil.copyfileobj(source, copy, 1 << 20)
                     copy.flush()
                     os.fsync(copy.fileno())
-                aside.replace(target)
+                put_in_place(unfinished, target)
             finally:
                 with contextlib.suppress(FileNotFoundError):
-                    aside.unlink()
-            _sync_folder(self._folder)
-            _sync_folder(self._folder.parent)
+                    unfinished.unlink()
+            sync_folder(self._folder.parent)
         except OSError as error:
             raise self._failed(error) from None
 
@@ -168,11 +167,3 @@ class FolderStore(ArchiveStore):
 
     async def close(self) -> None:
         return None
-
-
-def _sync_folder(folder: Path) -> None:
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
