@@ -147,15 +147,8 @@ async def leave_snapshot(log: EventLog, progress: Progress | None = None) -> Sta
     Raises what `log.read` raises, and GapError."""
     end = await log.end()
     state, chain = await state_after(log, end, progress)
-    last = await _record(log, end) if end else None
+    last = await log.record_at(end)
     if last is not None:
         info, body = await in_thread(partial(dump, state, build=build(), chain=chain))
         await log.snapshots.put(msgspec.structs.replace(info, record=identity(last)), body)
     return state
-
-
-async def _record(log: ReadableLog, seq: int) -> Record | None:
-    async with aclosing(log.read(after=seq - 1)) as batches:
-        async for batch in batches:
-            return batch[0]
-    return None

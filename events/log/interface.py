@@ -169,6 +169,20 @@ class ReadableLog(Protocol):
     async def close(self) -> None: ...
 
 
+async def time_of(log: ReadableLog, seq: int) -> int:
+    """Return a record's log time (UTC ns), 0 if there is none.  A log that lacks the record, as a part of a log, a tenant's
+    view or a damaged archive may, gives the time of the next one.  Raises what `log.read` raises."""
+    if seq <= 0:
+        return 0
+    record = await log.record_at(seq)
+    if record is not None:
+        return record.time
+    async with contextlib.aclosing(log.read(after=max(seq - 1, await log.start()))) as batches:
+        async for batch in batches:
+            return batch[0].time
+    return 0
+
+
 class EventLog(ReadableLog, Protocol):
     """A log to read from and to append to.  Appends are durable once they return."""
 

@@ -10,10 +10,10 @@ from dorm.core.query.concerns import Concerns
 from events.archive.blocks import Header
 from events.archive.progress import path_beside
 from events.archive.segments import SegmentWriter
+from events.log.interface import time_of
 from events.positions import logged_beside
 from replay.export.selection import range_of
 from replay.reading import cluster_name
-from replay.travel.travel import time_of
 from replay.whole_file import in_thread, whole_file
 
 if TYPE_CHECKING:
