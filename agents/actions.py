@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import ContainerSpec, Runtime
     from agents.volumes.offers import Offers
     from events.kinds import Doing, ExitReason
-    from events.log.files import Files
+    from events.log.stores import Files
     from events.spec import AppSpec
 
 _log = structlog.get_logger(__name__)

@@ -48,8 +48,7 @@ from events import subjects
 from events.appending import append_event
 from events.errors import code_of
 from events.kinds import Event, NodeDrainRequested, NodeJoined, NodeLeft
-from events.log.records import LogError, LogRefused, LogUnavailable
-from events.log.waiting import until_answered
+from events.log.records import LogError, LogRefused, LogUnavailable, until_answered
 from events.requests import Delayed
 from events.spec.abilities import ABILITIES
 
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Runtime
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
-    from events.parts.document import NodePart
+    from events.parts import NodePart
 
 
 _log = structlog.get_logger(__name__)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import re
 import secrets
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from agents.runtime.interface import Unavailable
+from events.durable import write_whole
 from events.errors import DormError
 from events.kinds import NO_FOLDER
 
@@ -72,16 +72,7 @@ class CheckpointFolder:
 
     def _mark(self) -> None:
         """Write the marker atomically; of several agents at once, one succeeds."""
-        aside = self.path / f"{MARKER}.{secrets.token_hex(8)}"
-        try:
-            with aside.open("x") as file:
-                file.write(secrets.token_hex(16) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(aside, self.path / MARKER)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_whole(self.path / MARKER, secrets.token_hex(16).encode() + b"\n", replace=False)
 
     def is_the_same(self) -> bool:
         """Return False only if the folder certainly differs from the last one found."""

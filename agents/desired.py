@@ -18,7 +18,7 @@ from agents.runtime.interface import Key
 from agents.subscriptions import OF_NODE
 from events import kinds as k
 from events import subjects
-from events.chain.rounds import is_signed_by
+from events.chain import is_round_signed_by
 from events.codec import decode
 from events.identities import Identities, NotAllowed, after, claims_too_much, ends, may_hold, takes, tenant_in
 from events.kinds import Placed
@@ -310,7 +310,7 @@ class Desired(msgspec.Struct):
         if not self.epoch <= event.epoch <= self.epoch + 1 or not self.round_seq <= event.basis < record.seq:
             return
         keys = self.known.keys_at(event.basis) if self.known is not None else ()
-        if keys and not is_signed_by(record.body, self.round_seq, keys):
+        if keys and not is_round_signed_by(record.body, self.round_seq, keys):
             self.unsigned += 1
             return
         self.epoch = event.epoch

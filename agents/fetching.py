@@ -16,13 +16,12 @@ from agents.runtime.interface import Refused, Unavailable
 from agents.runtime.workdir.placing import read_manifest
 from events.log.records import LogError
 from events.spec import shipped
-from events.workdir import ManifestError, open_blob
-from events.workdir.limits import BLOB, UNPACKED_MANIFEST
+from events.workdir import BLOB, UNPACKED_MANIFEST, ManifestError, open_blob
 
 if TYPE_CHECKING:
     from agents.desired import DesiredApp
     from agents.runtime.workdir.cache import BlobCache, TenantBlobs
-    from events.log.files import Files
+    from events.log.stores import Files
     from events.workdir import Manifest
 
 _WAIT_S = 15.0

@@ -10,13 +10,13 @@ this way.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agents.runtime.interface import Conflict
+from events.durable import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,17 +62,8 @@ class Identity:
                 self.value = known[1]
                 return
         self.value = secrets.token_hex(16)
-        aside = self._path.with_suffix(".new")
-        with aside.open("w") as file:
-            file.write(f"{self.value} {machine} {runtime_root}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # before anything is published under it: a crash must not make this another machine
-        finally:
-            os.close(folder)
+        # Durable before anything is published under it: a crash must not make this another machine.
+        write_whole(self._path, f"{self.value} {machine} {runtime_root}\n".encode())
 
 
 def refusal(desired: Desired) -> str:

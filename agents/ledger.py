@@ -11,13 +11,13 @@ Every method blocks for the time of a small file.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from agents.runtime.interface import Key, key_name
+from events.durable import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,12 +88,7 @@ class Ledger:
 
     def _write(self, name: str, text: str) -> None:
         """Write a note whole or not at all, even if the machine fails meanwhile."""
-        aside = self._root / f".{name}.new"
-        with aside.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self._root / name)
+        write_whole(self._root / name, text.encode())
 
     def free_devices(self, key: Key) -> None:
         (self._root / f"{key_name(key)}.devices").unlink(missing_ok=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, pack
 from dorm.core.state import SCHEMA
-from events.log.nearest import nearest
+from events.log.interface import nearest
 from events.log.records import LogError
-from events.log.snapshots import EVERY, SnapshotInfo, identity, surplus
+from events.log.stores import SNAPSHOT_EVERY, SnapshotInfo, identity, surplus
 from events.logger import Logger
 from events.sources import fingerprint
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log.interface import EventLog, ReadableLog
     from events.log.records import Record
-    from events.log.snapshots import Snapshots
+    from events.log.stores import Snapshots
 
 QUIET_EVERY = 1000
 """Records after which one is taken while the log is quiet: folding fewer takes no time worth saving."""
@@ -75,7 +75,7 @@ class SnapshotTaker:
     def offer(self, state: State, last: Record, *, chain: str = "", quiet: bool = False) -> None:
         """Take a snapshot if one is due.  `last` is the record that was folded last, `chain` the log's hash chain after it;
         `quiet`: the log is quiet."""
-        if self._busy or state.seq - self._latest < (QUIET_EVERY if quiet else EVERY):
+        if self._busy or state.seq - self._latest < (QUIET_EVERY if quiet else SNAPSHOT_EVERY):
             return
         self._latest, self._busy = state.seq, True
         self._waiting.put_nowait((copy(state), chain, identity(last)))

@@ -13,21 +13,22 @@
     times         how the cluster's times depend on each other
     addresses     addresses of servers as messages show them: without passwords
     identities    who may do what, which machine holds a node's name: the rules that master and agents share
+    durable       a file written whole or not at all, which survives a loss of power
     appending     an event stored once, never confused with another sender's record
-    requests      what clients ask agents beside the log
-    copying/      questions about apps' files, and a file's digest
-    sessions/     what clients and agents say to each other in sessions: commands and connections in containers
+    requests      what clients ask agents in messages that are no records
+    copying       questions about apps' files, and a file's digest
+    sessions      what clients and agents say to each other in sessions: commands and connections in containers
     sources       the fingerprint of the running build: a hash of its sources;  logger: for modules that others import
 
-    log/          the interface of the log, its errors, and what is independent of NATS: memory, snapshots, leadership
-    workdir/      a shipped project folder: its list of files, and the blobs that hold them
-    parts/        a node's part: what one node needs to know, derived from the log
-    chain/        the hash chain over all records, and the seals that masters sign
+    log/          the interface of the log, its errors, and what is independent of NATS: memory, stores, leadership
+    workdir       a shipped project folder: its list of files, and the blobs that hold them
+    parts         a node's part: what one node needs to know, derived from the log
+    chain         the hash chain over all records, and the seals that masters sign
     archive/      logs in files
     nats/         logs on NATS JetStream; the only code that imports nats-py
 
 Start with `kinds`, then `log.interface`.  This package imports no other package of the project.
 
-A record is raw bytes with a sequence number and the log's own time.  `codec.decode` turns it into an event on demand.  Old
-versions are upcast on reading; unknown kinds and fields are skipped and kept.
+A record is raw bytes with a sequence number and the log's own time.  `codec.decode` turns it into an event on demand.
+Old versions are upcast on reading; unknown kinds and fields are skipped and kept.
 """

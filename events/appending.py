@@ -3,7 +3,7 @@
 A log stores one record for each message id, and acknowledges any later append under that id as a duplicate.  On an open
 cluster ids can be guessed or read: if a stranger uses one first, the log acknowledges an event that it never stored.  So a
 duplicate counts only if the stored record states the same on the same subject; otherwise the event is appended under another
-id.  If publishers have keys, the log makes ids that nobody else can know (`events.nats.access.message_ids`).
+id.  If publishers have keys, the log makes ids that nobody else can know (`events.nats.access`).
 
 The other ids derive from the event's own (`<id>~1`, `<id>~2`, …), so that a publisher that retries after a lost answer, or
 after a crash, meets its own record there.  After `FIXED_IDS` of them they are random, which defeats a stranger who keeps

@@ -1,4 +1,4 @@
-"""Instants in text: one way to show them, and one way to read them, for all commands.
+"""Instants and durations in text: one way to show instants, and one way to read them, for all commands.
 
 Everything is shown in UTC and says so, whatever zone the reader's machine has. A time in one output can therefore be compared
 with one in another, and pasted into any command:
@@ -8,6 +8,10 @@ with one in another, and pasted into any command:
     1795251605120000000             nanoseconds since 1970, as JSON has it
 
 A time with an offset is read as well; one without a zone is UTC.
+
+Durations are shown as their readers compare them: an age in a column (`ago`), a span in a sentence (`span`), the length of a
+phase in a timeline (`length_of_phase`), seconds in a table of figures (`table_seconds`), a span next to another one that
+differs little (`comparable_span`).
 
     InstantError    this is no time, or it is not known which; the message says what to add
 """
@@ -103,3 +107,52 @@ def _offset(text: str, zone: str) -> timedelta:
             code="moment.zone",
         )
     raise InstantError(f"{text[:60]!r} is not a time; write one such as 2026-11-21T09:00:00Z")
+
+
+# --- durations in words ------------------------------------------------------------------------------------------------
+
+
+def ago(seconds: float) -> str:
+    """Return `42s`, `5m`, `3h`, `2d`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def span(seconds: float) -> str:
+    """Format seconds as `4.2 s`, `75 s`, `5 min`, `3.1 h` or `2.5 days`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def length_of_phase(nanoseconds: int) -> str:
+    """Format nanoseconds as `80 ms`, `4.2 s`, `5.0 min` or `3.1 h`."""
+    seconds = nanoseconds / SECOND
+    for unit, size, least in (("h", 3600, 5400), ("min", 60, 120), ("s", 1, 1)):
+        if seconds >= least:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else f"{nanoseconds / 1000:.0f} µs"
+
+
+def table_seconds(value: float) -> str:
+    """Format seconds for a table: whole seconds, in groups of three."""
+    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
+
+
+def comparable_span(seconds: float) -> str:
+    """Return `13.2 min`, `9.97 s`: to three digits, so that runs with small differences can be distinguished."""
+    for most, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if seconds < most:
+            return f"{_digits(seconds / unit_s)} {unit}"
+    return f"{_digits(seconds / 86_400)} days"
+
+
+def _digits(value: float) -> str:
+    """Format to three digits, or more before the point."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

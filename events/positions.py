@@ -1,6 +1,6 @@
 """Positions of events in the log: `118`, or `118.2` for a fact of the master's round 118.
 
-Progress between two marks is on a stream beside the log (`events.log.progress`).  Its events have the position `118~57`:
+Progress between two marks is on a stream beside the log (`events.log.stores`).  Its events have the position `118~57`:
 record 57 of that stream, read after record 118 of the log.  No event of the log has such a position, and a reader of both
 resumes from it exactly.
 

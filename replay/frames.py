@@ -18,10 +18,10 @@ import msgspec
 from dorm.core.fold.evolve import GapError, evolve
 from dorm.core.snapshot import FOLDED_BY, dump, load
 from dorm.core.state import SCHEMA, State
-from events.chain.hash_chain import Chain
-from events.log.nearest import nearest
+from events.chain import Chain
+from events.log.interface import nearest
 from events.log.records import LogDamaged
-from events.log.snapshots import SnapshotInfo, identity
+from events.log.stores import SnapshotInfo, identity
 from events.sources import fingerprint
 from replay.whole_file import in_thread
 
@@ -147,15 +147,8 @@ async def leave_snapshot(log: EventLog, progress: Progress | None = None) -> Sta
     Raises what `log.read` raises, and GapError."""
     end = await log.end()
     state, chain = await state_after(log, end, progress)
-    last = await _record(log, end) if end else None
+    last = await log.record_at(end)
     if last is not None:
         info, body = await in_thread(partial(dump, state, build=build(), chain=chain))
         await log.snapshots.put(msgspec.structs.replace(info, record=identity(last)), body)
     return state
-
-
-async def _record(log: ReadableLog, seq: int) -> Record | None:
-    async with aclosing(log.read(after=seq - 1)) as batches:
-        async for batch in batches:
-            return batch[0]
-    return None

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from events.log.interface import time_of
+
+if TYPE_CHECKING:
+    from events.log.interface import ReadableLog
+
 import re
 
 import msgspec
@@ -45,6 +52,13 @@ def not_in_log(seq: int, start: int, end: int) -> MomentError:
     """Return the error of a sequence outside a log that has records after `start` up to `end`."""
     text = f"the log has records {start + 1} to {end}, and no record {seq}"
     return MomentError(text, code="moment.after_end" if seq > end else "moment.before_start")
+
+
+async def time_at(log: ReadableLog, moment: AtTime | BeforeEnd, end: int | None = None) -> int:
+    """Return the log time of a moment (UTC ns); `end` is the log's last sequence, where the caller has it."""
+    if isinstance(moment, AtTime):
+        return moment.time
+    return await time_of(log, await log.end() if end is None else end) - moment.span
 
 
 def parse_clock(text: str, now: int) -> AtSequence | AtTime:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
-import secrets
 import sys
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+from events.durable import aside, put_in_place
 from replay import ReplayError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ async def whole_file(path: Path, *, force: bool) -> AsyncIterator[BinaryIO]:
         return
     if not force and await asyncio.to_thread(os.path.lexists, path):
         raise _exists(path)
-    unfinished = _unfinished(path)
+    unfinished = aside(path)
     try:
         with await asyncio.to_thread(_create, unfinished, path) as file:
             yield file
@@ -57,7 +56,7 @@ def whole_file_now(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """The same for callers without a loop to keep free.  Raises ExportError."""
     if not force and os.path.lexists(path):
         raise _exists(path)
-    unfinished = _unfinished(path)
+    unfinished = aside(path)
     try:
         with _create(unfinished, path) as file:
             yield file
@@ -66,10 +65,6 @@ def whole_file_now(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
 
 
 async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
@@ -108,32 +103,11 @@ def _make_durable(file: BinaryIO, path: Path) -> None:
 
 def _put_in_place(unfinished: Path, path: Path, force: bool) -> None:
     try:
-        if force:
-            unfinished.replace(path)
-        else:
-            _link(unfinished, path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        put_in_place(unfinished, path, replace=force)
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:
         raise ExportError(f"{path}: {error.strerror}") from None
-
-
-def _link(unfinished: Path, path: Path) -> None:
-    """Link the file into place: unlike a rename, a link never replaces a file that appeared meanwhile; not all file systems
-    have links."""
-    try:
-        os.link(unfinished, path)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        if os.path.lexists(path):
-            raise FileExistsError from None
-        unfinished.replace(path)
 
 
 def _exists(path: Path) -> ExportError:

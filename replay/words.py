@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from events.instants import shown
+from events.instants import span as span
 
 
 def moment(time: int, digits: int = 0) -> str:
     """Format UTC nanoseconds as `2026-11-21 09:00:05 UTC`, with this many digits of the second's fraction."""
     return shown(time, digits)
-
-
-def span(seconds: float) -> str:
-    """Format seconds as `4.2 s`, `75 s`, `5 min`, `3.1 h` or `2.5 days`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 def begins_again(lost_s: float) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.desired import Desired
+from events.durable import write_whole
 from events.log.records import LogDamaged
-from events.log.snapshots import content_of, identity
+from events.log.stores import content_of, identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +74,7 @@ class DesiredFile:
         folded = msgspec.structs.replace(desired, announced=set(), exited=desired.exited - desired.due)
         body = msgspec.msgpack.encode(folded)
         kept = _Kept(self._cluster, self._node, build, last.seq, identity(last), content_of(body), body)
-        aside = self.path.with_suffix(".new")
-        aside.write_bytes(msgspec.msgpack.encode(kept))
-        aside.replace(self.path)
+        write_whole(self.path, msgspec.msgpack.encode(kept), sync=False)  # `content` shows if it is torn
 
     def load(self, build: str) -> tuple[Desired, str] | None:
         """Return the saved state and the identity of its last record; None if it cannot be used."""

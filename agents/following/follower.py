@@ -18,9 +18,8 @@ from agents.following.desired_file import DesiredFile, Doubt, still_there
 from agents.following.keys import Keys
 from agents.following.parts import install
 from agents.subscriptions import own_subjects, subjects_of
-from events.log.records import LogDamaged, LogError
-from events.log.waiting import until_answered
-from events.parts.document import PartUnreadable, unpacked
+from events.log.records import LogDamaged, LogError, until_answered
+from events.parts import PartUnreadable, unpacked
 from events.sources import fingerprint
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 
     from agents.runtime.interface import Runtime
     from events.log.interface import EventLog
-    from events.log.parts import StoredPart
     from events.log.records import Record
-    from events.parts.document import NodePart
+    from events.log.stores import StoredPart
+    from events.parts import NodePart
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0

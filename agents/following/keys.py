@@ -16,12 +16,12 @@ from events import kinds as k
 from events.codec import decode
 from events.identities import FOUNDING, Identities, after, takes
 from events.log.records import LogDamaged
-from events.parts.signing import is_signed_by
+from events.parts import is_part_signed_by
 from events.subjects import who_of
 
 if TYPE_CHECKING:
     from events.log.interface import ReadableLog
-    from events.parts.document import NodePart, Signed
+    from events.parts import NodePart, Signed
 
 
 class Keys:
@@ -69,4 +69,4 @@ class Keys:
 
 def _signs(known: Identities, part: NodePart, signed: Signed) -> bool:
     keys = known.keys_at(part.seq)
-    return part.masters is not None and (not keys or is_signed_by(signed.document, signed.signature, keys))
+    return part.masters is not None and (not keys or is_part_signed_by(signed.document, signed.signature, keys))

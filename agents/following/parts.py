@@ -16,7 +16,7 @@ from events.identities import Identities
 
 if TYPE_CHECKING:
     from agents.desired import Desired
-    from events.parts.document import AppPart, Masters, NodePart
+    from events.parts import AppPart, Masters, NodePart
 
 
 def install(desired: Desired, part: NodePart) -> bool:

@@ -1,4 +1,4 @@
-"""Answer questions about files of apps (`events.copying.messages`).
+"""Answer questions about files of apps (`events.copying`).
 
 If a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only
 those who may (`dorm.security.roles`).  An agent therefore need not know users: it answers for apps of this tenant,
@@ -22,7 +22,7 @@ from agents.runtime.long_work import LongWork
 from agents.runtime.run_dirs import work_beside
 from agents.runtime.secrets import PREFIX
 from events import subjects
-from events.copying.messages import (
+from events.copying import (
     FILES,
     PUT,
     Answer,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from agents.checkpoint_folder import CheckpointFolder
     from agents.desired import Desired
     from agents.runtime.interface import Runtime
-    from events.copying.messages import Reading, Writing
+    from events.copying import Reading, Writing
     from events.log.interface import Bus
 
 T = TypeVar("T")

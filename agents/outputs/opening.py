@@ -13,7 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from events.copying.messages import LONGEST_PATH
+from events.copying import LONGEST_PATH
 from events.errors import DormError
 
 if TYPE_CHECKING:

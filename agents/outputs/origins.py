@@ -27,15 +27,15 @@ from agents.outputs.opening import FilesError, opened
 from agents.outputs.reading import listed
 from agents.runtime.interface import Refused
 from agents.runtime.removing import delete
-from events.copying.blocks import BLOCK, blocks_of, write_at
-from events.spec.origin import origin_of
+from events.copying import BLOCK, blocks_of, write_at
+from events.spec.gates import origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from events.copying.messages import FileEntry
-    from events.spec.origin import Origin
+    from events.copying import FileEntry
+    from events.spec.gates import Origin
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

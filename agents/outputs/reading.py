@@ -11,14 +11,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from agents.outputs.opening import MOST_NAMES, FilesError, opened
-from events.copying.blocks import BLOCK, FileDigest, digest_of, next_block
-from events.copying.messages import LARGEST, MOST_FILES, FileEntry
+from events.copying import BLOCK, LARGEST, MOST_FILES, FileDigest, FileEntry, digest_of, next_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from events.copying.messages import ReadFile
+    from events.copying import ReadFile
 
 _AT_ONCE = 500
 """Entries in one piece of a listing: with the longest names well within one message."""

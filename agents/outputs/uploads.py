@@ -15,13 +15,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agents.outputs.opening import FilesError, folder_for, names_of
-from events.copying.blocks import BLOCK, digest_of, write_at
+from events.copying import BLOCK, digest_of, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from events.copying.messages import CommitUpload, WriteBlock
+    from events.copying import CommitUpload, WriteBlock
 
 _MOST: Final = 64
 """Uploads of one app that are not complete."""

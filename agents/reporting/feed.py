@@ -18,7 +18,7 @@ from events.kinds import AppProgressed
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
-    from events.log.progress import Progress
+    from events.log.stores import Progress
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _REFUSED_S = 300.0

@@ -37,6 +37,7 @@ from agents.runtime.long_work import LongWork, Remains
 from agents.runtime.removing import delete
 from agents.runtime.workdir.cache import FOLDER, BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import place
+from events.durable import write_whole
 from events.workdir import ManifestError
 
 if TYPE_CHECKING:
@@ -191,17 +192,7 @@ class RunDirs:
 
     def _keep(self, name: str, text: str) -> None:
         """Write a record of the root, which no loss of power takes away or cuts off."""
-        new = self.root / f"{name}.new"
-        with new.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.root / name)
-        folder = os.open(self.root, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(self.root / name, text.encode())
 
     def container_dir(self, key: Key) -> Path:
         """Return the folder of the runtime's records of one container."""

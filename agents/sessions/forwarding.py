@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from agents.runtime.interface import RuntimeFault
 from events.log.interface import AskRefused
-from events.sessions.messages import CHUNK
+from events.sessions import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from agents.runtime.interface import Key, Runtime
-    from events.sessions.messages import Input
+    from events.sessions import Input
 
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 2.0

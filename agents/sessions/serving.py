@@ -29,16 +29,7 @@ from events import subjects
 from events.appending import append_event
 from events.log.interface import AskRefused
 from events.log.records import LogError, LogRefused
-from events.sessions.messages import (
-    ALIVE_S,
-    SILENT_S,
-    Ended,
-    MessageMalformed,
-    Open,
-    encoded,
-    following,
-    opening,
-)
+from events.sessions import ALIVE_S, SILENT_S, Ended, MessageMalformed, Open, encoded, following, opening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

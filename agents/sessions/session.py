@@ -13,15 +13,14 @@ from agents.sessions.forwarding import Forwarded
 from events.kinds import SessionEnded, SessionStarted
 from events.limits import clipped
 from events.log.interface import AskRefused
-from events.sessions.commands import shown
-from events.sessions.messages import Alive, Begun, Connect, Ended, Input, Output, Resize, Signal, encoded
+from events.sessions import Alive, Begun, Connect, Ended, Input, Output, Resize, Signal, encoded, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from agents.runtime.execution import End, Execution
     from agents.runtime.interface import Key, Runtime
-    from events.sessions.messages import Following, Open
+    from events.sessions import Following, Open
 
 _NOT_FOUND: Final = 127
 _GONE = "the client has gone"

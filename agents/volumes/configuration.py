@@ -10,7 +10,7 @@ import msgspec
 
 from events.errors import DormError
 from events.kinds import MOST_OFFERED
-from events.spec.provided.volumes import VOLUME_PATTERN
+from events.spec.provided import VOLUME_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from dorm.api.identity import PATTERN as USER_PATTERN
 from dorm.api.problems import Problem
 from dorm.api.routes import Header
 from events.spec import spec_schema
-from events.spec.sweeps.schema import fields
+from events.spec.sweeps import fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, 
 from dorm.bench.report import Report, figure, percentile, this_machine
 from dorm.client.sessions.finding import running_place
 from dorm.client.sessions.session import Session
-from events.sessions.messages import Ended
+from events.sessions import Ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

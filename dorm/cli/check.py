@@ -190,7 +190,7 @@ def _of_file(path: Path) -> _App:
     """Read a spec.  Raises SpecError if there is no such file."""
     from dorm.local.spec_files import load_document, load_spec
     from events.spec import SpecError
-    from events.spec.sweeps.expanding import is_sweep
+    from events.spec.sweeps import is_sweep
 
     base = Path.cwd() if str(path) == "-" else path.absolute().parent
     app = _App(name=path.stem, words=[], base=base)
@@ -222,7 +222,7 @@ def _expand(app: _App, path: str) -> None:
     """Make the apps of a sweep.  Raises SpecError."""
     from dorm.cli.sweeps.described import document_of
     from events.spec import SpecError
-    from events.spec.sweeps.expanding import expanded
+    from events.spec.sweeps import expanded
 
     document, _, placed = document_of([path], {}, {})
     try:

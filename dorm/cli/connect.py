@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.core.state import State
     from dorm.security.contexts import Context
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
     from events.nats.connection import Connection
 
 Url = Annotated[
@@ -67,7 +67,7 @@ class Target(NamedTuple):
         """Raises CredentialsError."""
         if not self.credentials:
             return None
-        from events.nats.access.credentials import read_credentials
+        from events.nats.access import read_credentials
 
         return read_credentials(Path(self.credentials).expanduser())
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dorm.cli.terminal import clean, in_document, one_line
+from events.instants import ago as ago
 
 
 class Format(StrEnum):
@@ -225,14 +226,6 @@ def cell(value: Any) -> Text:
 def counted(number: int, what: str) -> str:
     """Return `1 app`, `2 apps`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def ago(seconds: float) -> str:
-    """Return `42s`, `5m`, `3h`, `2d`."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def write_csv(rows: Sequence[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from events.archive.damage import Damage
-    from events.archive.opening import Archive
+    from events.archive.segments import Archive
     from events.log.interface import ReadableLog
     from replay.moments import Moment
 
@@ -152,7 +152,7 @@ async def log_of(
 
 @contextlib.asynccontextmanager
 async def _archive(file: Path) -> AsyncIterator[Archive]:
-    from events.archive.opening import open_archive
+    from events.archive.segments import open_archive
 
     archive = await open_archive(file)
     try:
@@ -164,7 +164,7 @@ async def _archive(file: Path) -> AsyncIterator[Archive]:
 @contextlib.asynccontextmanager
 async def _with_progress(log: ReadableLog, file: Path) -> AsyncIterator[ReadableLog]:
     """Yield the log with the progress that lies beside its file, if there is any."""
-    from events.archive.beside import ArchivedProgress, WithProgress, path_beside
+    from events.archive.progress import ArchivedProgress, WithProgress, path_beside
 
     if str(file) == "-" or not path_beside(file).is_file():
         yield log

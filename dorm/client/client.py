@@ -59,8 +59,8 @@ from events.kinds import (
     SealRequested,
 )
 from events.limits import LONGEST_NAME
-from events.log.progress import EVERY
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
+from events.log.stores import EVERY_APP
 from events.nats.connection import Connection
 from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
 from events.spec.variables import check_names
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
-    from events.nats.beside.shadows import Comparisons
+    from events.nats.stores import Comparisons
     from events.positions import Logged, Position
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ class Client:
         """Return what `question` finds in the state as it was read last, which costs no request to the log after the first."""
         return question(self._state) if self._begun else await self.look(question)
 
-    async def reported(self, app: str = EVERY) -> Newest:
+    async def reported(self, app: str = EVERY_APP) -> Newest:
         """Return the newest progress of each app, or of one by its id, from the stream beside the log."""
         return await newest_reports(self.log, app)
 

@@ -14,7 +14,7 @@ from dorm.history import with_history
 from events.nats.connection import Connection
 
 if TYPE_CHECKING:
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 
 async def open_client(

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.core.progress import newest_of
-from events.log.progress import EVERY
+from dorm.core.query.reported import newest_of
 from events.log.records import LogRefused, LogUnavailable
+from events.log.stores import EVERY_APP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 3.0
 
 
-async def newest(log: ReadableLog, app: str = EVERY) -> Newest:
+async def newest(log: ReadableLog, app: str = EVERY_APP) -> Newest:
     """Return the newest report of each app, or of one by its id.  Empty if the stream can't be read: then the log's marks
     are the newest, about a minute old at most."""
     with contextlib.suppress(LogUnavailable, LogRefused, TimeoutError):

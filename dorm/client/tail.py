@@ -21,9 +21,9 @@ from dorm.core.query.concerns import KINDS, Concerns, is_id, known_kind
 from dorm.core.snapshot import load
 from events.errors import DormError
 from events.kinds import AppProgressed
-from events.log.combined import Combined, Piece
-from events.log.progress import EVERY
+from events.log.interface import Combined, Piece, time_of
 from events.log.records import LogRefused, LogUnavailable
+from events.log.stores import EVERY_APP
 from events.positions import Position, logged, logged_beside, parse
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Tail:
         latest = self._latest
         if latest is None and self.until is not None:
             latest = await time_of(self._log, self.until)
-        app = self._wanted.apps[0] if len(self._wanted.apps) == 1 and is_id(self._wanted.apps[0]) else EVERY
+        app = self._wanted.apps[0] if len(self._wanted.apps) == 1 and is_id(self._wanted.apps[0]) else EVERY_APP
         both = Combined(
             self._log, after=first, beside=beside, subjects=subjects, app=app, follow=self._follow, latest=latest,
             beside_until=self._beside_until,
@@ -142,7 +142,11 @@ class Tail:
                 return after.beside
             if not await progress.end():
                 return 0 if self._follow else None
-            return await progress.at_time(await time_of(self._log, after.seq)) if after.seq else 0
+            return (
+                await progress.at_time(await time_of(self._log, after.seq))
+                if after.seq > await self._log.start()
+                else 0
+            )
         return 0 if self._follow else None
 
     async def _learn_in_time(self, concerns: Concerns, upto: int) -> None:
@@ -223,15 +227,6 @@ async def begin(log: ReadableLog, after: Position | str | int | None, since: dat
 async def at_time(log: ReadableLog, time: int) -> Position:
     """Return the position before the first record at or after this log time (UTC nanoseconds)."""
     return Position(await log.at_time(time - 1))
-
-
-async def time_of(log: ReadableLog, seq: int) -> int:
-    """Return the log time of a record, 0 if there is none."""
-    if seq > await log.start():
-        async with aclosing(log.read(after=seq - 1)) as batches:
-            async for batch in batches:
-                return batch[0].time
-    return 0
 
 
 def check_kinds(kinds: Iterable[str]) -> None:

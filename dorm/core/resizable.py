@@ -23,7 +23,7 @@ from dorm.core.costs import is_live
 from dorm.core.sizes import ran_ns
 from dorm.policies.problem import Reason
 from events.quantities import SECOND
-from events.spec.origin import origin_of
+from events.spec.gates import origin_of
 
 if TYPE_CHECKING:
     from dorm.core.state import App

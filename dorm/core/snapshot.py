@@ -22,7 +22,7 @@ import msgspec
 import zstandard
 
 from dorm.core.state import SCHEMA, State
-from events.log.snapshots import SnapshotInfo, content_of
+from events.log.stores import SnapshotInfo, content_of
 
 FOLDED_BY = ("events", "dorm.core")
 """The packages whose sources determine a fold; their `events.sources.fingerprint` is a snapshot's `build`."""

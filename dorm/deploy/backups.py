@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from dorm.core.state import digest
 from dorm.deploy.folders import Copied, FoldersError, copy_folders, prune_folders
 from events.archive.files import share
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.errors import DormError
 from events.log.records import LogRefused
 from replay.export.export import export
@@ -30,8 +30,8 @@ from replay.travel.travel import state_at
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.log.files import Files
     from events.log.interface import ReadableLog
+    from events.log.stores import Files
     from replay import Progress
 
 _STAMP = "%Y%m%dT%H%M%S"

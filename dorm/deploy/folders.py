@@ -12,21 +12,20 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from events.archive.files import create, make_folder
+from events.durable import aside, put_in_place
 from events.errors import DormError
-from events.workdir import Limits, open_blob
-from events.workdir.limits import UNPACKED_MANIFEST
+from events.workdir import UNPACKED_MANIFEST, Limits, open_blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from events.log.files import Files
+    from events.log.stores import Files
 
 _AT_ONCE = 8
 _SUFFIX = ".files.json"
@@ -202,9 +201,9 @@ class _Parts:
 
 def _replace(path: Path, body: bytes) -> None:
     """Write a file, whole or not at all.  Raises OSError."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # Two tenants may have the same part.
-    with create(beside) as file:
+    unfinished = aside(path)  # Two tenants may have the same part.
+    with create(unfinished) as file:  # The folder's group may read it, if it shares its folder.
         file.write(body)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    put_in_place(unfinished, path)

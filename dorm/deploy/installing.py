@@ -6,17 +6,15 @@ hand, and a file that is no longer wanted can be removed.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
-import os
-import secrets
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from dorm.deploy import layout
 from dorm.deploy.settings import DeploymentError
+from events.durable import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -187,20 +185,8 @@ def _write(path: Path, file: File) -> None:
 def _write_bytes(path: Path, content: bytes, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.stat() if path.exists() else None
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(number, "wb") as writer:
-            writer.write(content)
-            writer.flush()
-            if before is not None:  # systemd-tmpfiles gave it to its reader, who may read it at this moment.
-                with contextlib.suppress(PermissionError):
-                    os.fchown(writer.fileno(), before.st_uid, before.st_gid)
-            os.fchmod(writer.fileno(), mode)
-            os.fsync(writer.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # systemd-tmpfiles gave it to its reader, who may read it at this moment.
+    write_whole(path, content, mode=mode, owner=None if before is None else (before.st_uid, before.st_gid))
 
 
 def _hash(content: bytes) -> str:

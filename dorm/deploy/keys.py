@@ -16,14 +16,14 @@ from dorm.security.files import write_private
 from dorm.security.roles import BACKUP
 from events.identities import DELIVERER
 from events.kinds import UserAdded
-from events.nats.access.credentials import CredentialsError, public_key, read_secret
+from events.nats.access import CredentialsError, public_key, read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from dorm.deploy.settings import Deployment
     from dorm.security.folder import KeyFolder
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 _RENEW = timedelta(days=90)
 """A certificate is renewed this long before it ends."""

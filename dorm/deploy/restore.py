@@ -18,7 +18,7 @@ from dorm.deploy.folders import restore_folders
 from dorm.local.founding import found
 from events.errors import DormError
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.access.names import RESTORER
+from events.nats.access import RESTORER
 from events.nats.connection import Connection
 from events.nats.importing import import_log
 from replay.reading import cluster_name
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
     from events.log.interface import ReadableLog
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
     from replay import Progress
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Node, State
     from dorm.doctor.findings import Finding
     from events.kinds import RotationFailed
-    from events.nats.inspection.servers import ClockState
+    from events.nats.streams import ClockState
     from events.requests import AgentStatus, MasterStatus
 
 Status = TypeVar("Status")

@@ -9,8 +9,7 @@ from dorm.doctor.findings import Finding, note, ok, unknown, wrong
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from events.nats.inspection.servers import ClockState, ServerState
-    from events.nats.inspection.streams import StreamState
+    from events.nats.streams import ClockState, ServerState, StreamState
 
 _LOG = "DORM-"
 """The prefix of the name of a log's stream; the other streams are beside the log."""

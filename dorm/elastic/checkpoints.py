@@ -112,6 +112,7 @@ class Checkpoints:
     def _write(self, name: str, header: dict[str, Any], arrays: list[npt.NDArray[Any]]) -> bool:
         if self._folder is None:
             return False
+        # Not `events.durable`: this library is a distribution of its own, and streams what may not fit twice into memory.
         aside = self._folder / f".{name}.{os.getpid()}"
         try:
             with aside.open("wb") as file:

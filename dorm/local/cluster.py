@@ -40,7 +40,7 @@ from dorm.rotation import beside as rotation
 from dorm.security.folder import KeyFolder
 from dorm.workdir.keeping import keeping_beside
 from events import subjects
-from events.log.waiting import until_answered
+from events.log.records import until_answered
 from events.nats.connection import Connection
 from events.quantities import GPU
 

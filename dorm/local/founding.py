@@ -16,8 +16,8 @@ from dorm.security.configuration import Key
 from dorm.security.files import SecurityError
 from dorm.security.folder import PROCESSES
 from events.kinds import NodeEnrolled, UserAdded
-from events.log.waiting import until_answered
-from events.nats.access.credentials import public_key
+from events.log.records import until_answered
+from events.nats.access import public_key
 from events.nats.connection import Connection
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.security.folder import KeyFolder
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 _TIMEOUT_S = 10.0
 KEYS = "security"

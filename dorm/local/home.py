@@ -9,6 +9,8 @@ import msgspec
 import platformdirs
 import psutil
 
+from events.durable import write_whole
+
 DEFAULT_CLUSTER = "local"
 DEFAULT_URL = "nats://127.0.0.1:4222"
 KEY_NAME = "master.nk"
@@ -63,9 +65,7 @@ def write_running(running: Running) -> Running | None:
     if other is not None and other.pid != running.pid and _runs(other.pid):
         return other
     _file().parent.mkdir(parents=True, exist_ok=True)
-    temporary = _file().with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(running))
-    temporary.replace(_file())
+    write_whole(_file(), msgspec.json.encode(running), sync=False)
     return None
 
 

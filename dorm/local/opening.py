@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dorm.client.opening import open_client
 from dorm.local.home import read_running
 from events.errors import DormError
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 
 if TYPE_CHECKING:
     from dorm.client.client import Client

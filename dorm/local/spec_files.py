@@ -14,7 +14,7 @@ from events.errors import code_of
 from events.spec import LARGEST_SPEC, CheckedSpec, Group, SpecError, StopSignal, check_spec, spec_schema
 from events.spec.notify import Notify
 from events.spec.spec import AppSpec
-from events.spec.sweeps.expanding import FIELDS, is_sweep
+from events.spec.sweeps import FIELDS, is_sweep
 from events.spec.variables import check_names
 
 if TYPE_CHECKING:

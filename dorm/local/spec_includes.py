@@ -18,7 +18,7 @@ from dorm.local.files_beside import read_beside
 from dorm.local.requirements import requirements_of
 from events.quantities import short
 from events.spec import SpecError
-from events.spec.secrets import why_secret
+from events.spec.checking import why_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable

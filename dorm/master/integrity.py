@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
+from events.durable import write_whole
 from events.errors import DormError
 from events.log.records import LogDamaged
 
@@ -178,16 +177,8 @@ def _read(path: Path, cluster: str) -> Sighting | None:
 
 def _write(path: Path, sighting: Sighting) -> None:
     """Write the witness atomically.  A failing disk is logged and is not an error."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(msgspec.json.encode(sighting))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, msgspec.json.encode(sighting))
     except OSError as error:
         _log.warning("what this master has seen of the log can't be written", file=str(path), reason=str(error))

@@ -49,8 +49,7 @@ from events import subjects
 from events.appending import append_event
 from events.codec import decode, encode
 from events.kinds import NodeJoined, NodeReported, Round
-from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken
-from events.log.waiting import until_answered
+from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken, until_answered
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
@@ -60,12 +59,12 @@ if TYPE_CHECKING:
 
     from dorm.core.leader import Publish
     from dorm.master.stand_in import Apart
-    from events.chain.seals import SealKey
+    from events.chain import SealKey
     from events.kinds import PolicyPlugin
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
-    from events.log.snapshots import SnapshotInfo
+    from events.log.stores import SnapshotInfo
 
 _log = structlog.get_logger(__name__)
 _TICK_S = 1.0

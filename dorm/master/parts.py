@@ -19,8 +19,7 @@ import structlog
 from dorm.core.parts.concerned import Concerned
 from dorm.core.parts.deriving import known_nodes, parts_of
 from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken
-from events.parts.document import PartUnreadable, content_of, document_of, packed, unpacked
-from events.parts.signing import sign
+from events.parts import PartUnreadable, content_of, document_of, packed, sign, unpacked
 from events.subjects import token
 
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.chain.seals import SealKey
+    from events.chain import SealKey
     from events.kinds import Event
-    from events.log.parts import Parts
     from events.log.records import Record
-    from events.parts.document import NodePart
+    from events.log.stores import Parts
+    from events.parts import NodePart
 
 _log = structlog.get_logger(__name__)
 _AT_ONCE = 32

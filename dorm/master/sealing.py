@@ -12,16 +12,13 @@ KeyFileError   the key can't be used: the message says why, and never holds any 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import stat
 from collections import deque
 from typing import TYPE_CHECKING
 
-from events.chain.hash_chain import START, Chain
-from events.chain.rounds import signed
-from events.chain.seals import KeyUnusableError, SealKey, new_seed
+from events.chain import START, Chain, KeyUnusableError, SealKey, new_seed, signed_round
+from events.durable import write_whole
 from events.errors import DormError
 from events.kinds import LogSealed, Round, SealRequested
 
@@ -121,7 +118,7 @@ def sign_round(key: SealKey | None, known: Identities | None, event: Round, prev
     keys = known.keys_at(event.basis) if known is not None else []
     if not keys:
         return event
-    return signed(key, event, previous) if key is not None and key.public in keys else None
+    return signed_round(key, event, previous) if key is not None and key.public in keys else None
 
 
 def open_key(path: Path) -> SealKey:
@@ -158,22 +155,7 @@ def pseudonyms_of(key: SealKey) -> bytes:
 def _make(path: Path) -> None:
     """Write a new key atomically, never over one that another master has just made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(file, "wb") as writer:
-            writer.write(new_seed() + b"\n")
-            writer.flush()
-            os.fsync(writer.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_whole(path, new_seed() + b"\n", mode=0o600, replace=False)
 
 
 def _read(path: Path) -> bytes:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, State
     from dorm.metrics.tally import Histogram, Tally
-    from events.nats.settings.limits import Room
+    from events.nats.settings import Room
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Labels = tuple[str, ...]

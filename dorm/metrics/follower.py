@@ -20,10 +20,10 @@ from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from dorm.metrics.cluster import LogFigures, cluster_metrics, log_metrics
 from dorm.metrics.tally import Tally
-from events.log.nearest import nearest
-from events.log.records import LogClosed, LogError
-from events.log.snapshots import identity
-from events.log.waiting import until_answered
+from events.durable import write_whole
+from events.log.interface import nearest
+from events.log.records import LogClosed, LogError, until_answered
+from events.log.stores import identity
 from events.logger import Logger
 from events.sources import fingerprint
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from events.log.interface import ReadableLog
     from events.log.records import Record
-    from events.nats.settings.limits import Room
+    from events.nats.settings import Room
 
 VERSION = 1
 """Of the file: raised when what is counted changes, so that counters of two meanings are never added."""
@@ -202,6 +202,4 @@ class Follower:
 
     def _write(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
-        temporary.write_bytes(msgspec.json.encode(Kept(VERSION, self._record, self._tally)))
-        temporary.replace(file)
+        write_whole(file, msgspec.json.encode(Kept(VERSION, self._record, self._tally)), sync=False)

@@ -12,15 +12,15 @@ import msgspec
 from dorm.rotation.policy import Policy
 from dorm.rotation.rotator import Rotator
 from dorm.rotation.service import RotationService, rotating
-from events.archive.stores.opening import open_store
+from events.archive.place import open_store
 from events.archive.whole import WholeLog
-from events.nats.places.named import WEBHOOK
+from events.nats.places import WEBHOOK
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from dorm.master.master import Master
-    from events.chain.seals import SealKey
+    from events.chain import SealKey
     from events.nats.connection import Connection
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dorm.rotation.policy import MOST_RECORDS, RotationError
 from events import subjects
-from events.chain.seals import is_signed
+from events.chain import is_signed_seal
 from events.codec import decode
 from events.kinds import LogSealed, Round
 
@@ -91,7 +91,7 @@ async def _last_seal(log: EventLog, cluster: str, after: int, upto: int, renamed
                 for fact in event.events:
                     if not isinstance(fact, LogSealed) or not after < fact.upto <= upto or fact.upto >= record.seq:
                         continue
-                    if record.seq > renamed and is_signed(cluster, event.epoch, fact):
+                    if record.seq > renamed and is_signed_seal(cluster, event.epoch, fact):
                         found = fact if found is None or fact.upto > found.upto else found
             if batch[-1].seq >= until:
                 break

@@ -26,9 +26,9 @@ from dorm.rotation.policy import MOST_RECORDS, RotationError
 from dorm.rotation.writing import check_archive, last_snapshot, write
 from events import subjects
 from events.appending import append_event
-from events.archive.stores.interface import name_of
+from events.archive.stores import name_of
 from events.archive.whole import open_archive_of
-from events.chain.cuts import signed
+from events.chain import signed_cut
 from events.kinds import LogRotated
 from events.log.records import Overtaken
 from replay.whole_file import in_thread
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from dorm.rotation.planning import Plan
     from dorm.rotation.policy import Policy
     from dorm.rotation.writing import Written
-    from events.archive.stores.interface import ArchiveStore
+    from events.archive.stores import ArchiveStore
     from events.archive.whole import WholeLog
-    from events.chain.seals import SealKey
-    from events.log.snapshots import SnapshotInfo
+    from events.chain import SealKey
+    from events.log.stores import SnapshotInfo
 
 _log = structlog.get_logger(__name__)
 
@@ -174,7 +174,7 @@ class Rotator:
             left=chosen.left,
             epoch=epoch,
         )
-        cut = await in_thread(signed, self._key, cut)
+        cut = await in_thread(signed_cut, self._key, cut)
         try:
             await append_event(self._log, subject, cut, expected_last=last.seq if last is not None else 0)
         except Overtaken:

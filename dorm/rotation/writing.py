@@ -17,10 +17,10 @@ from dorm.core.snapshot import dump
 from dorm.rotation.policy import RotationError
 from events.archive.blocks import Header
 from events.archive.segments import SegmentWriter
-from events.archive.stores.interface import Name, digest_of
-from events.chain.hash_chain import START, Chain
+from events.archive.stores import Name, digest_of
+from events.chain import START, Chain
 from events.log.records import LogDamaged
-from events.log.snapshots import SnapshotInfo, identity
+from events.log.stores import SnapshotInfo, identity
 from replay.frames import EVERY, build, state_after
 from replay.whole_file import in_thread
 

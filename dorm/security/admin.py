@@ -18,7 +18,7 @@ from events import subjects
 from events.appending import append_event
 from events.kinds import NodeEnrolled, NodeExpelled, TrustEnabled, UserAdded, UserRemoved
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.access.credentials import public_key
+from events.nats.access import public_key
 from events.nats.connection import Connection
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
     from events.kinds import Event
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 _TRIES, _PAUSE_S = 50, 0.1
 

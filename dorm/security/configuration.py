@@ -13,7 +13,7 @@ import msgspec
 
 from dorm.security.quoting import quoted, quoted_list
 from dorm.security.roles import LOG, NODES, USERS, Services, access, account_of, exported
-from events.nats.access.names import IMPORTED_API, OWN_API, largest_message
+from events.nats.access import IMPORTED_API, OWN_API, largest_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,10 +5,9 @@ SecurityError    keys, certificates or contexts can't be used; the message says 
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING
 
+from events.durable import write_whole
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -35,16 +34,7 @@ def private_folder(path: Path) -> Path:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner may read (0600), in place of an earlier one.  Raises SecurityError."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        try:
-            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(file, "wb") as writer:
-                writer.write(content)
-                writer.flush()
-                os.fsync(writer.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, content, mode=0o600)
     except OSError as error:
         raise SecurityError(f"{path} can't be written: {error.strerror}", code="security.not_writable") from None

@@ -26,7 +26,8 @@ import psutil
 from dorm.security.configuration import Key, accounts, known_keys
 from dorm.security.files import SecurityError, private_folder, write_private
 from dorm.security.quoting import quoted
-from events.nats.access.credentials import (
+from events.nats.access import (
+    RESTORER,
     Credentials,
     CredentialsFile,
     new_seed,
@@ -34,7 +35,6 @@ from events.nats.access.credentials import (
     read_credentials,
     read_secret,
 )
-from events.nats.access.names import RESTORER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

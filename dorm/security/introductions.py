@@ -18,7 +18,7 @@ import zlib
 import msgspec
 
 from dorm.security.files import SecurityError
-from events.nats.access.credentials import Credentials, CredentialsError
+from events.nats.access import Credentials, CredentialsError
 
 _PREFIX = "dorm1."
 _MOST = 16 * 1024

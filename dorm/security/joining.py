@@ -19,8 +19,7 @@ from dorm.security.files import SecurityError, private_folder
 from dorm.security.folder import Joining, save_credentials
 from dorm.security.introductions import Enrolled, Introduction, Presented
 from events.log.interface import AskRefused
-from events.nats.access.credentials import Credentials, CredentialsError, new_seed, public_key, read_credentials
-from events.nats.access.names import enrollment
+from events.nats.access import Credentials, CredentialsError, enrollment, new_seed, public_key, read_credentials
 from events.nats.bus import ask_once
 
 if TYPE_CHECKING:

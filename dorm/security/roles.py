@@ -34,15 +34,12 @@ import msgspec
 
 from events import kinds as k
 from events import subjects as names
-from events.copying.messages import FILES, PUT
+from events.copying import FILES, PUT
 from events.identities import DELIVERER
-from events.nats.access.names import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
-from events.nats.beside.files import files_stream
-from events.nats.beside.parts import parts_config
-from events.nats.beside.progress import progress_stream
-from events.nats.beside.shadows import shadow_stream
-from events.nats.beside.snapshots import snapshot_config
+from events.nats.access import IMPORTED_API, OWN_API, enrollment, in_log_account, inbox_prefix
 from events.nats.leadership import leadership_config
+from events.nats.parts_store import parts_config
+from events.nats.stores import files_stream, progress_stream, shadow_stream, snapshot_config
 from events.nats.streams import all_streams, log_stream, report_stream
 
 LOG, USERS, NODES = "LOG", "USERS", "NODES"

@@ -13,7 +13,7 @@
     measured    a deliverer's work, as metrics
     asking      what the commands publish
 
-A webhook's place in the log is a durable consumer of the log's server (`events.nats.places.deliveries`): the next deliverer
+A webhook's place in the log is a durable consumer of the log's server (`events.nats.places`): the next deliverer
 delivers what a killed one had not finished.  Each webhook has a consumer and a worker of its own, so a dead one delays no
 other.  Imports the core, the log and the metrics; no other part of the cluster knows about webhooks.
 """

@@ -25,11 +25,9 @@ from events import subjects
 from events.appending import append_event
 from events.kinds import Event, WebhookDisabled, WebhookTested
 from events.limits import clipped
-from events.log.records import LogClosed, LogError, LogRefused
-from events.log.waiting import until_answered
+from events.log.records import LogClosed, LogError, LogRefused, until_answered
 from events.logger import Logger
-from events.nats.places.deliveries import AGAIN_S
-from events.nats.places.named import WEBHOOK
+from events.nats.places import AGAIN_S, WEBHOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from dorm.webhooks.sending import Outcome
     from events.kinds import WebhookTestRequested
     from events.nats.connection import Connection
-    from events.nats.places.named import Places, Standing
+    from events.nats.places import Places, Standing
 
 _AGAIN_S = 5.0
 _log = Logger(__name__)

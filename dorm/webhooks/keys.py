@@ -10,7 +10,6 @@ same key, so keys are never sent between processes.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import os
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from standardwebhooks import Webhook
 
+from events.durable import write_whole
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -115,14 +115,4 @@ def open_keys(path: Path, cluster: str) -> Keys:
 def _make(path: Path) -> None:
     """Write a new file atomically; if two processes do so at once, both use the first."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(_BYTES) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, secrets.token_hex(_BYTES).encode() + b"\n", mode=0o600, replace=False)

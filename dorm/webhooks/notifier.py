@@ -22,7 +22,7 @@ from events.kinds import WebhookTestRequested
 from events.limits import Shares
 from events.log.records import LogError
 from events.logger import Logger
-from events.nats.places.deliveries import AGAIN_S
+from events.nats.places import AGAIN_S
 from events.positions import logged
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App
     from dorm.webhooks.notifying import Notification
-    from events.nats.places.deliveries import Delivery
+    from events.nats.places import Delivery
 
 SCHEDULE_S = (5.0, 30.0, 120.0, 600.0)
 """Seconds from each failed attempt to the next; after the last one the notification is given up."""

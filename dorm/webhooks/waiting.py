@@ -24,7 +24,7 @@ from events.appending import append_event
 from events.codec import decode
 from events.kinds import AppWaitsLong
 from events.limits import clipped
-from events.log.waiting import until_answered
+from events.log.records import until_answered
 from events.quantities import SECOND
 
 if TYPE_CHECKING:

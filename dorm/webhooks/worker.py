@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dorm.webhooks.keys import Keys
     from dorm.webhooks.measured import Measured
     from dorm.webhooks.sending import Outcome, Sender
-    from events.nats.places.deliveries import Deliveries, Delivery
+    from events.nats.places import Deliveries, Delivery
     from events.positions import Logged
 
 MOST_PENDING = 128

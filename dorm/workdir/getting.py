@@ -15,7 +15,7 @@ from dorm.workdir.errors import Unshippable
 from events.workdir import ManifestError
 
 if TYPE_CHECKING:
-    from events.log.files import Files
+    from events.log.stores import Files
 
 
 async def get_folder(files: Files, tenant: str, hash: str, to: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from dorm.master.master import Master
-    from events.log.files import Files
+    from events.log.stores import Files
 
 _EVERY_S = 60.0
 """Between two checks of quotas."""

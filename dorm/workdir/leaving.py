@@ -12,8 +12,7 @@ from dorm.workdir.errors import Unshippable
 from dorm.workdir.ignoring import GIT, OWN
 from dorm.workdir.scanning import VOLUMES, Left, Scanned, scan
 from events.quantities import MEMORY, humanize
-from events.workdir import Limits
-from events.workdir.limits import MOST_BYTES, MOST_FILES
+from events.workdir import MOST_BYTES, MOST_FILES, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

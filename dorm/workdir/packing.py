@@ -16,17 +16,30 @@ import msgspec
 
 from dorm.workdir.errors import Changing, Unshippable
 from dorm.workdir.scanning import FoundFile, FoundLink, Status
-from events.workdir import File, Folder, Link, Manifest, Part, encode, hash_of, seal_blob
-from events.workdir.bundling import FULL, SMALL, ends_bundle, pieces
-from events.workdir.limits import LARGEST_MANIFEST, UNPACKED_MANIFEST
-from events.workdir.manifest import VERSION
+from events.workdir import (
+    FULL,
+    LARGEST_MANIFEST,
+    SMALL,
+    UNPACKED_MANIFEST,
+    VERSION,
+    File,
+    Folder,
+    Link,
+    Manifest,
+    Part,
+    encode,
+    ends_bundle,
+    hash_of,
+    pieces,
+    seal_blob,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from dorm.workdir.scanning import Scanned
-    from events.workdir.manifest import Entry
+    from events.workdir import Entry
 
 _TRIES = 3
 

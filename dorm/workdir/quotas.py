@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from dorm.core.state import State
-    from events.log.files import Files, StoredBlob
+    from events.log.stores import Files, StoredBlob
     from events.workdir import Limits
 
 

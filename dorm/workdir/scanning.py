@@ -18,7 +18,7 @@ import msgspec
 from dorm.workdir.errors import Unshippable
 from dorm.workdir.ignoring import OWN, Answer, Entry, Ignored, judged
 from events.quantities import MEMORY, humanize
-from events.workdir.manifest import link_fault, path_fault
+from events.workdir import link_fault, path_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

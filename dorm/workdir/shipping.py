@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.workdir.packing import Packed
-    from events.log.files import Files
+    from events.log.stores import Files
     from events.workdir import Limits
 
 _AT_ONCE = 8

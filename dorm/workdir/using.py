@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events import subjects
-from events.log.files import EVERYONE
+from events.log.stores import EVERY_TENANT
 from events.quantities import SECOND
 from events.spec import Workdir, shipped
-from events.workdir import ManifestError, decode, open_blob
-from events.workdir.limits import UNPACKED_MANIFEST
+from events.workdir import UNPACKED_MANIFEST, ManifestError, decode, open_blob
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from dorm.core.state import State
-    from events.log.files import Files, StoredBlob
+    from events.log.stores import Files, StoredBlob
 
 _KEPT = 1.5
 
@@ -88,7 +87,7 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
     return sorted(found, key=lambda use: (-use.bytes, use.tenant))
 
 
-async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERYONE) -> Removed:
+async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERY_TENANT) -> Removed:
     """Remove what no app names and what was not stored for one and a half times `keep_s`, at `now` (UTC ns): the earlier
     of the caller's clock and log time, so that neither clock alone, if it is ahead, makes anything old.  With `of`, give
     up that tenant's parts, as its own users may; masters remove them later.  Raises the log's
@@ -98,12 +97,12 @@ async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *
     old = [
         blob
         for blob in await files.listed(of)
-        if (blob.size or of == EVERYONE) and (blob.time < before or not blob.size)
+        if (blob.size or of == EVERY_TENANT) and (blob.time < before or not blob.size)
     ]
     needed = await needed_parts(files, folders, {blob.tenant for blob in old})
     unneeded = [blob for blob in old if (blob.tenant, blob.name) not in needed or not blob.size]
     for blob in unneeded:
-        await (files.remove(blob) if of == EVERYONE else files.give_up(blob))
+        await (files.remove(blob) if of == EVERY_TENANT else files.give_up(blob))
     full = [blob for blob in unneeded if blob.size]
     return Removed(len(full), sum(blob.size for blob in full))
 

@@ -1,14 +1,13 @@
 """Logs in files: archives, which are written once and read as any log is.
 
-    opening    `open_archive`: an archive of any release, from a file or from standard input
-    segments   the format that `dorm replay export` writes: compressed blocks, snapshots, an index at its end
-    blocks     the bytes of a block; `index` finds them
+    segments   the format that `dorm replay export` writes: compressed blocks, snapshots, an index at its end; `open_archive`
+    blocks     the bytes of a block, and how the blocks of a file are found
     whole      a rotated log as one: its past in archives, its present in a stream
-    stores/    where the archives of a rotated log are stored: a folder, an S3-compatible store
+    stores     where the archives of a rotated log are stored: a folder, an S3-compatible store (`s3`);  place: which one
     legacy     the format of releases 0.1 and 0.2, for reading
-    beside     progress beside an archive of a log
+    progress   progress next to an archive of a log
     damage     the damage of an archive, and which part of it remains usable
     files      regular files as descriptors, and their errors
 
-Start with `opening`, then `segments`.  Imports the vocabulary and `events.log`.
+Start with `segments`.  Imports the vocabulary and `events.log`.
 """

@@ -1,4 +1,7 @@
-"""Blocks: the bytes that make up an archive of segments (`events.archive.segments`).
+"""Blocks, the bytes that make up an archive of segments (`events.archive.segments`), and how they are found in a file.
+
+    file    = "DORMLOG2", block*, trailer
+    trailer = place of the index block u64, crc32 u32 of these, "DORMEND2"
 
     block = head, payload
     head  = mark "\\xd0RM\\xb1", kind, count u32, first u64, last u64, earliest i64, latest i64 (log times, UTC ns),
@@ -10,13 +13,23 @@
     S   a snapshot of the state after `last`: length u32 of its description, the description (`SnapshotInfo`), its body
     X   index: `Index`, zstd of MessagePack
 
-Big-endian.  Records are stored by columns, which takes half the room of rows and reads faster: subjects are a table, times
-are differences, sequences are stored only if some are missing.  The head has its own checksum, so an intact head shows what a
-broken payload held; the mark lets a reader find the next block after a broken head.  Unknown kinds are skipped.
+Big-endian.  Records are stored by columns, which takes half the room of rows and reads faster: subjects are a table,
+times are differences, sequences are stored only if some are missing.  The head has its own checksum, so an intact head
+shows what a broken payload held; the mark lets a reader find the next block after a broken head.  Unknown kinds are
+skipped.
+
+The first block is the header, the last one the index.  A file without its end (its writer was killed, a copy broke
+off) has neither index nor trailer; it is walked by the heads of its blocks, with one small read for each.
+
+A walk says which records damage costs.  Between two blocks of records their sequences tell.  After the last block
+either of two witnesses tells whether records are missing: the index, if it can be read and names all blocks that were
+found; or the trailer, if it is intact, nothing before the index is out of line, and the index lies where the trailer
+states.  Without a witness nobody knows, and the walk says that what came after the last record is lost.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from itertools import accumulate, pairwise
@@ -26,11 +39,15 @@ import msgspec
 import zstandard
 
 from events import limits
+from events.archive.damage import Damage
 from events.log.records import Record
-from events.log.snapshots import SnapshotInfo
+from events.log.stores import SnapshotInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
 
 FORMAT = 2
 """The format that this build writes; the one before, without blocks, is `events.archive.legacy`'s."""
@@ -260,3 +277,313 @@ def _decoded(decode: Any, head: Head, payload: Payload) -> Any:
         return decode(zstandard.ZstdDecompressor().decompress(payload))
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError):
         raise BlockDamaged("can't be decoded") from None
+
+
+# --- finding them in a file -------------------------------------------------------------------------------------------
+
+MAGIC = b"DORMLOG2"
+_END = b"DORMEND2"
+_PLACE = struct.Struct(">QI")
+TRAILER_SIZE = _PLACE.size + len(_END)
+_CHUNK = 1 << 20
+
+
+class Layout(msgspec.Struct):
+    """The blocks of a file, and their places."""
+
+    header: Header
+    records: list[Entry]
+    snapshots: list[Kept]
+    damages: list[Damage]
+    """Damage found so far; only `examine` checks payloads."""
+
+
+def trailer(index_place: int) -> bytes:
+    place = struct.pack(">Q", index_place)
+    return place + struct.pack(">I", zlib.crc32(place)) + _END
+
+
+def layout_of(file: int) -> Layout:
+    """Return the layout, by the index if that is readable.  Raises OSError."""
+    size = os.fstat(file).st_size
+    return _by_index(file, size) or walked(file)
+
+
+def examine(file: int, told: Callable[[int, int], None] | None = None) -> Layout:
+    """Check the whole file, with every payload against its checksum.  Raises OSError."""
+    return _Walk(file, os.fstat(file).st_size, deep=True, told=told).walk()
+
+
+def walked(file: int) -> Layout:
+    """Return the layout by the heads of the blocks, whatever the index says.  Raises OSError."""
+    return _Walk(file, os.fstat(file).st_size, deep=False).walk()
+
+
+def _by_index(file: int, size: int) -> Layout | None:
+    """Return the layout by the index; None if there is no index, or it is invalid."""
+    data = os.pread(file, TRAILER_SIZE, max(0, size - TRAILER_SIZE))
+    if len(data) < TRAILER_SIZE or not data.endswith(_END):
+        return None
+    place, check = _PLACE.unpack_from(data)
+    if zlib.crc32(data[:8]) != check or place >= size:
+        return None
+    data = os.pread(file, size - TRAILER_SIZE - place, place)
+    head = head_of(data)
+    if head is None or head.kind != INDEX:
+        return None
+    try:
+        index: Index = unpack_index(head, data[HEAD_SIZE:])
+    except BlockDamaged:
+        return None
+    if not _plausible(index, place):
+        return None
+    return Layout(index.header, index.records, index.snapshots, [])
+
+
+def _plausible(index: Index, end: int) -> bool:
+    """Return whether blocks and records are in order and within the file, so that a forged index can't mislead."""
+    place, last = len(MAGIC), index.header.start
+    for entry in index.records:
+        if not (place <= entry.place < entry.place + HEAD_SIZE < entry.place + entry.size <= end):
+            return False
+        if not last < entry.first <= entry.last:
+            return False
+        place, last = entry.place + entry.size, entry.last
+    return all(len(MAGIC) <= kept.place < kept.place + kept.size <= end for kept in index.snapshots)
+
+
+class _Walk:
+    """Walks from block to block; after a broken head, to the next intact one."""
+
+    def __init__(self, file: int, size: int, *, deep: bool, told: Callable[[int, int], None] | None = None) -> None:
+        self._file = file
+        self._size = size
+        self._deep = deep
+        self._told = told
+        self._found = Layout(Header(), [], [], [])
+        self._last = 0
+        """The last record found, or the sequence before the first."""
+        self._hole: tuple[int, str] | None = None
+        """A damaged place; only the next block of records shows which records it costs."""
+        self._holes = 0
+        """Damaged places so far."""
+        self._stray = False
+        """Whether a block is where the writer does not put it, so that places don't show that nothing is missing."""
+        self._headed = False
+        self._index_place = 0
+        """Where the last index is; 0 before there is one."""
+        self._index_end = 0
+        self._index: Index | None = None
+        """The last index that could be read."""
+        self._bad_index: Damage | None = None
+        """The last index, if it could not be read; only the trailer shows whether records are missing before it."""
+        self._ended = False
+
+    def walk(self) -> Layout:
+        place = len(MAGIC)
+        if (indexed := _by_index(self._file, self._size)) is not None:  # Until the header is read, and if it can't be.
+            self._found.header = indexed.header
+            self._last = indexed.header.start
+        while place < self._size and not self._ended:
+            if self._told:
+                self._told(place, self._size)
+            place = self._at(place)
+        if not self._ended:
+            self._break_off()
+        if place < self._size:
+            self._found.damages.append(Damage(place, f"{self._size - place} bytes follow the end of the archive"))
+        return self._found
+
+    def _at(self, place: int) -> int:
+        """Process the block at this place; return where the next block starts."""
+        head = head_of(os.pread(self._file, HEAD_SIZE, place))
+        if head is not None and place + head.size <= self._size:
+            self._take(place, head)
+            return place + head.size
+        if (end := self._trailer(place)) and (place + TRAILER_SIZE == self._size or self._after_index(place)):
+            self._end(place, end)
+            return place + TRAILER_SIZE
+        whole = "runs beyond the end of the file" if head is not None else "has no head that can be read"
+        if self._hole is None:
+            self._hole = place, f"the part at byte {place} {whole}"
+            self._holes += 1
+        return self._next_block(place + 1)
+
+    def _after_index(self, place: int) -> bool:
+        """Return whether the index ends here; a trailer elsewhere is a stray copy, and blocks may follow it."""
+        return self._hole is None and self._index_end == place
+
+    def _end(self, place: int, found: bytes) -> None:
+        """Process the trailer; it states where the index is."""
+        self._ended = True
+        index, check = _PLACE.unpack_from(found)
+        valid = zlib.crc32(found[:8]) == check
+        known = self._complete() or (valid and not self._stray and self._in_line(index))
+        lost = 0 if known else self._last + 1
+        if self._hole is not None:
+            self._lose(*self._hole, before=self._last + 1 if known else None)
+            lost = 0
+        if self._bad_index is not None:
+            self._found.damages.append(msgspec.structs.replace(self._bad_index, first=lost))
+            lost = 0
+        self._compare()
+        if not valid:
+            self._found.damages.append(Damage(place, f"the trailer at byte {place} does not match its checksum", lost))
+        elif lost or (index != self._index_place and not self._found.damages):
+            what = f"the trailer at byte {place} states that the index is at byte {index}, where it is not"
+            self._found.damages.append(Damage(place, what, lost))
+
+    def _in_line(self, index: int) -> bool:
+        """Return whether there is nothing but whole blocks up to the index at this place, or to what is left of it."""
+        if self._hole is not None:
+            return self._holes == 1 and self._hole[0] == index
+        return self._holes == 0 and self._index_place == index
+
+    def _complete(self) -> bool:
+        """Return whether there is an index that names all blocks which were found, so that it is this archive's."""
+        if self._index is None:
+            return False
+        return {_seqs(entry) for entry in self._found.records} <= {_seqs(entry) for entry in self._index.records}
+
+    def _compare(self) -> None:
+        """Note blocks that only the index shows to be missing: one that was cut out as a whole may leave no other trace."""
+        if self._index is None:
+            return
+        damages, at = self._found.damages, f"the index at byte {self._index_place} names"
+        known = list(damages)
+        there = {_seqs(entry) for entry in self._found.records}
+        before = self._index.header.start
+        for first, last in map(_seqs, self._index.records):
+            if (first, last) not in there and not any(damage.costs(first, last) for damage in known):
+                damages.append(Damage(self._index_place, f"{at} a block that is not there", before + 1, last))
+            before = last
+        if not self._complete() or (not damages and self._index.records != self._found.records):
+            damages.append(Damage(self._index_place, f"{at} other blocks than there are"))
+
+    def _next_block(self, place: int) -> int:
+        """Return the place of the next intact head, of the trailer, or of the file's end."""
+        while place < self._size:
+            chunk = os.pread(self._file, _CHUNK + HEAD_SIZE, place)
+            at = chunk.find(MARK)
+            while 0 <= at < _CHUNK:
+                head = head_of(chunk[at : at + HEAD_SIZE])
+                if head is not None and place + at + head.size <= self._size:
+                    return place + at
+                at = chunk.find(MARK, at + 1)
+            place += _CHUNK
+        last = max(len(MAGIC), self._size - TRAILER_SIZE)
+        return last if self._trailer(last) else self._size
+
+    def _trailer(self, place: int) -> bytes:
+        """Return the trailer's bytes if it is at this place, else b""."""
+        data = os.pread(self._file, TRAILER_SIZE, place)
+        return data if len(data) == TRAILER_SIZE and data.endswith(_END) else b""
+
+    def _take(self, place: int, head: Head) -> None:
+        if head.kind == RECORDS:
+            self._take_records(place, head)
+        elif head.kind == SNAPSHOT:
+            self._take_snapshot(place, head)
+        elif head.kind == INDEX:
+            self._take_index(place, head)
+        elif head.kind == HEADER and not self._headed:
+            self._take_header(place, head)
+        elif head.kind == HEADER:
+            self._stray = True
+
+    def _payload(self, place: int, head: Head) -> bytes:
+        return os.pread(self._file, min(head.packed, LARGEST), place + HEAD_SIZE)
+
+    def _take_header(self, place: int, head: Head) -> None:
+        self._headed = True
+        try:
+            self._found.header = unpack_header(head, self._payload(place, head))
+        except BlockDamaged as error:
+            self._found.damages.append(Damage(place, f"the header at byte {place} {error}"))
+        if not self._found.records:
+            self._last = self._found.header.start
+
+    def _take_records(self, place: int, head: Head) -> None:
+        if head.first <= self._last:
+            what = f"the block at byte {place} repeats records {head.first} to {head.last}"
+            self._stray = True
+            self._found.damages.append(Damage(place, what))
+            return
+        first = head.first
+        if self._hole is not None:
+            self._lose(*self._hole, before=first)
+        elif self._found.header.sparse:
+            first = self._last + 1  # No record is known to be in the gap before it.
+        elif first != self._last + 1:
+            what = f"there is nothing between record {self._last} and record {head.first} at byte {place}"
+            self._found.damages.append(Damage(place, what, self._last + 1, head.first - 1))
+        self._last = head.last
+        if self._deep and (reason := self._fault(place, head)):
+            what = f"the block at byte {place} {reason}"
+            self._found.damages.append(Damage(place, what, first, head.last))
+            return
+        entry = Entry(place, head.size, head.count, head.first, head.last, head.latest)
+        self._found.records.append(entry)
+
+    def _fault(self, place: int, head: Head) -> str:
+        return "" if intact(head, self._payload(place, head)) else "does not match its checksum"
+
+    def _take_snapshot(self, place: int, head: Head) -> None:
+        if self._hole is None:
+            twice = self._found.snapshots and self._found.snapshots[-1].info.seq >= head.last
+            self._stray = self._stray or head.last != self._last or bool(twice)
+        elif head.last > self._last:  # A snapshot follows the last record that it covers; an older one shows nothing.
+            self._lose(*self._hole, before=head.last + 1)
+            self._last = head.last
+        try:
+            info, _ = unpack_snapshot(head, self._payload(place, head))
+        except BlockDamaged as error:
+            what = f"the snapshot of the state at {head.last}, at byte {place}, {error}"
+            self._found.damages.append(Damage(place, what))
+            return
+        self._found.snapshots.append(Kept(place, head.size, info))
+
+    def _take_index(self, place: int, head: Head) -> None:
+        if self._index_place:
+            self._stray = True
+        if self._bad_index is not None:
+            self._found.damages.append(self._bad_index)
+        self._bad_index = None
+        try:
+            index = unpack_index(head, self._payload(place, head))
+        except BlockDamaged as error:
+            self._bad_index = Damage(place, f"the index at byte {place} {error}")
+        else:
+            self._index = index
+            end = index.records[-1].last if index.records else index.header.start
+            if self._hole is not None and end >= self._last:
+                self._lose(*self._hole, before=end + 1)
+        self._index_place = place
+        self._index_end = place + head.size
+
+    def _lose(self, place: int, what: str, before: int | None = None) -> None:
+        """Note damage that costs the records between the last one and `before`, if any; without it their number is unknown."""
+        self._hole = None
+        if before is None:
+            damage = Damage(place, what, self._last + 1)
+        elif before > self._last + 1:
+            damage = Damage(place, what, self._last + 1, before - 1)
+        else:
+            damage = Damage(place, what)
+        self._found.damages.append(damage)
+
+    def _break_off(self) -> None:
+        place, _ = self._hole or (self._size, "")
+        left = self._size - place
+        what = f"it breaks off after byte {place}" if not left else f"it breaks off within the part at byte {place}"
+        if left:
+            what += f", after {left} {'byte' if left == 1 else 'bytes'} of it"
+        if self._bad_index is not None:
+            self._found.damages.append(self._bad_index)
+        lost = 0 if self._complete() else self._last + 1  # No record follows the index.
+        self._found.damages.append(Damage(place, what, lost))
+        self._compare()
+
+
+def _seqs(entry: Entry) -> tuple[int, int]:
+    return entry.first, entry.last

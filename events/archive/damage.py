@@ -9,13 +9,13 @@ import msgspec
 
 from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogRefused, on_subjects
-from events.log.snapshots import ReadableSnapshots
+from events.log.stores import ReadableSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from events.log.records import Record
-    from events.log.snapshots import SnapshotInfo
+    from events.log.stores import SnapshotInfo
 
 
 class Damage(msgspec.Struct, frozen=True):

@@ -2,49 +2,64 @@
 
     file = "DORMLOG2", header, (records | snapshot)*, index, trailer
 
-`blocks` defines a block, `index` finds the blocks of a file.  A block holds up to 512 records, so that it costs
+`blocks` defines a block, and finds the blocks of a file.  A block holds up to 512 records, so that it costs
 little to read or to lose and still compresses well. Between the blocks are snapshots of the state, so that any moment
 is one snapshot and a short fold away.  With the index at the end, opening takes three reads, and because nothing is
 written twice an archive can go through a pipe.
 
 Records are the originals, byte for byte.  Damage is reported with its byte position and the records that it costs.
 Everything before it can be read normally, and everything intact after it with `salvage`.
+
+`open_archive` opens an archive that any release wrote, from a file or from standard input.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
+import sys
+import tempfile
+import threading
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias
 
 from events.archive.blocks import (
     FORMAT,
     HEAD_SIZE,
+    MAGIC,
     BlockDamaged,
     Entry,
     Header,
     Index,
     Kept,
+    Layout,
+    examine,
     head_of,
+    layout_of,
     pack_header,
     pack_index,
     pack_records,
     pack_snapshot,
+    trailer,
     unpack_records,
     unpack_snapshot,
+    walked,
 )
 from events.archive.damage import Damage, refuse_to_follow
 from events.archive.files import closed_on_error, open_file, refusing
-from events.archive.index import MAGIC, Layout, examine, layout_of, trailer, walked
+from events.archive.legacy import LegacyLog
 from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogRefused, Record, on_subjects
-from events.log.snapshots import ReadableSnapshots, SnapshotInfo, content_of
+from events.log.stores import ReadableSnapshots, SnapshotInfo, content_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
 
 LEAST_RECORDS, BLOCK_RECORDS = 64, 512
 """Records in a block.  One damaged byte costs its whole block, so blocks start small and grow with the archive.  Blocks of
@@ -381,3 +396,59 @@ def _running_maximum(times: Sequence[int]) -> list[int]:
     for index in range(1, len(latest)):
         latest[index] = max(latest[index - 1], latest[index])
     return latest
+
+
+# --- archives of any release ------------------------------------------------------------------------------------------
+
+__all__ = ["Archive", "open_archive"]
+
+Archive: TypeAlias = SegmentLog | LegacyLog
+"""Either can be read as any log can, and reports its damage (`damages`)."""
+_POLL_S = 0.05
+_CHUNK = 1 << 20
+
+
+async def open_archive(path: Path) -> Archive:
+    """Open an archive; `-` is standard input.  Raises LogRefused."""
+    if str(path) == "-":
+        return await asyncio.to_thread(_archive_of, await _spooled(), "standard input")
+    return await asyncio.to_thread(_open, path)
+
+
+def _open(path: Path) -> Archive:
+    return _archive_of(open_file(path), str(path))
+
+
+def _archive_of(file: int, name: str) -> Archive:
+    with closed_on_error(file, name):
+        start = os.pread(file, len(MAGIC), 0)
+    return SegmentLog.of_file(file, name) if start == MAGIC else LegacyLog.of_file(file, name)
+
+
+async def _spooled() -> int:
+    """Copy standard input to a file without a name, since a log is not read in one pass.  Raises LogRefused."""
+    stop = threading.Event()
+    copying = asyncio.create_task(asyncio.to_thread(_spool, stop))
+    try:
+        return await asyncio.shield(copying)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({copying})
+        if copying.exception() is None:
+            os.close(copying.result())
+        raise
+
+
+def _spool(stop: threading.Event) -> int:
+    source = sys.stdin.fileno()
+    with refusing("standard input"), tempfile.TemporaryFile() as spool:
+        while not stop.is_set():
+            # The pipe's writer may take long, and Ctrl-C must not wait for it.
+            if not select.select([source], [], [], _POLL_S)[0]:
+                continue
+            chunk = os.read(source, _CHUNK)
+            if not chunk:
+                break
+            spool.write(chunk)
+        spool.flush()
+        return os.dup(spool.fileno())

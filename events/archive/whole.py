@@ -17,22 +17,19 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from events.archive.place import open_store
 from events.archive.segments import SegmentLog
-from events.archive.stores.interface import ArchiveMissing, Name, StoreError, digest_of, name_of
-from events.archive.stores.opening import open_store
+from events.archive.stores import ArchiveMissing, Name, StoreError, digest_of, name_of
 from events.log.interface import EventLog, ReadableLog
 from events.log.records import Archived, LogDamaged, LogError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from events.archive.stores.interface import ArchiveStore
+    from events.archive.stores import ArchiveStore
     from events.kinds import LogRotated
-    from events.log.files import Files
-    from events.log.parts import Parts
-    from events.log.progress import Progress
     from events.log.records import Appended, Record
-    from events.log.snapshots import Snapshots
+    from events.log.stores import Files, Parts, Progress, Snapshots
 
 _OPEN = 4
 """Archives that are kept open: a reader goes from one to the next, and a search by time tries some."""

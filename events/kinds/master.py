@@ -440,7 +440,7 @@ class MasterElected(Event, frozen=True):
 
 
 class LogSealed(Event, frozen=True):
-    """The log's hash chain (`events.chain.hash_chain`) as this master read it, signed with its key.  After that, no one
+    """The log's hash chain (`events.chain`) as this master read it, signed with its key.  After that, no one
     without the key can change, remove or move a record at or before `upto` and still show a valid seal.  Alone in its round.
     A seal is a record, so the next one covers it."""
 
@@ -451,7 +451,7 @@ class LogSealed(Event, frozen=True):
     key: str
     """The public key that verifies the seal: an nkey."""
     signature: str
-    """Signature of `events.chain.seals.statement`: 128 hex digits."""
+    """Signature of `events.chain.seal_statement`: 128 hex digits."""
     after: Sequence = 0
     """Marks cover records after this one: the end of the previous seal, as far as this master knew."""
     every: Annotated[int, msgspec.Meta(ge=1, le=2**62)] = 1

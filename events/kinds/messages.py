@@ -77,7 +77,7 @@ class Round(Event, frozen=True):
     previous: Sequence = 0
     """In a signed round: the sequence of the previous record on the rounds' subject."""
     signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
-    """Signature by one of the masters' keys (`events.chain.rounds`), if the cluster names them
+    """Signature by one of the masters' keys (`events.chain`), if the cluster names them
     (`TrustEnabled.masters`)."""
 
 

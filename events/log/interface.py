@@ -17,31 +17,47 @@ A function that only reads takes a `ReadableLog`, so it works on a cluster's log
     └── LogDamaged       sequences are not contiguous or bytes do not match: reading on would skip records
 
 `EventLog` is implemented by `events.log.memory` and `events.nats.log`, `ReadableLog` by the archives as well
-(`events.archive`).  One conformance suite for each interface covers all of them. Snapshots of the state are kept
-beside the log (`events.log.snapshots`).
+(`events.archive`).  One conformance suite for each interface covers all of them. Snapshots of the state are kept next
+to the log (`events.log.stores`); to fold from one, a reader takes the nearest at or before a moment that belongs to
+this log.
+
+A log and the stream of progress next to it can be read as one.  Past records come in order of time. A reader that
+follows gets later records as they arrive from either stream.  A place in both is the log's position and the stream's
+sequence, so a reader resumes exactly from the two, whatever the clocks of their servers say.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from events.errors import DormError
-from events.log.files import NoFiles
-from events.log.parts import NoParts
-from events.log.progress import NoProgress
-from events.log.records import LogRefused
-from events.log.snapshots import NoSnapshots
+from events.log.records import Archived, LogError, LogRefused, LogUnavailable, Record
+from events.log.stores import EVERY_APP, NoFiles, NoParts, NoProgress, NoSnapshots, identity
+from events.logger import Logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from events.kinds import LogRotated
-    from events.log.files import Files
-    from events.log.parts import Parts, ReadableParts
-    from events.log.progress import Progress, ReadableProgress
     from events.log.records import Appended, Record
-    from events.log.snapshots import ReadableSnapshots, Snapshots
+
+    # merged
+    # merged
+    from events.log.stores import (
+        Files,
+        Parts,
+        Progress,
+        ReadableParts,
+        ReadableProgress,
+        ReadableSnapshots,
+        SnapshotInfo,
+        Snapshots,
+    )
+
+
+# --- logs and the bus -------------------------------------------------------------------------------------------------
 
 _NO_SNAPSHOTS = NoSnapshots()
 _NO_PROGRESS = NoProgress()
@@ -151,6 +167,20 @@ class ReadableLog(Protocol):
         return None
 
     async def close(self) -> None: ...
+
+
+async def time_of(log: ReadableLog, seq: int) -> int:
+    """Return a record's log time (UTC ns), 0 if there is none.  A log that lacks the record, as a part of a log, a tenant's
+    view or a damaged archive may, gives the time of the next one.  Raises what `log.read` raises."""
+    if seq <= 0:
+        return 0
+    record = await log.record_at(seq)
+    if record is not None:
+        return record.time
+    async with contextlib.aclosing(log.read(after=max(seq - 1, await log.start()))) as batches:
+        async for batch in batches:
+            return batch[0].time
+    return 0
 
 
 class EventLog(ReadableLog, Protocol):
@@ -289,3 +319,205 @@ async def answering(answerer: Answerer, question: bytes) -> AsyncGenerator[Async
         close = getattr(pieces, "aclose", None)
         if close is not None:
             await close()
+
+
+# --- a log and its progress as one ------------------------------------------------------------------------------------
+
+_WAITING = 2
+"""Batches that wait for the reader."""
+
+
+class Piece(NamedTuple):
+    """Consecutive records of one of the two."""
+
+    records: Sequence[Record]
+    beside: bool
+    """Whether they are of the stream of progress."""
+
+
+class Combined:
+    """One reading of both: `async for piece in combined.pieces()`, once."""
+
+    def __init__(
+        self, log: ReadableLog, *, after: int, beside: int, subjects: Sequence[str] = (), app: str = EVERY_APP,
+        follow: bool = False, latest: int | None = None, beside_until: int | None = None,
+    ) -> None:  # fmt: skip
+        """It begins after a sequence of the log, and after one of the stream.  `subjects` are the patterns of the log's
+        records; `app` restricts the stream to an app's id; `latest` ends it at a time (UTC ns), `beside_until` at a sequence
+        of its own."""
+        self._log = log
+        self._after, self._beside = after, beside
+        self._subjects, self._app = subjects, app
+        self._follow, self._latest, self._beside_until = follow, latest, beside_until
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """Yield existing records in order of time and, when following, later ones. Raises the errors of
+        `ReadableLog.read`; an unreadable stream of progress is left out."""
+        try:
+            async with contextlib.aclosing(self._merged()) as merged:
+                async for piece in merged:
+                    self._note(piece)
+                    yield piece
+        except LogUnavailable:
+            if not self._follow:
+                raise
+        if self._follow:
+            async with contextlib.aclosing(self._arriving()) as arriving:
+                async for piece in arriving:
+                    yield piece
+
+    def _note(self, piece: Piece) -> None:
+        if piece.beside:
+            self._beside = piece.records[-1].seq
+        else:
+            self._after = piece.records[-1].seq
+
+    async def _merged(self) -> AsyncGenerator[Piece, None]:
+        log = self._log.read(after=self._after, subjects=self._subjects)
+        progress = self._progress(follow=False)
+        async with contextlib.aclosing(log), contextlib.aclosing(progress):
+            ours, theirs = await _next(log), await _next(progress)
+            while ours or theirs:
+                if not theirs or (ours and ours[0].time <= theirs[0].time):
+                    taken = _upto(ours, theirs[0].time if theirs else None)
+                    yield Piece(ours[:taken], beside=False)
+                    ours = ours[taken:] or await _next(log)
+                else:
+                    taken = _before(theirs, ours[0].time if ours else None)
+                    yield Piece(theirs[:taken], beside=True)
+                    theirs = theirs[taken:] or await _next(progress)
+
+    async def _progress(self, *, follow: bool) -> AsyncGenerator[list[Record], None]:
+        with contextlib.suppress(LogRefused) if follow else contextlib.suppress(LogRefused, LogUnavailable):
+            read = self._log.progress.read(after=self._beside, app=self._app, follow=follow)
+            async with contextlib.aclosing(read) as batches:
+                async for batch in batches:
+                    wanted = [one for one in batch if self._within(one)]
+                    if wanted:
+                        yield wanted
+                    if len(wanted) < len(batch):
+                        return
+
+    def _within(self, record: Record) -> bool:
+        return (self._latest is None or record.time <= self._latest) and (
+            self._beside_until is None or record.seq <= self._beside_until
+        )
+
+    async def _arriving(self) -> AsyncGenerator[Piece, None]:
+        queue: asyncio.Queue[Piece | BaseException] = asyncio.Queue(_WAITING)
+
+        async def pump(batches: AsyncGenerator[list[Record], None], *, beside: bool) -> None:
+            try:
+                async with contextlib.aclosing(batches) as found:
+                    async for batch in found:
+                        await queue.put(Piece(batch, beside))
+            except Exception as error:  # For the reader, who may be waiting for the queue.
+                await queue.put(error)
+
+        log = self._log.read(after=self._after, subjects=self._subjects, follow=True)
+        tasks = [
+            asyncio.create_task(pump(log, beside=False)),
+            asyncio.create_task(pump(self._progress(follow=True), beside=True)),
+        ]
+        try:
+            while True:
+                piece = await queue.get()
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next(batches: AsyncIterator[list[Record]]) -> Sequence[Record]:
+    return await anext(batches, [])
+
+
+def _upto(records: Sequence[Record], time: int | None) -> int:
+    """Return how many come first, up to a time."""
+    return next((index for index, one in enumerate(records) if time is not None and one.time > time), len(records))
+
+
+def _before(records: Sequence[Record], time: int | None) -> int:
+    """Return how many come first, before a time; at least the first one does."""
+    found = (index for index, one in enumerate(records) if index and time is not None and one.time >= time)
+    return next(found, len(records))
+
+
+# --- the nearest snapshot ---------------------------------------------------------------------------------------------
+
+Loaded = TypeVar("Loaded")
+_log = Logger(__name__)
+
+
+async def nearest(
+    log: ReadableLog,
+    *,
+    upto: int,
+    latest: int | None = None,
+    core: int,
+    build: str,
+    load: Callable[[SnapshotInfo, bytes], Loaded | None],
+    drop_foreign_from: Snapshots | None = None,
+) -> tuple[SnapshotInfo, Loaded] | None:
+    """Return the newest snapshot of the log's part with record `upto` that is no later than this sequence and the log time
+    `latest`, and what `load` makes of it (called in a thread; None refuses).  Return None if no snapshot is usable, for any
+    reason: the log is then folded from the start, which takes longer and is never wrong.
+
+    Snapshots of another `core` or `build` are skipped, except the one at the start of a part of a log: nothing else can be
+    folded from there, so `load` decides; if a master has signed one, no other counts there.  The log's owner passes the
+    store as `drop_foreign_from`: snapshots of another log or beyond this one's end are dropped from it.
+
+    Raises LogUnavailable and LogRefused if the log's start is unknown, or only a snapshot leads past it.
+    """
+    while True:
+        try:
+            return await _nearest(await log.part_at(upto), upto, latest, (core, build), load, drop_foreign_from)
+        except Archived:  # A rotation has removed the start since.
+            if await log.start() >= upto:
+                raise
+
+
+async def _nearest(
+    log: ReadableLog, upto: int, latest: int | None, fitting: tuple[int, str],
+    load: Callable[[SnapshotInfo, bytes], Loaded | None], drop_foreign_from: Snapshots | None,
+) -> tuple[SnapshotInfo, Loaded] | None:  # fmt: skip
+    start, base = await log.start(), await log.base()
+    try:
+        infos = await log.snapshots.infos()
+        for info in reversed(infos):
+            if drop_foreign_from is not None and info.seq > upto:
+                await drop_foreign_from.drop(info)
+            fits = (info.core, info.build) == fitting or (0 < start == info.seq)
+            if not fits or not start <= info.seq <= upto or (latest is not None and info.time > latest):
+                continue
+            if info.seq == start and base not in ("", info.content):
+                _log.warning("a snapshot is not the one that a master has signed", seq=info.seq)
+                continue
+            if not await _is_of(log, info, start):
+                _log.debug("a snapshot of another log", seq=info.seq)
+                if drop_foreign_from is not None:
+                    await drop_foreign_from.drop(info)
+                continue
+            found = await log.snapshots.fetch(info)
+            loaded = None if found is None else await asyncio.to_thread(load, *found)
+            if found is not None and loaded is not None:
+                return found[0], loaded
+            _log.debug("a snapshot is of no use", seq=info.seq, there=found is not None)
+    except LogError as error:
+        if start or isinstance(error, Archived):
+            raise
+        _log.debug("snapshots can't be read", reason=str(error))
+    return None
+
+
+async def _is_of(log: ReadableLog, info: SnapshotInfo, start: int) -> bool:
+    """Return whether the log holds the record after which the snapshot was taken."""
+    if not info.record or info.seq == start:
+        return True
+    async with contextlib.aclosing(log.read(after=info.seq - 1)) as batches:
+        async for batch in batches:
+            return batch[0].seq == info.seq and identity(batch[0]) == info.record
+    return False

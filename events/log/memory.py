@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.kinds import LogRotated
-from events.log.files import MemoryFiles
 from events.log.interface import Answerer, AskRefused, Bus, EventLog, answering
-from events.log.parts import MemoryParts
-from events.log.progress import MemoryProgress
 from events.log.records import (
     Appended,
     Archived,
@@ -23,7 +20,7 @@ from events.log.records import (
     Record,
     on_subjects,
 )
-from events.log.snapshots import MemorySnapshots
+from events.log.stores import MemoryFiles, MemoryParts, MemoryProgress, MemorySnapshots
 from events.subjects import kind_of, matches
 
 if TYPE_CHECKING:

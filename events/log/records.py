@@ -1,18 +1,36 @@
-"""Records of a log, and the errors that logs raise."""
+"""Records of a log, the errors that logs raise, and how to wait for a log that does not answer.
+
+`until_answered` retries without end, and reports the wait.  Masters and agents may start before their NATS servers, or
+while those elect their leaders, and continue once the log is there.  Commands give up instead, with the reason.
+
+*Records imported* from an archive into a stream keep their original log times and ids.  A server stamps each record
+with its own time, so the original time travels in a header, `Dorm-Record: <time> <id>`.  Any client can send such a
+header.  It counts only up to the sequence in the stream's metadata, which is set when the stream is created and
+requires the right to change streams, so no client can forge a time.  The id travels in the same header, not as a
+`Nats-Msg-Id`: within its duplicate window the server would drop an id that recurs hours apart in the archive.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from events.errors import DormError
+from events.logger import Logger
 from events.subjects import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from events.kinds import LogRotated
+
+    # merged
+
+
+# --- records and errors -----------------------------------------------------------------------------------------------
 
 
 class LogError(DormError):
@@ -116,3 +134,78 @@ def on_subjects(records: list[Record], patterns: Sequence[str]) -> list[Record]:
         if any(matches(pattern, subject) for pattern in patterns)
     }
     return [record for record in records if record.subject in wanted]
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+_SHORTEST_S, _LONGEST_S = 0.2, 2.0
+"""Bounds of the pause between two tries, in seconds."""
+_SAY_AFTER_S = 3.0
+_SAY_AGAIN_S = 60.0
+_log = Logger(__name__)
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]], doing: str) -> T:
+    """Call `ask` until it no longer raises LogUnavailable, and return its result.  `doing` names for people what waits; it is
+    logged after a few seconds, now and then during the wait, and at its end.  Raises LogClosed, and whatever else `ask`
+    raises."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    pause, say_at, said = _SHORTEST_S, began + _SAY_AFTER_S, False
+    while True:
+        try:
+            found = await ask()
+        except LogClosed:
+            raise
+        except LogUnavailable as error:
+            now = loop.time()
+            if now >= say_at:
+                _log.warning("waiting for the log", doing=doing, waited_s=round(now - began), reason=str(error))
+                say_at, said = now + min(_SAY_AGAIN_S, max(_SAY_AFTER_S, now - began)), True
+        else:
+            if said:
+                _log.warning("the log answers", doing=doing, waited_s=round(loop.time() - began))
+            return found
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_S)
+
+
+# --- imported records -------------------------------------------------------------------------------------------------
+
+HEADER = "Dorm-Record"
+UPTO = "dorm-imported"
+"""In the stream's metadata: the last sequence that comes from the archive."""
+CLUSTER = "dorm-imported-cluster"
+"""In the stream's metadata: the cluster's name in the archive.  Seals hold for one name."""
+SOURCE = "dorm-imported-from"
+"""In the stream's metadata: which archive, so that an interrupted import continues only from the same one."""
+_LINE = f"\r\n{HEADER}:".encode()
+
+
+def header(record: Record) -> str:
+    return f"{record.time} {quote(record.msg_id, safe='')}"
+
+
+def original(headers: bytes) -> tuple[int, str] | None:
+    """Return log time (UTC nanoseconds) and id from a message's raw headers; None if they hold none."""
+    begin = headers.find(_LINE)
+    if begin < 0:
+        return None
+    begin += len(_LINE)
+    time, _, msg_id = headers[begin : headers.find(b"\r\n", begin)].decode(errors="replace").strip().partition(" ")
+    try:
+        return int(time), unquote(msg_id)
+    except ValueError:
+        return None
+
+
+def imported_upto(metadata: Mapping[str, str] | None) -> int:
+    """Return the last imported sequence; 0 for a stream that started empty."""
+    upto = (metadata or {}).get(UPTO, "")
+    return int(upto) if upto.isascii() and upto.isdigit() else 0
+
+
+def renamed_upto(metadata: Mapping[str, str] | None, cluster: str) -> int:
+    """Return the last sequence whose record was sealed under another cluster's name; 0 for none."""
+    return imported_upto(metadata) if (metadata or {}).get(CLUSTER, cluster) != cluster else 0

@@ -1,24 +1,26 @@
-"""Messages beside the log on NATS: heartbeats on a stream with an age limit, and questions to agents.
+"""Messages on NATS that are no records: heartbeats on a stream with an age limit, and questions to agents and masters.
 
-An answer comes in pieces.  Each piece is a request to the asker's inbox, acknowledged when the asker consumes it.  So a slow
-asker slows the answerer down, and the answerer notices that an asker has gone when the next piece, or probe, finds no
-listener.  Pieces are numbered: a lost one ends the answer with an error and never leaves a hole in it.
+An answer comes in pieces.  Each piece is a request to the asker's inbox, acknowledged when the asker consumes it.  So
+a slow asker slows the answerer down, and the answerer notices that an asker has gone when the next piece, or probe,
+finds no listener.  Pieces are numbered: a lost one ends the answer with an error and never leaves a hole in it.
 
     Dorm-Piece: n     the piece with this number, from 1
     Dorm-Piece: n     with no body: a probe, sent every second without a piece; n is that of the last piece
     Dorm-End: n       the answer is complete with n pieces
     Dorm-Refused: 1   the answer ends here; the body says why
 
-Where all askers get the same short answer (`answer_all`), it is sent without waiting for any of them.
+Where all askers get the same short answer (`answer_all`), it is sent without waiting for any of them.  `ask_everyone`
+asks all listeners on a subject, such as the masters: the number of answers is not known in advance.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import nats.errors
 
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
+
+
+# --- heartbeats and questions -----------------------------------------------------------------------------------------
 
 _PROBE_S = 1.0
 """Seconds without a piece, or without an acknowledgement, before the asker is probed."""
@@ -318,3 +323,50 @@ async def ask_once(credentials: Credentials, subject: str, question: bytes, *, t
             return b"".join([piece async for piece in pieces])
     finally:
         await link.close()
+
+
+# --- a question to all listeners --------------------------------------------------------------------------------------
+
+_MOST = 100_000
+
+
+class Said(NamedTuple):
+    """One answer."""
+
+    body: bytes
+    before: float
+    """When the question was sent (seconds, UTC)."""
+    after: float
+    """When the answer had come."""
+
+
+async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: float) -> list[Said]:
+    """Return the answers that come within `wait_s` seconds, at most one of each who answers; those of one piece alone.
+    Raises LogUnavailable, and LogRefused if this identity may not ask."""
+    client = link.client
+    await link.connected(wait_s)
+    inbox = client.new_inbox()
+    with as_log_errors("asking"):
+        subscription = await client.subscribe(inbox, pending_msgs_limit=_MOST)
+    found: list[Said] = []
+    try:
+        before = time.time()
+        with as_log_errors("asking"):
+            await client.publish(subject, question, reply=inbox)
+            await link.taken()
+        link.permissions.check_request(subject, inbox)
+        ends = asyncio.get_running_loop().time() + wait_s
+        while (left := ends - asyncio.get_running_loop().time()) > 0:
+            try:
+                with cancellable():
+                    message = await subscription.next_msg(timeout=left)
+            except nats.errors.Error:  # No more came, or the connection is lost.
+                break
+            if (message.headers or {}).get("Status") == "503":
+                break  # Nobody listens.
+            if message.data and "Dorm-Refused" not in (message.headers or {}):
+                found.append(Said(message.data, before, time.time()))
+    finally:
+        with contextlib.suppress(nats.errors.Error):
+            await subscription.unsubscribe()
+    return found

@@ -9,30 +9,38 @@ from events.addresses import shown
 from events.errors import code_of
 from events.log.records import (
     LogRefused,
-    LogUnavailable,
-)  # fmt: skip
-from events.log.waiting import until_answered
+    LogUnavailable,  # fmt: skip
+    until_answered,
+)
 from events.logger import Logger
-from events.nats.access.names import ADMIN
-from events.nats.beside.shadows import Comparisons
-from events.nats.beside.viewed import USER, ViewedBus, ViewedLog
-from events.nats.bus import NatsBus
-from events.nats.inspection.everyone import Said, ask_everyone
-from events.nats.inspection.servers import ClockState, ServerState, server_clock, server_states
-from events.nats.inspection.streams import StreamState, stream_states
+from events.nats.access import ADMIN
+from events.nats.bus import NatsBus, Said, ask_everyone
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link
 from events.nats.log import JetStreamLog
-from events.nats.places.named import Places
-from events.nats.settings.compression import endangered, uncompress
-from events.nats.settings.limits import nearly_full
-from events.nats.streams import NO_CLUSTER, all_streams, find_streams, make_streams, report_stream
+from events.nats.places import Places
+from events.nats.settings import endangered, nearly_full, uncompress
+from events.nats.stores import Comparisons
+from events.nats.streams import (
+    NO_CLUSTER,
+    ClockState,
+    ServerState,
+    StreamState,
+    all_streams,
+    find_streams,
+    make_streams,
+    report_stream,
+    server_clock,
+    server_states,
+    stream_states,
+)
+from events.nats.views import USER, ViewedBus, ViewedLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from events.log.interface import Bus, EventLog
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 __all__ = ["Connection"]
 

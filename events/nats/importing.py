@@ -5,7 +5,7 @@ fast.  A batch is stored on the condition that the log's last sequence is the on
 twice or out of place, whatever messages are lost, and no other writer can intervene.  An interrupted import is repeated, and
 continues after the last batch stored.
 
-Times and ids are those of the archive (`events.log.imported`).  Subjects name the cluster, so under another name they change.
+Times and ids are those of the archive (`events.log.records`).  Subjects name the cluster, so under another name they change.
 Seals hold for a name: the archive's seals then can't be checked any more (`ReadableLog.renamed_upto`), and the next seal
 covers everything again.
 """
@@ -24,9 +24,8 @@ import nats.js.errors
 
 from events import subjects as names
 from events.errors import code_of
-from events.log.imported import CLUSTER, HEADER, SOURCE, UPTO, header, imported_upto
-from events.log.records import LogRefused, LogUnavailable, Record
-from events.log.snapshots import identity
+from events.log.records import CLUSTER, HEADER, SOURCE, UPTO, LogRefused, LogUnavailable, Record, header, imported_upto
+from events.log.stores import identity
 from events.nats.link import Link, as_log_errors
 from events.nats.reader import record_at
 from events.nats.streams import stream_configs
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from nats.js.api import StreamInfo
 
     from events.log.interface import ReadableLog
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 _BATCH = 1000
 """Messages: the most that a server accepts in one batch."""

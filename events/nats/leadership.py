@@ -35,7 +35,7 @@ from events.log.leadership import Held, Leadership
 from events.log.records import LogDamaged, LogUnavailable, Overtaken
 from events.nats.link import as_log_errors
 from events.nats.reader import last_record
-from events.nats.settings.limits import LARGEST_LEASE
+from events.nats.settings import LARGEST_LEASE
 
 if TYPE_CHECKING:
     from events.log.records import Record

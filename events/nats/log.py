@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from events import subjects as names
 from events.errors import code_of
 from events.limits import LEAST_MAX_PAYLOAD
-from events.log.imported import renamed_upto
 from events.log.interface import EventLog
 from events.log.records import (
     Appended,
@@ -24,18 +23,15 @@ from events.log.records import (
     LogRefused,
     LogUnavailable,
     Record,
-    on_subjects,
-)  # fmt: skip
+    on_subjects,  # fmt: skip
+    renamed_upto,
+)
 from events.logger import Logger
-from events.nats.access.message_ids import message_id
-from events.nats.beside.files import JetStreamFiles
-from events.nats.beside.parts import JetStreamParts
-from events.nats.beside.progress import JetStreamProgress
-from events.nats.beside.snapshots import JetStreamSnapshots
-from events.nats.direct import read_directly
-from events.nats.integrity import check_stream
+from events.nats.access import message_id
+from events.nats.integrity import Rotated, check_stream
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import NO_MORE_READERS, Link, as_log_errors
+from events.nats.parts_store import JetStreamParts
 from events.nats.reader import (
     EndsBefore,
     NotDelivered,
@@ -46,11 +42,11 @@ from events.nats.reader import (
     check_still_there,
     first_since,
     last_record,
-    record_at,
-)  # fmt: skip
-from events.nats.rotated import Rotated
-from events.nats.settings.limits import LARGEST_RECORD, Room, room, set_limit
-from events.nats.stream_state import stream_state
+    read_directly,
+    record_at,  # fmt: skip
+)
+from events.nats.settings import LARGEST_RECORD, Room, room, set_limit, stream_state
+from events.nats.stores import JetStreamFiles, JetStreamProgress, JetStreamSnapshots
 from events.nats.streams import log_stream
 
 if TYPE_CHECKING:
@@ -74,12 +70,12 @@ _log = Logger(__name__)
 
 
 class JetStreamLog(EventLog):
-    """The cluster's log: a file stream from which only rotation removes records (`events.nats.rotated`)."""
+    """The cluster's log: a file stream from which only rotation removes records (`events.nats.integrity`)."""
 
     def __init__(
         self, link: Link, cluster: str, imported: int = 0, leadership: JetStreamLeadership | None = None
     ) -> None:
-        """`imported`: the last sequence that comes from an archive (`events.log.imported`)."""
+        """`imported`: the last sequence that comes from an archive (`events.log.records`)."""
         self._link = link
         self._imported = imported
         self._cluster = cluster

@@ -1,9 +1,15 @@
-"""Read a stream with a pull consumer driven by hand.
+"""Read a stream: with a pull consumer driven by hand, or one request at a time.
 
-Up to two requests are outstanding, answered into one callback.  This is the fastest way to read in Python, and gives
-back-pressure: nothing is requested until what has arrived is consumed.  The consumer is ephemeral.  On any failure (server
-killed, heartbeats missing, a gap) the reader raises `ReopenReader`, and another one is opened right after the last record
-handed on, so records are neither lost nor repeated.
+*With a consumer* (`Reader`), up to two requests are outstanding, answered into one callback.  This is the fastest way
+to read in Python, and gives back-pressure: nothing is requested until what has arrived is consumed.  The consumer is
+ephemeral.  On any failure (server killed, heartbeats missing, a gap) the reader raises `ReopenReader`, and another one
+is opened right after the last record handed on, so records are neither lost nor repeated.
+
+*Directly* (`read_directly`), from any server that holds the stream.  A consumer lives on one server and is created by
+the cluster's leader, so if either dies there is none for the length of an election (4 to 9 s on three servers).
+Meanwhile readers that follow the log use this path: it needs no leader, and a server's copy of a stream is always a
+prefix without gaps.  It needs no consumer either, so it also serves if a stream has as many as it may, and readers who
+shall not have any.
 """
 
 from __future__ import annotations
@@ -22,10 +28,10 @@ import nats.errors
 import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from events.log.imported import original as imported_record
 from events.log.records import LogDamaged, Record
+from events.log.records import original as imported_record
 from events.nats.link import as_log_errors, ended
-from events.nats.stream_state import stream_state
+from events.nats.settings import stream_state
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -34,6 +40,9 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
 
     from events.nats.link import Link
+
+
+# --- with a consumer --------------------------------------------------------------------------------------------------
 
 BATCH = 2000
 """Records per request."""
@@ -95,7 +104,7 @@ class Reader:
         *,
         replaces: bool = False,
     ) -> None:
-        """`imported`: the last sequence that comes from an archive (`events.log.imported`).  `timeout`: seconds for each
+        """`imported`: the last sequence that comes from an archive (`events.log.records`).  `timeout`: seconds for each
         request that creates the consumer.  `replaces`: the stream is not a log and keeps the last message of each subject."""
         self._replaces = replaces
         self._timeout = timeout
@@ -377,3 +386,41 @@ def status_of(header: bytes) -> tuple[str, str, dict[str, str]]:
 @lru_cache(maxsize=65536)
 def _text(subject: bytes) -> str:
     return subject.decode(errors="replace")
+
+
+# --- directly ---------------------------------------------------------------------------------------------------------
+
+_BATCH = 500
+_BATCH_BYTES = 2 * 1024 * 1024
+_TIMEOUT_S = 1.0
+
+
+async def read_directly(link: Link, stream: str, after: int, imported: int = 0, *, pattern: str = "") -> list[Record]:
+    """Return the records right after that sequence; [] if there are none or no server answers.  `pattern`: of a stream that
+    keeps the last message of each subject, those that match and whose sequences are later."""
+    found: list[Record] = []
+    over = asyncio.Event()
+
+    def take(subject: bytes, reply: bytes, header: bytes, body: bytes) -> None:
+        del subject, reply
+        status, _, headers = status_of(header)
+        seq = headers.get("Nats-Sequence", "")
+        if status or not seq.isdigit():
+            over.set()  # No more records, or no server.
+        elif int(seq) > (found[-1].seq if found else after) if pattern else int(seq) == after + len(found) + 1:
+            time, said = nanoseconds(headers["Nats-Time-Stamp"]), headers.get("Nats-Subject", "")
+            record = Record(int(seq), time, said, body, message_id(header))
+            found.append(record if record.seq > imported else as_it_was(record, header))
+
+    inbox = link.client.new_inbox()
+    question: dict[str, int | str] = {"seq": after + 1, "batch": _BATCH, "max_bytes": _BATCH_BYTES}
+    question |= {"next_by_subj": pattern} if pattern else {}
+    with contextlib.suppress(nats.errors.Error, TimeoutError):
+        subscription = await link.take(inbox, take)
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await link.client.publish(f"{link.api}.DIRECT.GET.{stream}", json.dumps(question).encode(), reply=inbox)
+                await over.wait()
+        finally:
+            await link.leave(subscription)
+    return found

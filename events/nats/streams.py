@@ -1,15 +1,22 @@
-"""A cluster's streams on NATS: how they are configured, found, created, and replicated.
+"""A cluster's streams on NATS: how they are configured, found, created and replicated, and how their servers are.
 
-On a NATS cluster of at least three servers, new streams get three replicas, so that any one server may be lost.  Existing
-streams keep their replicas unless more are requested; the number is never lowered.
+On a NATS cluster of at least three servers, new streams get three replicas, so that any one server may be lost.
+Existing streams keep their replicas unless more are requested; the number is never lowered.
+
+`stream_states` reports where a stream's copies are, and how current each is.  `server_states` asks each server by
+itself, since a cluster answers for a server that is cut off, and `server_clock` compares a server's clock with this
+machine's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import nats.js.errors
 from nats.js.api import (
     DiscardPolicy,
@@ -21,24 +28,24 @@ from nats.js.api import (
 )
 
 from events import subjects as names
-from events.log.imported import imported_upto
-from events.log.records import LogDamaged, LogRefused, LogUnavailable
+from events.addresses import shown
+from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, imported_upto
 from events.logger import Logger
-from events.nats.access.names import MASTER
-from events.nats.beside.files import files_config
-from events.nats.beside.parts import parts_config
-from events.nats.beside.progress import progress_config
-from events.nats.beside.snapshots import snapshot_config
+from events.nats import settings
+from events.nats.access import MASTER
 from events.nats.leadership import leadership_config
-from events.nats.link import NO_JETSTREAM, NO_ROOM, as_log_errors
-from events.nats.settings import limits
-from events.nats.settings.compression import uncompress
-from events.nats.stream_state import api_request
+from events.nats.link import NO_JETSTREAM, NO_ROOM, Link, as_log_errors
+from events.nats.parts_store import parts_config
+from events.nats.settings import api_request, uncompress
+from events.nats.stores import files_config, progress_config, snapshot_config
 
 if TYPE_CHECKING:
     from nats.js.manager import JetStreamManager
 
-    from events.nats.link import Link
+    from events.nats.access import Credentials
+
+
+# --- configuration and creation ---------------------------------------------------------------------------------------
 
 DUPLICATE_WINDOW_S = 600.0
 REPORT_AGE_S = 3600.0
@@ -79,7 +86,7 @@ def all_streams(cluster: str) -> list[str]:
 
 def stream_configs(cluster: str) -> list[StreamConfig]:
     """Return a cluster's streams in the order in which they are made: the log's stream first, and the stream of the
-    masters' lease last, because a master waits for it.  None is compressed (`events.nats.settings.compression`), not
+    masters' lease last, because a master waits for it.  None is compressed (`events.nats.settings`), not
     even on one server: it may be raised to three replicas later."""
     return [
         StreamConfig(
@@ -91,9 +98,9 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             duplicate_window=DUPLICATE_WINDOW_S,
             deny_delete=True,  # Purging stays possible, for rotation alone (docs/decisions/0011-rotation.md).
             allow_direct=True,
-            max_consumers=limits.MOST_READERS,
-            max_msg_size=limits.LARGEST_RECORD,
-            consumer_limits=StreamConsumerLimits(inactive_threshold=limits.UNUSED_S),
+            max_consumers=settings.MOST_READERS,
+            max_msg_size=settings.LARGEST_RECORD,
+            consumer_limits=StreamConsumerLimits(inactive_threshold=settings.UNUSED_S),
         ),
         StreamConfig(
             name=report_stream(cluster),
@@ -101,8 +108,8 @@ def stream_configs(cluster: str) -> list[StreamConfig]:
             storage=StorageType.FILE,
             max_age=REPORT_AGE_S,
             max_msgs_per_subject=720,
-            max_bytes=limits.REPORTS_BYTES,
-            max_msg_size=limits.LARGEST_REPORT,
+            max_bytes=settings.REPORTS_BYTES,
+            max_msg_size=settings.LARGEST_REPORT,
             allow_direct=True,
             # A server that syncs each write stores some hundred per second, fewer than a thousand nodes send.  A killed
             # server
@@ -193,7 +200,7 @@ async def make_streams(link: Link, cluster: str, timeout: float, replicas: int |
                 assert found is not None
             if config.name == log_stream(cluster):
                 imported = imported_upto(found.metadata)
-            await limits.update_limits(link, found, config, timeout)
+            await settings.update_limits(link, found, config, timeout)
             if replicas is not None and (found.num_replicas or 1) < replicas:
                 if found.persist_mode == PersistMode.ASYNC:
                     # This mode can't be changed.  New heartbeats arrive soon, and each master counts from when it started to
@@ -312,3 +319,174 @@ async def _existing(manager: JetStreamManager, config: StreamConfig, cluster: st
             code="cluster.exists",
         )
     return found
+
+
+# --- the state of the copies ------------------------------------------------------------------------------------------
+
+_TIMEOUT_S = 3.0
+_SECOND_NS = 1e9
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A copy of a stream on one server."""
+
+    server: str
+    leads: bool
+    current: bool
+    """Whether it has all records of the leading copy."""
+    offline: bool
+    active_s: float
+    """Seconds since the leading copy last heard from it."""
+    lag: int
+    """Records that it does not have yet."""
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """One stream."""
+
+    name: str
+    error: str = ""
+    """Why nothing else is known."""
+    missing: bool = False
+    replicas: int = 1
+    """How many copies it is to have."""
+    copies: list[Copy] = []
+    first: int = 0
+    last: int = 0
+    size: int = 0
+    """Bytes on the leading server."""
+    limit: int | None = None
+    """Bytes that it may take; None if only the disk limits it."""
+
+    @property
+    def heard(self) -> int:
+        """Copies that the leading one can reach, including itself."""
+        return sum(1 for copy in self.copies if copy.leads or (not copy.offline and copy.active_s < HEARD_S))
+
+
+HEARD_S = 4.0
+"""Copies exchange messages once a second."""
+
+
+async def stream_states(link: Link, cluster: str) -> list[StreamState]:
+    """Return the state of each stream of a cluster, the log's first.  What can't be read says why."""
+    return list(await asyncio.gather(*(_state(link, str(config.name)) for config in stream_configs(cluster))))
+
+
+async def _state(link: Link, stream: str) -> StreamState:
+    try:
+        with as_log_errors(f"looking up stream {stream}"):
+            info = await api_request(link, f"STREAM.INFO.{stream}", {}, _TIMEOUT_S)
+    except LogError as error:
+        missing = isinstance(error.__cause__, nats.js.errors.NotFoundError)
+        return StreamState(stream, error="" if missing else str(error), missing=missing)
+    config, state = info["config"], info["state"]
+    return StreamState(
+        name=stream,
+        replicas=config.get("num_replicas", 1),
+        copies=_copies(link, info),
+        first=state["first_seq"],
+        last=state["last_seq"],
+        size=state["bytes"],
+        limit=limit if (limit := config.get("max_bytes", -1)) > 0 else None,
+    )
+
+
+def _copies(link: Link, info: dict[str, Any]) -> list[Copy]:
+    """Return the copies, the leader's first.  A single server does not name itself."""
+    cluster = info.get("cluster") or {}
+    leader = cluster.get("leader") or link.server_name
+    copies = [Copy(leader, True, True, False, 0.0, 0)]
+    copies += [
+        Copy(
+            server=str(peer.get("name", "?")),
+            leads=False,
+            current=bool(peer.get("current")),
+            offline=bool(peer.get("offline")),
+            active_s=peer.get("active", 0) / _SECOND_NS,
+            lag=int(peer.get("lag", 0)),
+        )
+        for peer in cluster.get("replicas") or []
+    ]
+    return copies
+
+
+# --- the servers ------------------------------------------------------------------------------------------------------
+
+_CONNECT_S = 3.0
+_ASK_S = 2.0
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """One server."""
+
+    address: str
+    error: str = ""
+    """Why its condition is unknown."""
+    name: str = ""
+    version: str = ""
+    answers_in_s: float = 0.0
+    """The time that a question and its answer take."""
+    certificate: bytes = b""
+    """In DER; empty if the connection is not encrypted."""
+
+
+class ClockState(msgspec.Struct, frozen=True):
+    """How far another clock is ahead of this machine's, in seconds."""
+
+    ahead_s: float
+    within_s: float
+    """The answer's way takes time, so the difference is known only up to this."""
+
+
+async def server_states(link: Link) -> list[ServerState]:
+    """Ask each configured server, and each that another one announces."""
+    return list(await asyncio.gather(*(_server(address, link.credentials) for address in link.known_servers)))
+
+
+async def _server(address: str, credentials: Credentials | None) -> ServerState:
+    try:
+        alone = await Link.open(address, name="dorm-doctor", timeout=_CONNECT_S, credentials=credentials)
+    except LogError as error:
+        return ServerState(shown(address), error=str(error))
+    try:
+        began = time.perf_counter()
+        with as_log_errors("asking for a sign of life"):
+            await alone.taken()
+        version = alone.client.connected_server_version
+        return ServerState(
+            address=shown(address),
+            name=alone.server_name,
+            version=f"{version.major}.{version.minor}.{version.patch}",
+            answers_in_s=(time.perf_counter() - began) / 2,  # Two questions, one after the other.
+            certificate=alone.certificate,
+        )
+    except LogError as error:
+        return ServerState(shown(address), error=str(error))
+    finally:
+        await alone.close()
+
+
+async def server_clock(link: Link, cluster: str) -> ClockState | None:
+    """Compare the clock of the server that leads the log with this machine's. None if it does not report its time."""
+    before = time.time()
+    try:
+        with as_log_errors("looking up the server's time"):
+            info = await api_request(link, f"STREAM.INFO.{log_stream(cluster)}", {}, _ASK_S)
+    except (LogError, nats.js.errors.Error):
+        return None
+    after = time.time()
+    told = info.get("ts")
+    return compared(_seconds(told), before, after) if isinstance(told, str) else None
+
+
+def compared(told: float, before: float, after: float) -> ClockState:
+    """Compare another clock's time with this one's; by this clock, the question was sent at `before` and answered at
+    `after` (seconds, UTC)."""
+    return ClockState(ahead_s=told - (before + after) / 2, within_s=(after - before) / 2)
+
+
+def _seconds(text: str) -> float:
+    """Return seconds since the epoch from RFC 3339 with nanoseconds."""
+    whole, _, rest = text.rstrip("Z").partition(".")
+    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{rest or 0}")

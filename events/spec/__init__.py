@@ -1,21 +1,18 @@
 """An app's spec, which any client may send.
 
     spec          the fields
-    checking      the one gate: `check_spec` makes a `CheckedSpec`
-    amounts       durations and resources, and how much one app may ask for
-    texts         commands, variables, labels
-    secrets       what must not be on a log
+    checking      the one gate: `check_spec` makes a `CheckedSpec`; durations, resources, texts, secrets
     engines       the engines, and their options
     editing       what of an edited spec holds at once, and what needs a restart
-    origin        the app from whose checkpoint it starts
     value         what its completion is worth, and how much work it has
-    provided/     what its containers find: the project folder, volumes, packages
+    provided      what its containers find: the project folder, volumes, packages
     abilities     what its nodes' agents have to be able to do
     groups        the sweep or array that an app belongs to
-    sweeps/       one document as the specs of many apps
-    gates         when it may run: which apps it waits for
+    sweeps        one document as the specs of many apps
+    gates         when it may run: which apps it waits for, and from whose checkpoint it starts
     notify        URLs that are called about it
     requirements  which nodes an app may use: an expression over node labels
+    variables     the variables of its containers
     faults        what is wrong with a document, in one line for its author
 
 Start with `spec`, then `checking`.  Imports `events.quantities` and `events.errors`.
@@ -23,13 +20,19 @@ Start with `spec`, then `checking`.  Imports `events.quantities` and `events.err
 
 from __future__ import annotations
 
-from events.spec.amounts import LONGEST_GRACE_S, can_be_read
-from events.spec.checking import LARGEST_SPEC, check_gang, check_roles, check_spec
+from events.spec.checking import (
+    LARGEST_ARGUMENT,
+    LARGEST_SPEC,
+    LONGEST_GRACE_S,
+    can_be_read,
+    check_gang,
+    check_roles,
+    check_spec,
+)
 from events.spec.engines import ENGINES, EngineName, EngineOptions, server_count
 from events.spec.faults import SpecError
 from events.spec.groups import Group
-from events.spec.provided.volumes import Volume, volumes_of
-from events.spec.provided.workdir import Workdir, as_shipped, check_shipped, shipped
+from events.spec.provided import Volume, Workdir, as_shipped, check_shipped, shipped, volumes_of
 from events.spec.spec import (
     OWN_LIMITS,
     AppSpec,
@@ -42,7 +45,6 @@ from events.spec.spec import (
     document_of,
     spec_schema,
 )
-from events.spec.texts import LARGEST_ARGUMENT
 from events.spec.value import Utility, Work
 
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from events.spec.provided.workdir import shipped
+from events.spec.provided import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from events.spec.faults import SpecError
-from events.spec.origin import origin_of
+from events.spec.gates import origin_of
 from events.spec.spec import document_of
 
 if TYPE_CHECKING:

@@ -1,17 +1,24 @@
-"""When an app may run: what it waits for, and when.
+"""When an app may run, and from what it starts: `after`, `start_after` and `from`.
 
 After       another app, and how that has to end
 starts_at   from `start_after` to a moment: a time, or a delay from the submission on
+Origin      from `from` to the app from whose checkpoint this one starts
 
-`after` holds maps, or names alone, which mean `when: completed`; `awaited` gives both as maps.  `in_order` sorts specs that
-are submitted together.
+`after` holds maps, or names alone, which mean `when: completed`; `awaited` gives both as maps.  `in_order` sorts specs
+that are submitted together.
+
+    from: APP         its last checkpoint
+    from: APP@STEP    the one of this step, which has to be in the folder under a name with that number
+    from: APP@STEP+   the one of this step or of a later one
+
+Specs on the log have an app's id and a step: the master finds the app, and writes what it found (`AppAccepted`).
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,6 +28,9 @@ from events.spec.faults import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+# --- after and start_after --------------------------------------------------------------------------------------------
 
 When = Literal["completed", "failed", "ended"]
 AppReference = Annotated[
@@ -147,3 +157,40 @@ def _cycle(specs: Sequence[Gated]) -> str:
         at = _missing(names[at], set(names), set())[0]
     way = [*way[way.index(at) :], at]
     return f"after: {way[0]} waits for {', which waits for '.join(way[1:])}; remove one of these"
+
+
+# --- from -------------------------------------------------------------------------------------------------------------
+
+PATTERN = r"^[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?(@[0-9]{1,15}\+?)?$"
+OriginText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=PATTERN,
+        description="starts from a copy of this app's checkpoint, with `resume`: APP for the last one, or APP@STEP",
+        examples=["digits-mlp", "digits-mlp@120"],
+    ),
+]
+_PATTERN = re.compile(PATTERN)
+
+
+class Origin(NamedTuple):
+    """A checkpoint of an app."""
+
+    app: str
+    """Name or id."""
+    step: int | None
+    """None for its last one."""
+    later: bool
+    """Whether a later checkpoint is acceptable too."""
+
+    @property
+    def text(self) -> str:
+        return self.app if self.step is None else f"{self.app}@{self.step}{'+' if self.later else ''}"
+
+
+def origin_of(text: str) -> Origin | None:
+    """Return the checkpoint that the text names; None for an empty text."""
+    if not text or _PATTERN.fullmatch(text) is None:
+        return None
+    app, _, step = text.partition("@")
+    return Origin(app, int(step.rstrip("+")) if step else None, not step or step.endswith("+"))

@@ -13,14 +13,11 @@ import msgspec
 
 from events.quantities import Quantity, duration, resources
 from events.spec.engines import EngineName, EngineOptions
-from events.spec.gates import MOST_AWAITED, After, AppReference
+from events.spec.gates import MOST_AWAITED, After, AppReference, OriginText
 from events.spec.groups import Group
 from events.spec.notify import LONGEST_URL, Notify
-from events.spec.origin import OriginText
-from events.spec.provided.environment import PythonVersion, Requirements, Setup
-from events.spec.provided.volumes import Volumes
-from events.spec.provided.workdir import Field as WorkdirField
-from events.spec.provided.workdir import Workdir
+from events.spec.provided import Field as WorkdirField
+from events.spec.provided import PythonVersion, Requirements, Setup, Volumes, Workdir
 from events.spec.requirements import LONGEST
 from events.spec.value import Utility, Work
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from events.errors import DormError
 from events.quantities import short
+from events.spec.checking import LARGEST_ARGUMENT
 from events.spec.faults import SpecError
-from events.spec.provided.volumes import volumes_of
-from events.spec.texts import LARGEST_ARGUMENT
+from events.spec.provided import volumes_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

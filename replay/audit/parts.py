@@ -13,8 +13,7 @@ import msgspec
 
 from dorm.core.parts.deriving import known_nodes, part_of
 from events.log.records import LogRefused
-from events.parts.document import PartUnreadable, document_of, unpacked
-from events.parts.signing import is_signed_by
+from events.parts import PartUnreadable, document_of, is_part_signed_by, unpacked
 from events.subjects import token
 from replay.moments import AtSequence
 from replay.travel.travel import fold_on, state_at
@@ -22,8 +21,8 @@ from replay.travel.travel import fold_on, state_at
 if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log.interface import ReadableLog
-    from events.log.parts import StoredPart
-    from events.parts.document import NodePart, Signed
+    from events.log.stores import StoredPart
+    from events.parts import NodePart, Signed
 
 
 class WrongPart(msgspec.Struct, frozen=True):
@@ -94,7 +93,7 @@ def _difference(state: State, part: NodePart, signed: Signed) -> str:
     """Return the error of a part, "" if there is none. `state` is the state at its record."""
     again = part_of(state, part.cluster, part.node)
     keys = state.known.keys_at(part.seq) if state.known is not None else []
-    if keys and not is_signed_by(signed.document, signed.signature, keys):
+    if keys and not is_part_signed_by(signed.document, signed.signature, keys):
         return "no key of the cluster's masters signed it"
     if signed.document == document_of(again):
         return ""

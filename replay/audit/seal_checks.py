@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.fold.evolve import GapError
-from events.chain.cuts import is_signed as cut_is_signed
-from events.chain.hash_chain import MARK_EVERY, START, Chain, mark_places
-from events.chain.seals import is_signed
+from events.chain import MARK_EVERY, START, Chain, is_signed_seal, mark_places
+from events.chain import is_signed_cut as cut_is_signed
 from events.codec import decode
 from events.kinds import LogRotated, LogSealed, MasterElected, Round, Unreadable
 from events.subjects import kind_of
@@ -188,7 +187,7 @@ class SealCheck:
         seq = record.seq
         if seq <= self._renamed_upto:
             self._renamed += 1
-        elif not is_signed(record.subject.split(".")[1], epoch, seal):
+        elif not is_signed_seal(record.subject.split(".")[1], epoch, seal):
             self._found(seq, seq, seq, f"this seal is not signed with the key that it names, {seal.key[:80]}")
         elif self._keys and seal.key not in self._keys:
             self._found(seq, seq, seq, f"this seal is by another key: {seal.key}")

@@ -9,9 +9,9 @@ import msgspec
 from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import copy
 from dorm.core.state import State, digest
-from events.chain.rounds import is_signed_by
+from events.chain import is_round_signed_by
 from events.kinds import Round, Unknown, Unreadable
-from events.log.snapshots import content_of
+from events.log.stores import content_of
 from events.subjects import kind_of
 from replay.audit.differences import AppDifference, Difference
 from replay.audit.round_checks import Answer, answer, compare, misplaced, question_of
@@ -118,7 +118,7 @@ class SliceAudit:
             self._diverge(record.seq, wrong)
             return
         keys = self.state.known.keys_at(event.basis) if self.state.known is not None else []
-        if question != "void" and keys and not is_signed_by(record.body, last_round, keys):
+        if question != "void" and keys and not is_round_signed_by(record.body, last_round, keys):
             self._diverge(record.seq, "none of the masters' keys signed this round, so no agent obeyed it")
             return
         assert self._answer is not None, "the survey asked for each round"

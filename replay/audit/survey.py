@@ -22,7 +22,7 @@ from dorm.core.snapshot import copy
 from dorm.core.state import digest
 from events.kinds import Round
 from events.log.records import Record
-from events.log.snapshots import content_of
+from events.log.stores import content_of
 from replay.audit.ledgers import LedgerCheck
 from replay.audit.round_checks import Question, misplaced, question_of
 

@@ -25,6 +25,7 @@ import msgspec
 
 from dorm.core.query.assumed import Assumed
 from dorm.core.state import State
+from events.log.interface import time_of
 from events.quantities import SECOND
 from replay.bisect import BisectError
 from replay.bisect.judging import Judge, holds
@@ -35,7 +36,7 @@ from replay.simulator.compare.contenders import parse as parse_contender
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.history import History
-from replay.travel.travel import fold_on, state_at, time_of
+from replay.travel.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

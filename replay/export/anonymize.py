@@ -32,7 +32,7 @@ from events import subjects
 from events.codec import decode, encode, submission_of
 from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogRefused, Record, on_subjects
-from events.log.snapshots import MemorySnapshots
+from events.log.stores import MemorySnapshots
 from events.spec.requirements import requirement
 from replay.export.disguise import Disguise
 from replay.export.pseudonyms import Names, Pseudonyms, words_of

@@ -1,4 +1,4 @@
-"""The progress beside a log, copied next to an archive of the log (`events.archive.beside`)."""
+"""The progress beside a log, copied next to an archive of the log (`events.archive.progress`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from dorm.core.query.concerns import Concerns
-from events.archive.beside import path_beside
 from events.archive.blocks import Header
+from events.archive.progress import path_beside
 from events.archive.segments import SegmentWriter
+from events.log.interface import time_of
 from events.positions import logged_beside
 from replay.export.selection import range_of
 from replay.reading import cluster_name
-from replay.travel.travel import time_of
 from replay.whole_file import in_thread, whole_file
 
 if TYPE_CHECKING:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dorm.core.query.concerns import Concerns
 from events.instants import shown
+from events.log.interface import time_of
 from events.positions import logged
-from replay.moments import AtSequence, AtTime, Moment, MomentError
+from replay.moments import AtSequence, AtTime, Moment, MomentError, time_at
 
 if TYPE_CHECKING:
     from dorm.core.state import State
@@ -50,7 +50,7 @@ async def range_of(log: ReadableLog, selection: Selection) -> Range:
     after = start if selection.since is None else max(start, await _before(log, selection.since, end, itself=False))
     upto = end if selection.until is None else await _before(log, selection.until, end, itself=True)
     if after >= end and isinstance(selection.since, AtTime):
-        text = f"the log ends at {end}, {_clock(await _time_of(log, end))}, before that time"
+        text = f"the log ends at {end}, {_clock(await time_of(log, end))}, before that time"
         raise MomentError(text, code="moment.after_end")
     if after >= upto and (selection.since is not None or selection.until is not None):
         text = f"no record lies in that time; the log has records {start + 1} to {end}"
@@ -64,17 +64,8 @@ async def _before(log: ReadableLog, moment: Moment, end: int, *, itself: bool) -
         if moment.seq > end:
             raise MomentError(f"the log ends at {end}, before {moment.seq}", code="moment.after_end")
         return moment.seq if itself else max(0, moment.seq - 1)
-    time = moment.time if isinstance(moment, AtTime) else await _time_of(log, end) - moment.span
+    time = await time_at(log, moment, end)
     return await log.at_time(time if itself else time - 1)
-
-
-async def _time_of(log: ReadableLog, seq: int) -> int:
-    """Return a record's log time, 0 if there is none."""
-    if seq > await log.start():
-        async with aclosing(log.read(after=seq - 1)) as batches:
-            async for batch in batches:
-                return batch[0].time
-    return 0
 
 
 def _clock(time: int) -> str:

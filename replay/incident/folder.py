@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from replay.export.anonymize import anonymized
 from replay.export.export import export
 from replay.export.selection import Selection

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.log.interface import time_of
 from events.quantities import SECOND
 from replay.incident import IncidentError
 from replay.incident.happenings import Happened, Happenings
@@ -16,7 +17,7 @@ from replay.story.node import NodeTeller
 from replay.story.story import Story, begin, story_of, together
 from replay.travel.diff import Diff, diff
 from replay.travel.settings_between import settings_between
-from replay.travel.travel import fold_on, state_at, time_of
+from replay.travel.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -17,6 +17,7 @@ import msgspec
 
 from events import kinds as k
 from events.codec import decode
+from events.log.interface import time_of
 from events.log.records import LogRefused, LogUnavailable
 from replay.moments import AtSequence, MomentError, not_in_log
 from replay.page.changes import Change, Changes
@@ -24,7 +25,7 @@ from replay.page.stories import Stories, stories
 from replay.page.timeline import WIDEST, TimelineView, timeline
 from replay.page.view import View, decision_in
 from replay.timeline.fold import Watcher
-from replay.travel.travel import fold, state_at, time_of
+from replay.travel.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,10 +139,8 @@ async def _decided(log: ReadableLog, state: State) -> Logged | None:
     seq = state.figures.seq
     if not seq or seq <= await log.start():
         return None
-    async with aclosing(log.read(after=seq - 1)) as batches:
-        async for batch in batches:
-            return decision_in(batch[0]) if batch[0].seq == seq else None
-    return None
+    record = await log.record_at(seq)
+    return decision_in(record) if record is not None else None
 
 
 class _Seen:

@@ -16,8 +16,8 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import CPU, SECOND
 from events.spec.groups import Setting
-from replay.moments import AtSequence, AtTime, BeforeEnd
-from replay.travel.travel import fold_on, state_at, time_of
+from replay.moments import AtSequence, AtTime, BeforeEnd, time_at
+from replay.travel.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ async def _end(log: ReadableLog, until: Moment | None) -> tuple[int, int | None]
         return min(end, until.seq), None
     if isinstance(until, AtTime):
         return end, until.time
-    return end, await time_of(log, end) - until.span if isinstance(until, BeforeEnd) else None
+    return end, await time_at(log, until, end) if isinstance(until, BeforeEnd) else None
 
 
 class _Watched:

@@ -5,5 +5,5 @@
     following     a log read for it, live or recorded
 
 A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where
-the comparisons go (`events.nats.beside.shadows`).  Start with `hypothetical`.
+the comparisons go (`events.nats.stores`).  Start with `hypothetical`.
 """

@@ -10,7 +10,6 @@ that is unknown, so the whole log is folded (for a node: from `since` on, if giv
 from __future__ import annotations
 
 import difflib
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -143,12 +142,7 @@ async def base_of(log: ReadableLog, seq: int, start: int, at: At) -> State:
 
 async def _decision(log: ReadableLog, state: State) -> Record | None:
     """Return the round of the last decision in a state."""
-    if not state.figures.seq or state.figures.seq <= await log.start():
-        return None
-    async with aclosing(log.read(after=state.figures.seq - 1)) as batches:
-        async for batch in batches:
-            return batch[0]
-    return None
+    return await log.record_at(state.figures.seq) if state.figures.seq > await log.start() else None
 
 
 async def tell(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from events.log.interface import EventLog
 from events.log.records import LogRefused, Record, on_subjects
-from events.log.snapshots import SnapshotInfo, Snapshots
+from events.log.stores import SnapshotInfo, Snapshots
 from replay.tenants.progress import OwnProgress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from events.log.progress import Progress
     from events.log.records import Appended
+    from events.log.stores import Progress
     from replay.tenants.views import Views
 
 

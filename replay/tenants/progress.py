@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from events.codec import decode
 from events.kinds import AppProgressed
-from events.log.progress import EVERY, Progress
 from events.log.records import LogRefused
+from events.log.stores import EVERY_APP, Progress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from events.log.progress import ReadableProgress
     from events.log.records import Record
+    from events.log.stores import ReadableProgress
     from replay.tenants.views import Views
 
 
@@ -38,14 +38,14 @@ class OwnProgress(Progress):
         return found
 
     async def read(
-        self, *, after: int = 0, app: str = EVERY, follow: bool = False
+        self, *, after: int = 0, app: str = EVERY_APP, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         async with aclosing(self._progress.read(after=after, app=app, follow=follow)) as batches:
             async for batch in batches:
                 if own := self._own(batch):
                     yield own
 
-    async def newest(self, app: str = EVERY) -> list[Record]:
+    async def newest(self, app: str = EVERY_APP) -> list[Record]:
         return self._own(await self._progress.newest(app))
 
     async def end(self) -> int:

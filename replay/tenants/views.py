@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.log.interface import ReadableLog
     from events.log.records import Record
-    from events.log.snapshots import SnapshotInfo
+    from events.log.stores import SnapshotInfo
     from replay.tenants.projection import Seen
 
 _MOST, _ROOM = 2048, 16 << 20

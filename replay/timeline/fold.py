@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from dorm.core.gates import shown_reason
 from dorm.core.submissions import app_of_request
 from events import kinds as k
+from events.instants import length_of_phase
 from events.quantities import SECOND
-from replay.moments import AtSequence, AtTime, MomentError, not_in_log
+from replay.moments import AtSequence, MomentError, not_in_log, time_at
 from replay.story.policies import failed, is_first
 from replay.timeline.bounds import Bounds
 from replay.timeline.figures import Figures
@@ -33,7 +34,7 @@ from replay.timeline.model import (
     Timeline,
     find_apps,
 )
-from replay.timeline.words import duration, exit_text, plans_text, scheduling_text, settings_text
+from replay.timeline.words import exit_text, plans_text, scheduling_text, settings_text
 from replay.travel.travel import fold, state_at
 
 if TYPE_CHECKING:
@@ -109,17 +110,8 @@ async def _place(log: ReadableLog, moment: Moment, end: int) -> tuple[int, int]:
         if not start <= moment.seq <= end:
             raise not_in_log(moment.seq, start, end)
         return moment.seq, 0
-    time = moment.time if isinstance(moment, AtTime) else await _time_of(log, end) - moment.span
+    time = await time_at(log, moment, end)
     return await log.at_time(time), time
-
-
-async def _time_of(log: ReadableLog, seq: int) -> int:
-    """Return a record's log time, 0 if there is none."""
-    if seq:
-        async with aclosing(log.read(after=seq - 1)) as batches:
-            async for batch in batches:
-                return batch[0].time
-    return 0
 
 
 class Watcher:
@@ -165,7 +157,7 @@ class Watcher:
         picture.grain = self._bounds.grain
         if picture.grain:
             picture.notes.append(
-                f"Changes less than {duration(picture.grain)} apart may be drawn as one, since there are so many; "
+                f"Changes less than {length_of_phase(picture.grain)} apart may be drawn as one, since there are so many; "
                 "a shorter time (--since, --until) shows all of them."
             )
         if self._void_seen:
@@ -298,7 +290,7 @@ class Watcher:
         self._look_at_node(node)
         self._figures.count(state)
         silent = self._time - fact.last_heard if getattr(fact, "last_heard", 0) else 0
-        text = f"not heard for {duration(silent)}" if silent > 0 else ""
+        text = f"not heard for {length_of_phase(silent)}" if silent > 0 else ""
         self._mark("node", position, _NODE_WORDS[type(fact).__name__], text, node=node.id, weight=30)
 
     def _app_fact(self, state: State, fact: Any, position: str) -> None:

@@ -10,8 +10,9 @@ import math
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from events.instants import length_of_phase
 from replay.timeline.model import NOTHING, TimelineError, most_affected, need
-from replay.timeline.words import clock, duration
+from replay.timeline.words import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -115,7 +116,7 @@ def _words(drawing: Drawing, picture: Timeline, title: str, tall: float) -> None
     from matplotlib.patches import Patch
 
     drawing.text(0.012, 1 - 0.3 / tall, title, fontsize=15, fontweight="bold", color=_INK, va="center")
-    when = f"{clock(picture.start)} to {clock(picture.end)} ({duration(picture.end - picture.start)})"
+    when = f"{clock(picture.start)} to {clock(picture.end)} ({length_of_phase(picture.end - picture.start)})"
     drawing.text(0.012, 1 - 0.57 / tall, when, fontsize=9, color=_MUTED, va="center")
     blue = _PALETTE[0]
     signs: list[Any] = [

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from events.instants import shown
-from events.quantities import SECOND
+from events.instants import length_of_phase, shown
 from replay.story.policies import planned
 from replay.words import containers
 
@@ -32,15 +31,6 @@ PLANS = 3
 def clock(time: int) -> str:
     """Format UTC nanoseconds as `2026-11-21 09:00:05.120 UTC`."""
     return shown(time, 3)
-
-
-def duration(span: int) -> str:
-    """Format nanoseconds as `80 ms`, `4.2 s`, `5.0 min` or `3.1 h`."""
-    seconds = span / SECOND
-    for unit, size, least in (("h", 3600, 5400), ("min", 60, 120), ("s", 1, 1)):
-        if seconds >= least:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else f"{span / 1000:.0f} µs"
 
 
 def exit_text(event: ContainerExited) -> str:
@@ -113,7 +103,7 @@ def partition_lines(partition: Partition, end: int) -> list[str]:
     lines = [f"generation {partition.number}: {containers(partition.containers)} on {places}{more}"]
     if partition.void and not partition.released_at:
         return [*lines, f"decided at {partition.decision}, overtaken before its release"]
-    took = ", ".join(f"{name} {duration(finish - begin)}" for name, begin, finish in partition.phases(end))
+    took = ", ".join(f"{name} {length_of_phase(finish - begin)}" for name, begin, finish in partition.phases(end))
     lines.append(f"decided at {partition.decision} ({partition.adjustment})" + (f": {took}" if took else ""))
     if partition.previous:
         step = f"resumed at step {partition.checkpoint}" if partition.checkpoint is not None else "started over"

@@ -11,12 +11,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.core.progress import newest_of
-from events.log.progress import upto
+from dorm.core.query.reported import newest_of
 from events.log.records import LogRefused, LogUnavailable
+from events.log.stores import upto
 from events.quantities import SECOND
-from replay.moments import AtTime, BeforeEnd
-from replay.travel.travel import time_of
+from replay.moments import AtSequence, time_at
 
 if TYPE_CHECKING:
     from dorm.core.progress import Newest
@@ -36,9 +35,7 @@ async def reported_at(log: ReadableLog, state: State, moment: Moment | None) -> 
             if moment is None:
                 return newest_of(await log.progress.newest())
             time = state.time
-            if isinstance(moment, AtTime):
-                time = moment.time
-            elif isinstance(moment, BeforeEnd):
-                time = await time_of(log, await log.end()) - moment.span
+            if not isinstance(moment, AtSequence):
+                time = await time_at(log, moment)
             return newest_of(await upto(log.progress, time, time - _MARK_S * SECOND))
     return {}

@@ -19,7 +19,7 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, copy, load, restore
 from dorm.core.state import SCHEMA, State
 from events.codec import decode
-from events.log.nearest import nearest
+from events.log.interface import nearest
 from events.positions import Logged, Position, logged
 from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, not_in_log

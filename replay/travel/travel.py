@@ -17,10 +17,10 @@ from dorm.core.folded import Folded
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from events.kinds import Event
-from events.log.nearest import nearest
+from events.log.interface import nearest, time_of
 from events.log.records import Record
 from events.sources import fingerprint
-from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError, not_in_log
+from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError, not_in_log, time_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +123,7 @@ async def _bounds(log: ReadableLog, end: int, moment: Moment | None) -> tuple[in
     if isinstance(moment, AtTime):
         return end, moment.time
     if isinstance(moment, BeforeEnd):
-        return end, await time_of(log, end) - moment.span
+        return end, await time_at(log, moment, end)
     return end, None
 
 
@@ -135,12 +135,3 @@ async def clock_of(log: ReadableLog, moment: AtSequence | AtTime) -> int:
     if not start < moment.seq <= end:
         raise not_in_log(moment.seq, start, end)
     return await time_of(log, moment.seq)
-
-
-async def time_of(log: ReadableLog, seq: int) -> int:
-    """Return a record's log time, 0 if there is none."""
-    if seq:
-        async with aclosing(log.read(after=seq - 1)) as batches:
-            async for batch in batches:
-                return batch[0].time
-    return 0

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from events.log.interface import time_of
 from events.quantities import CPU, MEMORY, SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
-from replay.travel.travel import fold, state_at, time_of
+from replay.travel.travel import fold, state_at
 from replay.usage import UsageError
 from replay.usage.ledger import GROUPS, Ledger, Sum, Wanted
 from replay.words import moment as at_moment

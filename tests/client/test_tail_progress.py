@@ -14,8 +14,8 @@ from events import subjects
 from events.codec import encode
 from events.kinds import AppProgressed, ContainerStarted
 from events.log.memory import MemoryLog
-from events.log.progress import NoProgress
 from events.log.records import LogRefused
+from events.log.stores import NoProgress
 from events.positions import Position, parse
 from tests.tries import tries
 

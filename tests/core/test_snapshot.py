@@ -16,7 +16,7 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import copy, dump, load, pack
 from dorm.core.state import State, digest
 from events.log.records import Record
-from events.log.snapshots import content_of
+from events.log.stores import content_of
 from tests.core.golden_log import recorded
 from tests.core.records import START
 from tests.core.virtual.world import World
@@ -25,7 +25,7 @@ from tests.tries import tries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from events.log.snapshots import SnapshotInfo
+    from events.log.stores import SnapshotInfo
 
 BUILD = "this one"
 

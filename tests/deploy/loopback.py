@@ -18,7 +18,7 @@ import yaml
 from dorm.client.client import Client
 from dorm.deploy import layout
 from dorm.security.folder import KeyFolder
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from events.nats.connection import Connection
 from events.nats.streams import log_stream
 from tests.deploy.made import PROGRAM

@@ -17,7 +17,7 @@ import pytest
 from agents.checkpoint_folder import MARKER
 from events.codec import decode
 from events.kinds import Resized, Round
-from events.log.waiting import until_answered
+from events.log.records import until_answered
 from replay.audit.audit import verify
 from tests.deploy.loopback import MACHINES, READY_S, UNITS, Site
 from tests.e2e.commands import dorm, processes_of, until_printed

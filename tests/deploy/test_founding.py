@@ -17,7 +17,7 @@ from dorm.local.nats_server import find_binary
 from dorm.security.folder import KeyFolder
 from events.log.records import LogRefused, LogUnavailable
 from events.nats import streams
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from events.nats.connection import Connection
 from tests.deploy.loopback import relocated
 from tests.deploy.made import deployment

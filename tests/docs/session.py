@@ -16,7 +16,7 @@ import msgspec
 from dorm.client.opening import open_client
 from dorm.core.gates import reason_of
 from dorm.local.home import Running
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from tests.docs.shown import Command, File
 from tests.e2e import forked
 from tests.e2e.commands import DORM, environment, running, until_printed

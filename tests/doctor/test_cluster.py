@@ -10,7 +10,7 @@ import pytest
 from dorm.client.masters import Leader
 from dorm.doctor.cluster import Asked, judge_masters, judge_nodes, judge_rotation, judge_settings, judge_versions
 from events import kinds as k
-from events.nats.inspection.servers import ClockState
+from events.nats.streams import ClockState
 from events.requests import AgentStatus, Disk, MasterStatus
 from tests.core import suspect_node
 from tests.core.records import Bench, joined

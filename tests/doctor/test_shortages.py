@@ -9,7 +9,7 @@ import pytest
 from agents.runtime import process_limits
 from dorm.doctor import findings as f
 from dorm.doctor.cluster import Asked, judge_nodes
-from events.nats.inspection.servers import ClockState
+from events.nats.streams import ClockState
 from events.requests import AgentStatus, Delayed, Disk
 from tests.core.records import Bench
 

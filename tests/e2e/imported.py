@@ -12,7 +12,7 @@ import sys
 _LATE = (
     "dorm.cli.changes", "dorm.client.client", "dorm.core.query.plans", "dorm.core.query.standing",
     "dorm.core.query.views", "dorm.local.spec_files", "dorm.client.tail",
-    "events.archive.opening", "events.nats.log", "events.archive.segments",
+    "events.archive.segments", "events.nats.log", "events.archive.segments",
     "replay.audit.audit", "replay.travel.diff", "replay.story.explain", "replay.export.export", "replay.story.story",
 "replay.travel.travel", "scipy.optimize", )  # fmt: skip
 

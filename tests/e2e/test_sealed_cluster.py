@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dorm.client.client import Client
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.codec import decode
 from events.kinds import LogSealed, Round
 from events.nats.connection import Connection

@@ -15,7 +15,7 @@ from dorm.plugins.wire import Reply
 from events import kinds as k
 from events.archive.blocks import Header, Index
 from events.kinds import MasterFact, Published
-from events.log.snapshots import SnapshotInfo
+from events.log.stores import SnapshotInfo
 from events.nats.leadership import _Value
 from events.requests import LogQuestion
 

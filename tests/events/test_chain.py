@@ -7,8 +7,19 @@ from hashlib import blake2b
 import msgpack
 import pytest
 
-from events.chain.hash_chain import MARK_EVERY, START, Chain, link, mark_places
-from events.chain.seals import KeyUnusableError, SealKey, check_public, is_signed, new_seed, statement
+from events.chain import (
+    MARK_EVERY,
+    START,
+    Chain,
+    KeyUnusableError,
+    SealKey,
+    check_public,
+    is_signed_seal,
+    link,
+    mark_places,
+    new_seed,
+    seal_statement,
+)
 from events.kinds import LogSealed
 from events.log.records import Record
 from tests.errors import raises
@@ -55,14 +66,14 @@ def test_a_signed_seal() -> None:
     key, chain = SealKey(new_seed()), followed(70)
     seal = key.seal("local", 3, chain, 0)
     assert (seal.upto, seal.chain, seal.key, seal.every) == (70, chain.value.hex(), key.public, 64)
-    assert is_signed("local", 3, seal)
-    assert not is_signed("local", 4, seal)
-    assert not is_signed("other", 3, seal)
-    assert statement("local", 3, seal).decode().splitlines() == [
+    assert is_signed_seal("local", 3, seal)
+    assert not is_signed_seal("local", 4, seal)
+    assert not is_signed_seal("other", 3, seal)
+    assert seal_statement("local", 3, seal).decode().splitlines() == [
         "dorm seal 1", "local", "3", "70", seal.chain, "0", "64", seal.marks,
     ]  # fmt: skip
     for key_text in ("", "C", "nonsense", "é", key.public[:-1], key.public.lower()):
-        assert not is_signed("local", 3, LogSealed(upto=1, chain="", key=key_text, signature="zz"))
+        assert not is_signed_seal("local", 3, LogSealed(upto=1, chain="", key=key_text, signature="zz"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dorm.core.snapshot import Copy, copy
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.codec import VERSIONS, decode, encode
 from events.kinds import Event, NodeJoined
 from tests.core.nonsense import nonsense

@@ -25,7 +25,7 @@ from events.positions import logged
 from events.quantities import capacity, duration, resource
 from events.spec import SpecError, check_spec, document_of
 from events.spec.requirements import requirement
-from events.spec.sweeps.expanding import expanded
+from events.spec.sweeps import expanded
 from replay import moments
 from replay.moments import MomentError
 from replay.simulator import SimulationError

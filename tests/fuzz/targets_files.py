@@ -38,14 +38,12 @@ from events.archive.blocks import (
     unpack_snapshot,
 )
 from events.archive.blocks import Header as ArchiveHeader
-from events.archive.opening import open_archive
-from events.archive.segments import SegmentLog
-from events.chain.hash_chain import Chain
-from events.chain.seals import KeyUnusableError, SealKey, check_public, is_signed
+from events.archive.segments import SegmentLog, open_archive
+from events.chain import Chain, KeyUnusableError, SealKey, check_public, is_signed_seal
 from events.codec import decode, document, encode
 from events.kinds import AppCheckpointed, AppProgressed, ContainerExited, LogSealed, ProgressLinesSkipped
 from events.log.records import LogDamaged, LogError, Record
-from events.log.snapshots import SnapshotInfo, content_of
+from events.log.stores import SnapshotInfo, content_of
 from events.workdir import Link, ManifestError
 from events.workdir import decode as read_manifest
 from tests.fuzz import samples
@@ -214,7 +212,7 @@ def _check_seal(data: bytes) -> None:
         seal = msgspec.convert(document(Record(1, 1, "", data)), LogSealed)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return
-    if is_signed(samples.CLUSTER, 1, seal):
+    if is_signed_seal(samples.CLUSTER, 1, seal):
         signed = _sealed()
         told = [(one.upto, one.chain, one.after, one.every, one.marks) for one in (seal, signed)]
         assert told[0] == told[1], f"{seal} counts as signed"

@@ -14,9 +14,9 @@ from agents.desired import Desired
 from agents.reporting.logs import LogAnswerer
 from agents.runtime.docker.frames import Frames
 from agents.runtime.interface import no_mark
-from events.log.imported import imported_upto, original
 from events.log.interface import AskRefused
-from events.nats.parser import DirectParser
+from events.log.records import imported_upto, original
+from events.nats.internals import DirectParser
 from events.nats.reader import Reader
 from events.requests import LogPiece, LogStretch
 from tests.fuzz.edits import changed, encoded, json_of, spliced

@@ -13,7 +13,7 @@ import msgspec
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import SCHEMA, State, digest
 from events import kinds as k
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from replay.audit.audit import verify
 from replay.story.story import tell
 

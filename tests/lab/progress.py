@@ -21,9 +21,9 @@ from agents.progress.watermarks import Watermarks
 from events import subjects
 from events.codec import encode
 from events.kinds import AppProgressed
-from events.nats.beside.progress import progress_stream
 from events.nats.connection import Connection
-from events.nats.stream_state import stream_state
+from events.nats.settings import stream_state
+from events.nats.stores import progress_stream
 from events.nats.streams import log_stream
 from tests.lab.machines.nats_server import NatsServer
 

@@ -8,7 +8,7 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.state import SCHEMA, State
 from dorm.master.sealing import Sealer
 from events import subjects
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed
 from events.codec import encode
 from events.kinds import AppCancelRequested, LogSealed, MasterElected, Round
 from events.log.records import Record

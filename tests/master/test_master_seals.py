@@ -14,11 +14,11 @@ from dorm.client.errors import NoAnswer
 from dorm.master.master import Master
 from dorm.master.sealing import LONGEST_NS, MOST_RECORDS
 from events import subjects
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed
 from events.codec import decode, encode
 from events.kinds import AppCancelRequested, LogSealed, MasterElected, Round, SealRequested
 from events.log.memory import MemoryBus, MemoryLog
-from events.log.snapshots import MemorySnapshots
+from events.log.stores import MemorySnapshots
 from replay.audit.audit import verify
 from replay.audit.seal_checks import verify_seals
 from tests.errors import raises
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pytest
 
     from events.log.records import Record
-    from events.log.snapshots import SnapshotInfo
+    from events.log.stores import SnapshotInfo
 
 CLUSTER = "local"
 PATIENCE_S = 30.0

@@ -12,17 +12,17 @@ import pytest
 
 import dorm.master.master
 import dorm.snapshots
-import events.log.snapshots
+import events.log.stores
 from dorm.client.client import Client
 from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, dump
 from dorm.core.state import State, digest
 from dorm.master.master import Master
 from dorm.snapshots import SnapshotTaker
-from events.chain.hash_chain import Chain
+from events.chain import Chain
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogUnavailable
-from events.log.snapshots import MemorySnapshots, content_of, identity
+from events.log.stores import MemorySnapshots, content_of, identity
 from events.nats.connection import Connection
 from events.sources import fingerprint
 from tests.core.golden_log import recorded
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from events.log.interface import Bus, EventLog, ReadableLog
     from events.log.records import Record
-    from events.log.snapshots import SnapshotInfo
+    from events.log.stores import SnapshotInfo
     from tests.lab.machines.nats_server import NatsServer
 
 EVERY = 30
@@ -45,7 +45,7 @@ BUILD = fingerprint(*FOLDED_BY)
 
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (dorm.snapshots, events.log.snapshots):
+    for module in (dorm.snapshots, events.log.stores):
         monkeypatch.setattr(module, "EVERY", EVERY)
 
 

@@ -12,8 +12,7 @@ from dorm.client.identities import change
 from dorm.master.errors import RoundsRefused
 from events import kinds as k
 from events import subjects
-from events.chain.rounds import is_signed_by
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, is_round_signed_by, new_seed
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.subjects import kind_of
@@ -80,7 +79,7 @@ async def test_every_round_is_signed_and_clients_act_within_their_rights() -> No
     previous = 0
     for record in log.records:
         if kind_of(record.subject) == "Round":
-            assert is_signed_by(record.body, previous, [key.public]), record.seq
+            assert is_round_signed_by(record.body, previous, [key.public]), record.seq
             previous = record.seq
     assert previous
 

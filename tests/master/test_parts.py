@@ -15,13 +15,12 @@ from dorm.core.state import State
 from dorm.master.parts import PartWriter
 from events import kinds as k
 from events import subjects
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed
 from events.codec import encode
 from events.log.memory import MemoryLog
-from events.log.parts import MemoryParts
 from events.log.records import LogUnavailable
-from events.parts.document import document_of, packed, unpacked
-from events.parts.signing import is_signed_by
+from events.log.stores import MemoryParts
+from events.parts import document_of, is_part_signed_by, packed, unpacked
 from replay.audit.parts import verify_parts
 from tests.agents.one_node import holds
 from tests.core.records import document, joined
@@ -31,7 +30,7 @@ from tests.master.test_master_trust import client, cluster
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from events.parts.document import NodePart
+    from events.parts import NodePart
 
 PATIENCE_S = 20.0
 
@@ -57,8 +56,8 @@ async def test_a_nodes_part_is_signed_and_equals_the_one_that_replay_derives() -
         stored = await log.parts.last("n1")
         assert stored is not None
         _, signed = unpacked(stored.body)
-        assert is_signed_by(signed.document, signed.signature, [key.public])
-        assert not is_signed_by(signed.document, signed.signature, [SealKey(new_seed()).public])
+        assert is_part_signed_by(signed.document, signed.signature, [key.public])
+        assert not is_part_signed_by(signed.document, signed.signature, [SealKey(new_seed()).public])
         report = await verify_parts(log)
         assert (report.checked, report.wrong, report.missing) == (1, [], [])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.master.sealing import LONGEST_NS, MOST_RECORDS, KeyFileError, Sealer, open_key
-from events.chain.seals import SealKey, is_signed, new_seed
+from events.chain import SealKey, is_signed_seal, new_seed
 from events.codec import decode
 from events.kinds import SealRequested
 from events.log.records import Record
@@ -134,4 +134,4 @@ def test_a_master_that_starts_at_a_snapshot_also_seals_earlier_records() -> None
     whole = sealer_of(log).seal(1)
     assert (seal.upto, seal.chain) == (whole.upto, whole.chain)
     assert seal.after == 101
-    assert is_signed(CLUSTER, 1, seal)
+    assert is_signed_seal(CLUSTER, 1, seal)

@@ -15,7 +15,7 @@ from dorm.metrics.tally import Tally
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
-from events.nats.settings.limits import Room
+from events.nats.settings import Room
 from events.quantities import SECOND
 from tests.core import suspect_node
 from tests.metrics.scrapes import series, values

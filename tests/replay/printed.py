@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dorm.core.state import digest
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from replay.audit.audit import verify
 from replay.moments import AtSequence
 from replay.travel.travel import state_at

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.state import App
-    from events.chain.seals import SealKey
+    from events.chain import SealKey
     from events.kinds import Event
     from events.log.interface import Bus, EventLog
 

@@ -17,7 +17,7 @@ import pytest
 
 from dorm.core.state import SCHEMA
 from events.archive.legacy import MAGIC
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.codec import decode
 from events.kinds import Round, Unreadable
 from replay.export.anonymize import anonymized

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dorm.core.state import digest
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.nats.connection import Connection
 from replay.audit.audit import verify
 from replay.audit.parts import PartsReport

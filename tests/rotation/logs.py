@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dorm.rotation.policy import Policy
 from dorm.rotation.rotator import Rotator
-from events.archive.stores.folder import FolderStore
+from events.archive.stores import FolderStore
 from events.archive.whole import WholeLog
 from events.log.memory import MemoryLog
 from tests.master.sealed import CLUSTER, START, SealedLog
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from events.archive.stores.interface import ArchiveStore
-    from events.chain.seals import SealKey
+    from events.archive.stores import ArchiveStore
+    from events.chain import SealKey
     from events.log.interface import ReadableLog
     from events.log.records import Record
 

@@ -18,14 +18,11 @@ from dorm.rotation.policy import Policy
 from dorm.rotation.rotator import Rotator
 from dorm.rotation.service import RotationService
 from events import kinds as k
-from events.archive.blocks import HEAD_SIZE, head_of, unpack_records
+from events.archive.blocks import HEAD_SIZE, head_of, layout_of, unpack_records
 from events.archive.files import open_file
-from events.archive.index import layout_of
-from events.archive.stores.folder import FolderStore
-from events.archive.stores.interface import digest_of, name_of
+from events.archive.stores import FolderStore, digest_of, name_of
 from events.archive.whole import WholeLog
-from events.chain.hash_chain import Chain
-from events.chain.seals import SealKey
+from events.chain import Chain, SealKey
 from events.codec import decode
 from events.kinds import LogRotated, LogSealed, Round
 from events.subjects import rotations

@@ -17,11 +17,11 @@ from dorm.client.rotation import rotate
 from dorm.history import with_history
 from dorm.master.master import Master
 from dorm.rotation.beside import Settings, rotating_beside
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed
 from events.kinds import PolicyChanged
 from events.log.records import Archived, LogDamaged, LogRefused
 from events.nats.connection import Connection
-from events.nats.places.named import WEBHOOK
+from events.nats.places import WEBHOOK
 from events.nats.streams import log_stream
 from events.subjects import fact_pattern
 from replay.audit.audit import verify

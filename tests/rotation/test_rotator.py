@@ -14,15 +14,15 @@ from dorm.core.state import SCHEMA, State, digest
 from dorm.rotation.policy import Policy, RotationError
 from dorm.snapshots import newest
 from events.archive import whole
-from events.archive.stores.interface import StoreError, digest_of
+from events.archive.stores import StoreError, digest_of
 from events.archive.whole import WholeLog
-from events.chain.cuts import signed
+from events.chain import signed_cut
 from events.codec import encode
 from events.errors import DormError
 from events.log.interface import EventLog, ReadableLog
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Archived, LogDamaged
-from events.log.snapshots import SnapshotInfo, surplus
+from events.log.stores import SnapshotInfo, surplus
 from events.subjects import rotations
 from replay.audit.seal_checks import verify_seals
 from replay.moments import AtSequence
@@ -76,7 +76,7 @@ async def test_states_of_any_moment(rotating: Rotating) -> None:
 async def test_a_cut_that_states_another_chain_is_noticed(rotating: Rotating) -> None:
     cut = await rotating.rotator().step(ALL)
     assert cut is not None
-    forged = signed(rotating.key, msgspec.structs.replace(cut, chain="0" * 64))
+    forged = signed_cut(rotating.key, msgspec.structs.replace(cut, chain="0" * 64))
     await rotating.stream.append(rotations(CLUSTER), encode(forged))
     report = await verify_seals(rotating.whole)
     assert report.damage is not None

@@ -59,7 +59,7 @@ VARIANTS = {
             code(Rotator.step, ("    await self._read_back(written, before)\n", "")),
             code(Rotator.finish, (_ARCHIVE_IS_LOOKED_AT, "")),
             lambda patch: patch.setattr(
-                "events.archive.stores.folder.shutil.copyfileobj",
+                "events.archive.stores.shutil.copyfileobj",
                 lambda source, copy, size: copy.write(source.read(600)),
             ),
         )

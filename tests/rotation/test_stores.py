@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.archive.stores.interface import ArchiveMissing, Name, StoreError, digest_of, name_of
-from events.archive.stores.opening import check_place, open_store
+from events.archive.place import check_place, open_store
+from events.archive.stores import ArchiveMissing, Name, StoreError, digest_of, name_of
 from events.archive.whole import WholeLog, open_archive_of
 from events.log.records import LogDamaged
 from tests.errors import raises
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from events.archive.stores.interface import ArchiveStore
+    from events.archive.stores import ArchiveStore
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ async def test_a_missing_store(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}")
-        monkeypatch.setattr("events.archive.stores.s3._RETRIES", 0)
+        monkeypatch.setattr("events.archive.s3._RETRIES", 0)
         rotating.store = open_store(bucket, CLUSTER)
         with raises(StoreError, "archive.store.failed", "s3://logs/dorm"):
             await rotating.rotator().step(ALL)
@@ -158,7 +158,7 @@ async def test_a_store_that_fails_midway_is_reported(
     """At any byte of a rotation, of what is sent and of what comes back: nothing is lost, and the next one does it all."""
     usual = os.environ["AWS_ENDPOINT_URL"]
     host, _, port = usual.removeprefix("http://").partition(":")
-    monkeypatch.setattr("events.archive.stores.s3._RETRIES", 0)
+    monkeypatch.setattr("events.archive.s3._RETRIES", 0)
 
     async def rotate(part: str, most: int) -> tuple[Rotating, int, StoreError | None]:
         rotating, failed = Rotating(sealed_log(seals=3, between=30), tmp_path / part), None

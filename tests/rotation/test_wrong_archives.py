@@ -10,10 +10,8 @@ import msgspec
 import pytest
 
 from dorm.core.state import digest
-from events.archive.opening import open_archive
-from events.archive.segments import SegmentLog, SegmentWriter
-from events.archive.stores.folder import FolderStore
-from events.archive.stores.interface import ArchiveMissing, Name, digest_of
+from events.archive.segments import SegmentLog, SegmentWriter, open_archive
+from events.archive.stores import ArchiveMissing, FolderStore, Name, digest_of
 from events.archive.whole import Archives
 from events.log.records import LogDamaged, LogRefused
 from events.nats.importing import import_log
@@ -26,7 +24,7 @@ from tests.rotation.logs import ALL, Rotating, records_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.archive.stores.interface import ArchiveStore
+    from events.archive.stores import ArchiveStore
     from events.log.records import Record
 
 

@@ -13,7 +13,7 @@ import nats
 
 from dorm.local.nats_server import find_binary
 from dorm.security.configuration import Key, accounts
-from events.nats.access.credentials import Credentials, new_seed, public_key
+from events.nats.access import Credentials, new_seed, public_key
 from events.nats.connection import Connection
 from tests.lab.machines.ports import free_port
 

@@ -17,7 +17,7 @@ from dorm.webhooks.deliverer import Deliverer, place_of
 from dorm.webhooks.keys import Keys
 from events.codec import decode, encode
 from events.kinds import AppCompleted, Round, WebhookDisabled, WebhookTested
-from events.nats.places.named import WEBHOOK
+from events.nats.places import WEBHOOK
 from events.subjects import rounds, who_of
 from tests.security.hostile import CLUSTER, Guarded, witness
 from tests.webhooks.receiver import Receiver

@@ -15,7 +15,7 @@ from dorm.local.founding import make_keys
 from dorm.local.nats_server import EmbeddedServer
 from dorm.security.folder import KeyFolder
 from events.log.records import LogError, LogRefused
-from events.nats.access.credentials import Credentials
+from events.nats.access import Credentials
 from events.nats.link import Link
 from tests.errors import raises
 from tests.lab.machines.ports import free_port

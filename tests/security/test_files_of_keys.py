@@ -20,13 +20,7 @@ from dorm.security.introductions import Introduction, read_token
 from dorm.webhooks.deliverer import is_place_of, place_of
 from dorm.webhooks.endpoints import Endpoint
 from dorm.webhooks.keys import Keys
-from events.nats.access.credentials import (
-    Credentials,
-    CredentialsError,
-    new_seed,
-    public_key,
-    read_credentials,
-)
+from events.nats.access import Credentials, CredentialsError, new_seed, public_key, read_credentials
 from tests.errors import raises
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dorm.client.opening import open_client
 from events import kinds as k
 from events import subjects
 from events.codec import encode
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from tests.e2e.commands import done
 from tests.e2e.local_up import Up, leaving_nothing, up
 from tests.e2e.story import check_log, spec, until
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.state import App
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.soak, pytest.mark.docker, pytest.mark.timeout(300)]
 

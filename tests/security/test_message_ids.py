@@ -10,8 +10,7 @@ from events import kinds as k
 from events import subjects
 from events.appending import append_event
 from events.codec import encode
-from events.nats.access.credentials import Credentials, new_seed
-from events.nats.access.message_ids import message_id
+from events.nats.access import Credentials, message_id, new_seed
 from events.nats.streams import log_stream
 from tests.security.hostile import CLUSTER, Guarded
 

@@ -11,7 +11,7 @@ from dorm.client.opening import open_client
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from events.nats.connection import Connection
 from tests.e2e.commands import done
 from tests.e2e.local_up import leaving_nothing, talker, up
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.state import App
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 

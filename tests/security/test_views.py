@@ -13,9 +13,9 @@ import pytest_asyncio
 from dorm.client.errors import NotFound
 from dorm.client.opening import open_client
 from events import subjects
-from events.copying.messages import FILES, PUT, ListFiles, Place, Refusal, WriteBlock, answer_decoder, encode
+from events.copying import FILES, PUT, ListFiles, Place, Refusal, WriteBlock, answer_decoder, encode
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from events.requests import LogQuestion, ViewQuestion
 from tests.e2e.commands import done, refused
 from tests.e2e.local_up import Up, leaving_nothing, talker, up
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.state import App
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

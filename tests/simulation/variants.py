@@ -32,7 +32,7 @@ from dorm.master.log_time import LogTime
 from dorm.master.master import Master
 from dorm.master.parts import PartWriter
 from events import appending, identities
-from events.chain import rounds as signatures
+from events import chain as signatures
 from tests.simulation.breaking import ways
 from tests.simulation.breaking.patches import Variant, code, server, together
 from tests.simulation.breaking.seeds import CAUGHT_BY
@@ -352,7 +352,7 @@ VARIANTS: dict[str, Variant] = {
         among_hostile(code(authority._joins, (" or claims_too_much(known.nodes[who], event)", "")))
     ),
     "unsigned rounds count": Variant(
-        among_hostile(code(signatures.is_signed_by, ("    return False\n", "    return True\n")))
+        among_hostile(code(signatures.is_round_signed_by, ("    return False\n", "    return True\n")))
     ),
 }
 

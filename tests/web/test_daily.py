@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dorm.client.sweeps.submitting import submit
-from events.spec.sweeps.expanding import expanded
+from events.spec.sweeps import expanded
 from tests.e2e.story import until
 from tests.web.browsing import chrome, holds, opened, rows, violations, visit
 from tests.web.test_live import dashboard

@@ -16,7 +16,7 @@ from dorm.webhooks.deliverer import place_of
 from dorm.webhooks.keys import Keys
 from events.cloudevents import cloud_event
 from events.kinds import AppCompleted, AppFailed, AppWaitsLong, NodeLost, WebhookDisabled
-from events.nats.places import deliveries
+from events.nats import places
 from events.positions import logged
 from tests.errors import raises
 from tests.webhooks.receiver import Receiver
@@ -287,7 +287,7 @@ async def test_a_killed_server_does_not_shorten_the_pause_before_the_next_attemp
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps what was postponed some moments later, and until then gives it out again after `again_s`."""
-    monkeypatch.setattr(deliveries, "_IDLE_S", 0.5)  # A request that the server forgot ends sooner.
+    monkeypatch.setattr(places, "_IDLE_S", 0.5)  # A request that the server forgot ends sooner.
     pause_s = 8.0
     async with setting(server.url, "killed") as hooks, Receiver() as receiver:
         receiver.answer = lambda _: web.Response(status=503 if len(receiver.requests) < 2 else 200)

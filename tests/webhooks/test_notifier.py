@@ -20,7 +20,7 @@ from tests.core.records import Bench
 
 if TYPE_CHECKING:
     from dorm.core.state import App
-    from events.nats.places.deliveries import Delivery
+    from events.nats.places import Delivery
     from events.positions import Logged
 
 BASE = "https://hooks.org/teams"

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from events.workdir import (
+    BLOB,
     File,
     Folder,
     Link,
@@ -20,7 +21,6 @@ from events.workdir import (
     open_blob,
     seal_blob,
 )
-from events.workdir.limits import BLOB
 from tests.errors import raises
 
 _BLOB = hashlib.sha256(b"x").digest()

@@ -13,9 +13,9 @@ import pytest_asyncio
 from dorm.client.opening import open_client
 from dorm.workdir import ship, ship_folder
 from dorm.workdir.errors import OverQuota
-from events.log.files import EVERYONE
 from events.log.records import LogError, LogRefused
-from events.nats.access.credentials import read_credentials
+from events.log.stores import EVERY_TENANT
+from events.nats.access import read_credentials
 from events.spec import shipped
 from events.workdir import Limits
 from tests.e2e.commands import done, dorm, refused
@@ -134,7 +134,7 @@ async def test_no_tenant_reaches_another_tenants_files(cluster: Shared, project:
         assert (await alice.log.files.get("alice", hash)) is not None
         for act in (
             store.get("alice", hash), store.put("alice", hash, b"x"), store.listed("alice"),
-            store.listed(EVERYONE), store.set_limits(Limits(total=1)), rita.log.files.listed(EVERYONE),
+            store.listed(EVERY_TENANT), store.set_limits(Limits(total=1)), rita.log.files.listed(EVERY_TENANT),
             rita.log.files.put("rita", hash, b"x"),
             *(store.remove(blob) for blob in await alice.log.files.listed("alice")),
             *(alice.log.files.remove(blob) for blob in (await alice.log.files.listed("alice"))[:1]),

@@ -10,8 +10,7 @@ from dorm.workdir import packing
 from dorm.workdir.errors import Changing, Unshippable
 from dorm.workdir.packing import Packed, Packing, content_of
 from dorm.workdir.scanning import FoundLink, scan
-from events.workdir import Limits, decode, open_blob
-from events.workdir.limits import BLOB, UNPACKED_MANIFEST
+from events.workdir import BLOB, UNPACKED_MANIFEST, Limits, decode, open_blob
 from tests.errors import raises
 
 if TYPE_CHECKING:

@@ -24,12 +24,11 @@ from dorm.workdir.getting import get_folder
 from dorm.workdir.quotas import enforce_quotas
 from dorm.workdir.shipping import ship_folder
 from dorm.workdir.using import Removed, named, remove_unneeded, uses
-from events.log.files import MemoryFiles
 from events.log.records import LogUnavailable
+from events.log.stores import MemoryFiles
 from events.quantities import SECOND
 from events.spec import AppSpec, Workdir
-from events.workdir import File, Limits, Link, Manifest, Part, encode, hash_of, seal_blob
-from events.workdir.limits import BLOB
+from events.workdir import BLOB, File, Limits, Link, Manifest, Part, encode, hash_of, seal_blob
 from tests.errors import raises
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.log.files import Files, MemoryFiles
 from events.log.records import LogFull, LogRefused
+from events.log.stores import Files, MemoryFiles
 from events.nats.connection import Connection
-from events.nats.stream_state import api_request
+from events.nats.settings import api_request
 from events.workdir import Limits, hash_of, seal_blob
 from tests.errors import raises
 

@@ -43,6 +43,7 @@ import psutil
 
 from agents.runtime.interface import ContainerSpec, Key, Seen, Unavailable, Use
 from agents.runtime.process import volumes
+from events.durable import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -242,9 +243,7 @@ def _note_end(
 ) -> Found | None:
     """Write the record of an end that no supervisor has seen."""
     try:
-        _write_once(folder / "exited", f"- {time.time_ns():019d}{how}")
-    except FileExistsError:
-        pass
+        write_whole(folder / "exited", f"- {time.time_ns():019d}{how}".encode(), replace=False, sync=False)
     except OSError:  # a full disk must hide neither this container nor the others
         seen = Seen(
             key,
@@ -366,16 +365,6 @@ def _ended(folder: Path, key: Key, identity: str, damaged: tuple[str, ...]) -> F
         interrupted=how in (["reboot"], ["damaged"]),
     )
     return Found(seen, damaged=damaged)
-
-
-def _write_once(path: Path, text: str) -> None:
-    """Write the file atomically, and only if it does not exist."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    aside.write_text(text)
-    try:
-        os.link(aside, path)
-    finally:
-        aside.unlink()
 
 
 def lock_holder(path: Path) -> int:

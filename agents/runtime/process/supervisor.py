@@ -77,7 +77,8 @@ STOPPING_S = 0.02
 
 
 def write_record(name: str, text: str) -> None:
-    """Write a record atomically, and whole even if the power fails."""
+    """Write a record atomically, and whole even if the power fails.  A supervisor runs outside the virtual environment, so it
+    can't use `events.durable`."""
     with open(name + ".new", "w") as file:
         file.write(text)
         file.flush()

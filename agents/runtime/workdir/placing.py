@@ -1,6 +1,6 @@
 """Laying out a shipped folder as the working directory of one container.
 
-The manifest says nothing that could leave the folder (`events.workdir.manifest`).  The folder is new and no program can reach
+The manifest says nothing that could leave the folder (`events.workdir`).  The folder is new and no program can reach
 it yet, so everything opened below it was made here; still, no link is followed and no file is opened twice.  Files are
 the container's own user's, and of the mode that a program's author expects: 0644, or 0755 if it can be executed.  No
 manifest can ask for more, such as setuid.
@@ -13,8 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from events.quantities import short
-from events.workdir import File, Link, ManifestError, decode
-from events.workdir.limits import BLOB, UNPACKED_MANIFEST
+from events.workdir import BLOB, UNPACKED_MANIFEST, File, Link, ManifestError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

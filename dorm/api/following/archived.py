@@ -7,21 +7,20 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
-from events.archive.beside import Ended
+from events.archive.progress import Ended
 from events.log.interface import EventLog
 from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus
 from events.log.records import LogRefused
-from events.log.snapshots import Snapshots
+from events.log.stores import Snapshots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from events.log.interface import Bus, ReadableLog
     from events.log.leadership import Leadership
-    from events.log.progress import Progress
     from events.log.records import Appended, Record
-    from events.log.snapshots import ReadableSnapshots, SnapshotInfo
+    from events.log.stores import Progress, ReadableSnapshots, SnapshotInfo
 
 
 class Cluster(Protocol):

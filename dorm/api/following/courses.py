@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from events.log.interface import ReadableLog
-    from events.log.progress import ReadableProgress
     from events.log.records import Record
+    from events.log.stores import ReadableProgress
 
 _CURVES = 64
 """Apps whose courses are kept."""

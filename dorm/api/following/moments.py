@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, restore
 from dorm.core.state import SCHEMA, State
-from events.log.nearest import nearest
+from events.log.interface import nearest
 from events.sources import fingerprint
 from replay.moments import AtSequence, BeforeEnd, MomentError, not_in_log
 from replay.travel.pages import Pages

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from dorm.api.following.follower import Follower
-    from events.log.snapshots import ReadableSnapshots
+    from events.log.stores import ReadableSnapshots
 
 _MOST = 20_000
 _ROOM = 32 << 20

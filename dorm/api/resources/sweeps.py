@@ -16,7 +16,7 @@ from dorm.client.sweeps import cancelling, submitting
 from dorm.client.sweeps.finding import find_sweep
 from dorm.core.query.sweeps import SweepRow, SweptRow, best_first, sweep_row, sweeps, swept_rows
 from events.cloudevents import rfc3339
-from events.spec.sweeps.expanding import MOST, expanded
+from events.spec.sweeps import MOST, expanded
 
 if TYPE_CHECKING:
     from dorm.api.answers import Answer

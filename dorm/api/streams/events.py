@@ -23,7 +23,8 @@ from dorm.api.following.lists.both import Both
 from dorm.api.following.threads import apart_if_large
 from dorm.api.items import encoded
 from dorm.api.streams.sse import HEARTBEAT, Readers, frame
-from dorm.client.tail import EVER, Filter, Tail, time_of
+from dorm.client.tail import EVER, Filter, Tail
+from events.log.interface import time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
 from events.positions import Logged, Position, logged, logged_beside
 
@@ -244,7 +245,7 @@ class EventStreams:
         if self._beside is None:
             return text
         if text.beside is None:
-            time = await time_of(self._both, text.seq)
+            time = await time_of(self._both, text.seq) if text.seq > await self._both.start() else 0
             with contextlib.suppress(LogRefused, LogUnavailable):
                 return replace(text, beside=min(self._beside, await self._both.progress.at_time(time)) if time else 0)
         return replace(text, beside=min(self._beside, text.beside or 0))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.bench.evaluation.parts import HEADLINE, SPEED, Job, Part
+from events.instants import table_seconds as seconds
 from replay.simulator.compare import yardstick
 from replay.simulator.compare.contenders import Contender, with_timings
-from replay.simulator.compare.report import Bullets, Curves, Heading, Table, plain, seconds
+from replay.simulator.compare.report import Bullets, Curves, Heading, Table, plain
 from replay.simulator.timings import Timings
 from replay.simulator.workloads import by_name as workloads
 from replay.simulator.workloads.traces.pollux import bounded

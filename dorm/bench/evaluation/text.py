@@ -9,20 +9,10 @@ from dorm.bench.evaluation.crash_loop import block as crash_loop_block
 from dorm.bench.evaluation.figures import mean_restarts, workload_6
 from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED
 from dorm.bench.evaluation.sweeps import block as sweep_block
+from events.instants import table_seconds as seconds
 from replay.simulator.compare import report
 from replay.simulator.compare.outcome import LONG_S
-from replay.simulator.compare.report import (
-    Bullets,
-    Figures,
-    Heading,
-    Table,
-    Text,
-    percent,
-    plain,
-    seconds,
-    times,
-    words,
-)
+from replay.simulator.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, times, words
 from replay.simulator.compare.yardstick import DIFFERENCES, PUBLISHED
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dorm.core.snapshot import FOLDED_BY, dump
 from dorm.core.state import State
 from dorm.local.nats_server import EmbeddedServer
 from dorm.snapshots import newest
-from events.log.snapshots import EVERY
+from events.log.stores import SNAPSHOT_EVERY
 from events.nats.connection import Connection
 from events.sources import fingerprint
 from replay.travel.travel import fold, fold_on
@@ -95,7 +95,7 @@ async def keep_snapshots(connection: Connection, records: int) -> None:
     state, build = State(), fingerprint(*FOLDED_BY)
     async with aclosing(connection.log.read()) as batches:
         async for batch in batches:
-            for upto in [r.seq for r in batch if r.seq % EVERY == 0 and r.seq < records]:
+            for upto in [r.seq for r in batch if r.seq % SNAPSHOT_EVERY == 0 and r.seq < records]:
                 fold(state, batch[state.seq - batch[0].seq + 1 :], upto)
                 await connection.log.snapshots.put(*dump(state, build=build))
             fold(state, batch[max(0, state.seq - batch[0].seq + 1) :], records)

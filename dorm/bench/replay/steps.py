@@ -16,7 +16,7 @@ from dorm.bench.replay.log import Stretch, events_in, records_of
 from dorm.core.state import digest
 from events.archive.segments import SegmentLog
 from events.log.memory import MemoryLog
-from events.log.snapshots import NoSnapshots
+from events.log.stores import NoSnapshots
 from replay.export.export import export
 from replay.export.sink import FileFormat
 from replay.moments import AtSequence

@@ -17,7 +17,7 @@ import msgspec
 
 from dorm.bench import BenchError
 from events.nats.link import Link, as_log_errors
-from events.nats.stream_state import api_request
+from events.nats.settings import api_request
 from events.nats.streams import log_stream
 from events.quantities import SECOND
 

@@ -41,14 +41,13 @@ from dorm.rotation.policy import Policy
 from dorm.rotation.rotator import Rotator
 from dorm.snapshots import drop_surplus, newest
 from events import subjects
-from events.archive.stores.folder import FolderStore
+from events.archive.stores import FolderStore
 from events.archive.whole import WholeLog
-from events.chain.hash_chain import Chain
-from events.chain.seals import SealKey, new_seed
+from events.chain import Chain, SealKey, new_seed
 from events.codec import decode, encode
 from events.kinds import AppProgressed, PolicyChanged, Round
 from events.log.records import Record
-from events.log.snapshots import EVERY, identity
+from events.log.stores import SNAPSHOT_EVERY, identity
 from events.nats.connection import Connection
 from replay.frames import build
 from replay.moments import AtSequence
@@ -255,7 +254,7 @@ async def _read(connection: Connection, grown: _Grown, upto: int) -> None:
     async with contextlib.aclosing(connection.stream.read(after=grown.chain.seq)) as batches:
         async for batch in batches:
             await in_thread(grown.take, batch)
-    if grown.last is not None and grown.chain.seq // EVERY * EVERY > upto - EVERY:
+    if grown.last is not None and grown.chain.seq // SNAPSHOT_EVERY * SNAPSHOT_EVERY > upto - SNAPSHOT_EVERY:
         info, body = dump(grown.state, build=build(), chain=grown.chain.value.hex())
         await connection.log.snapshots.put(msgspec.structs.replace(info, record=identity(grown.last)), body)
         await drop_surplus(connection.stream)

@@ -188,7 +188,7 @@ _READ_BY_PROGRAMS = (
 
 def left_out_of(spec: AppSpec) -> str:
     """Return in one line which well-known variables of this shell the app does not get, and how it gets them; "" for none."""
-    from events.spec.secrets import why_secret
+    from events.spec.checking import why_secret
 
     found = [name for name in _READ_BY_PROGRAMS if os.environ.get(name) and name not in spec.env]
     secret = [name for name in found if why_secret(name, os.environ[name])]

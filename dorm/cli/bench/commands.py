@@ -490,7 +490,7 @@ def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
 
 
 async def _read(file: Path) -> list[Record]:
-    from events.archive.opening import open_archive
+    from events.archive.segments import open_archive
 
     archive = await open_archive(file)
     try:

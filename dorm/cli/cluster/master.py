@@ -151,7 +151,7 @@ def master(
         from dorm.policies.registry import built_in
         from dorm.rotation.beside import open_checked, rotating_beside
         from dorm.workdir.keeping import keeping_beside
-        from events.log.waiting import until_answered
+        from events.log.records import until_answered
 
         found = target(url, cluster).as_process("master")
         if change is not None and found.credentials:
@@ -253,7 +253,7 @@ async def _plug_in(client: Client, one: Master, change: PolicyChanged) -> None:
     import structlog
 
     from dorm.client.errors import Refused
-    from events.log.waiting import until_answered
+    from events.log.records import until_answered
 
     await one.settled.wait()
     try:

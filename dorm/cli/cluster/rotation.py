@@ -47,8 +47,8 @@ def rotation_settings(
     """Return the settings.  Raises WrongUsage for values that can't be, and for a rotation without a place."""
     from dorm.rotation.beside import Settings
     from dorm.rotation.policy import KEEP_S, Policy
-    from events.archive.stores.interface import StoreError
-    from events.archive.stores.opening import check_place
+    from events.archive.place import check_place
+    from events.archive.stores import StoreError
 
     try:
         place = check_place(archives) if archives else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dorm.cli.containers import streams
 from dorm.cli.errors import FAILED, INTERRUPTED, TIMED_OUT, Fail
 from dorm.cli.signals import hears_ctrl_c
-from events.sessions.messages import CHUNK, Begun, Ended, Output
+from events.sessions import CHUNK, Begun, Ended, Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

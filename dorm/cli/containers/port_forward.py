@@ -17,7 +17,7 @@ from dorm.cli.terminal import say
 from dorm.local.loopback import loopback
 from events.addresses import joined
 from events.errors import DormError
-from events.sessions.messages import CHUNK, Begun, Ended, Output
+from events.sessions import CHUNK, Begun, Ended, Output
 
 if TYPE_CHECKING:
     from dorm.client.sessions.session import Session

@@ -16,7 +16,7 @@ import threading
 import tty
 from typing import TYPE_CHECKING
 
-from events.sessions.messages import CHUNK, Size
+from events.sessions import CHUNK, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

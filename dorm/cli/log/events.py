@@ -164,12 +164,11 @@ async def _chosen(
 
 async def _before(log: ReadableLog, moment: Moment, *, itself: bool) -> int:
     """Return the last sequence before a moment; with `itself`, records at the moment count as before it."""
-    from dorm.client.tail import time_of
-    from replay.moments import AtSequence, AtTime
+    from replay.moments import AtSequence, time_at
 
     if isinstance(moment, AtSequence):
         return min(moment.seq if itself else max(0, moment.seq - 1), await log.end())
-    time = moment.time if isinstance(moment, AtTime) else await time_of(log, await log.end()) - moment.span
+    time = await time_at(log, moment)
     return await log.at_time(time if itself else time - 1)
 
 

@@ -47,7 +47,7 @@ def jobs_of(given: int | None) -> int:
 
 def check_keys(keys: list[str] | None) -> list[str]:
     """Return the checked keys.  Raises WrongUsage."""
-    from events.chain.seals import KeyUnusableError, check_public
+    from events.chain import KeyUnusableError, check_public
 
     try:
         return [check_public(key) for key in keys or []]

@@ -256,7 +256,7 @@ async def _leader(connection: Connection, state: State) -> Leader:
 async def _ask(connection: Connection, subject: str, kind: type[Status]) -> list[Asked[Status]] | None:
     """Ask everyone on a subject; None if these credentials may not.  Answers that cannot be read are left out."""
     from dorm.doctor.cluster import Asked
-    from events.nats.inspection.servers import compared
+    from events.nats.streams import compared
 
     try:
         said = await connection.everyone(subject, wait_s=_ANSWER_S)

@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.cli.errors import WrongUsage
-from events.copying.messages import AREAS
+from events.copying import AREAS
 
 if TYPE_CHECKING:
-    from events.copying.messages import Area
+    from events.copying import Area
 
 _REMOTE = re.compile(r"(?P<app>[A-Za-z0-9][A-Za-z0-9_-]*)(?:/(?P<rank>[0-9]{1,6}))?:(?P<path>.*)", re.DOTALL)
 _INSIDE = re.compile(r"/dorm/(outputs|checkpoints)(?:/|$)")

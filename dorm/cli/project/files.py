@@ -74,11 +74,11 @@ def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterN
 async def _seen_by(connected: Client) -> str:
     """Return whose parts this user may list: the own, unless it operates the cluster or the cluster is open."""
     from dorm.workdir import tenant_of
-    from events.log.files import EVERYONE
+    from events.log.stores import EVERY_TENANT
 
     known = await connected.glance(lambda state: state.known)
     if known is None or known.operates(connected.user):
-        return EVERYONE
+        return EVERY_TENANT
     return await tenant_of(connected)
 
 
@@ -251,12 +251,12 @@ def purge(
 
     async def work() -> None:
         from dorm.workdir.using import remove_unneeded
-        from events.log.files import EVERYONE
+        from events.log.stores import EVERY_TENANT
         from events.quantities import MEMORY, humanize
 
         async with client(url, cluster, user=user) as connected:
             state, of = await connected.state(), await _seen_by(connected)
-            if of == EVERYONE and keep_s < _LEAST_OF_ALL_S:
+            if of == EVERY_TENANT and keep_s < _LEAST_OF_ALL_S:
                 raise WrongUsage(
                     "--unused-for: of all users' folders at least 1h, so that nobody loses one who submits now"
                 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dorm.policies.problem import Policy
     from events.log.interface import ReadableLog
-    from events.nats.beside.shadows import Comparisons
+    from events.nats.stores import Comparisons
     from replay.shadow.comparing import AppDifference, Comparison
 
 _SHOWN = 4

@@ -16,6 +16,7 @@ from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, complete_setting, parse_pairs, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
+from events.instants import comparable_span as length
 
 if TYPE_CHECKING:
     from dorm.core.query.assumed import Assumed
@@ -293,19 +294,6 @@ def _verdict(found: WhatIf) -> str:
         return f"{text}; with no backtest, whether that is more than the error is not known"
     error = length(found.backtest.completion_error_s)
     return f"{text}, {'within' if found.within_error else 'more than'} the backtest's error (±{error})"
-
-
-def length(seconds: float) -> str:
-    """Return `13.2 min`, `9.97 s`: to three digits, so that runs with small differences can be distinguished."""
-    for most, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
-        if seconds < most:
-            return f"{_digits(seconds / unit_s)} {unit}"
-    return f"{_digits(seconds / 86_400)} days"
-
-
-def _digits(value: float) -> str:
-    """Format to three digits, or more before the point."""
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def _signed(seconds: float) -> str:

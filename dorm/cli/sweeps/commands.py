@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.client.sweeps.submitting import Outcome
     from dorm.local.commands import Typed
-    from events.spec.sweeps.expanding import Sweep
+    from events.spec.sweeps import Sweep
 
 app = typer.Typer(
     help="Run many apps from one spec: an array, or all combinations of parameters, with a limit "
@@ -160,7 +160,7 @@ def run_sweep(
 
 
 def _expanded(document: Mapping[str, Any], most: int) -> Sweep:
-    from events.spec.sweeps.expanding import expanded
+    from events.spec.sweeps import expanded
 
     return expanded(document, most=most)
 
@@ -230,7 +230,7 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     from dorm.cli.project.shipping import with_workdir
     from dorm.client.sweeps.finding import free_name
     from dorm.local.commands import check_nodes, with_shell_python
-    from events.spec.sweeps.expanding import digest_of
+    from events.spec.sweeps import digest_of
 
     state, document = await connected.state(), made.document
     if made.command is not None:

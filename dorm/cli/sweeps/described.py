@@ -160,7 +160,7 @@ def document_of(
     from dorm.local.spec_files import including, read_spec
     from dorm.local.spec_files import name_of as named
     from events.spec import SpecError
-    from events.spec.sweeps.expanding import FIELDS
+    from events.spec.sweeps import FIELDS
 
     if len(words) == 1 and (words[0].endswith(_FILES) or words[0] == "-"):
         extra = next((name for name, value in typed.items() if value), None)

@@ -39,7 +39,7 @@ def add(
       dorm context add test --server nats://10.0.0.9:4222 --cluster test
     """
     from dorm.security.contexts import Context, read_contexts, write_contexts
-    from events.nats.access.credentials import read_credentials
+    from events.nats.access import read_credentials
 
     path = credentials.expanduser().absolute() if credentials is not None else None
     about = read_credentials(path) if path is not None else None
@@ -129,7 +129,7 @@ def show_context(
       dorm context show lab
     """
     from dorm.security.contexts import read_contexts
-    from events.nats.access.credentials import read_credentials
+    from events.nats.access import read_credentials
 
     found = read_contexts(contexts_file())
     wanted = name or found.current

@@ -62,8 +62,8 @@ def add(
 
     from dorm.security.folder import save_credentials
     from events.kinds import UserAdded
-    from events.nats.access.credentials import Credentials, CredentialsError, new_seed
-    from events.nats.access.credentials import public_key as public_of
+    from events.nats.access import Credentials, CredentialsError, new_seed
+    from events.nats.access import public_key as public_of
 
     seed = b"" if public_key else new_seed()
     try:
@@ -187,7 +187,7 @@ def key(
       dorm user key alice.nk
     """
     from dorm.security.files import write_private
-    from events.nats.access.credentials import new_seed, public_key
+    from events.nats.access import new_seed, public_key
 
     if file.exists():
         raise Fail(f"{file} exists; choose another file", code="credentials.file_exists")

@@ -15,7 +15,7 @@ import msgspec
 from dorm.client.errors import ClientError
 from dorm.core.app import App
 from events import subjects
-from events.copying.messages import (
+from events.copying import (
     FILES,
     PUT,
     Answer,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from dorm.client.client import Client
-    from events.copying.messages import Reading, Writing
+    from events.copying import Reading, Writing
 
 _PATIENCE_S = 30.0
 """How long, in seconds, a question is repeated if no node answers: servers and agents come back after an outage."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.client.files.asking import Files
     from dorm.core.app import App
-    from events.copying.messages import FileEntry
+    from events.copying import FileEntry
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SLACK = SECOND

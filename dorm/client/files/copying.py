@@ -15,7 +15,7 @@ import msgspec
 from dorm.client.files.asking import FilesRefused
 from dorm.client.files.download import download
 from dorm.client.files.upload import upload
-from events.copying.messages import MOST_FILES, FileEntry
+from events.copying import MOST_FILES, FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

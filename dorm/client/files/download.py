@@ -14,8 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dorm.client.files.asking import FilesRefused
-from events.copying.blocks import BLOCK, FileDigest, digest_of, write_at
-from events.copying.messages import Block, ReadFile, Tail, Zeros
+from events.copying import BLOCK, Block, FileDigest, ReadFile, Tail, Zeros, digest_of, write_at
 from events.log.records import LogUnavailable
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.client.files.asking import Files, Where
-    from events.copying.messages import FileEntry
+    from events.copying import FileEntry
 
 _TRIES = 30
 """How often a copy continues after a lost connection without a single new block."""

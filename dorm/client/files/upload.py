@@ -9,8 +9,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from dorm.client.files.asking import FilesRefused
-from events.copying.blocks import BLOCK, digest_of, is_zeros, next_block
-from events.copying.messages import LARGEST, CommitUpload, WriteBlock
+from events.copying import BLOCK, LARGEST, CommitUpload, WriteBlock, digest_of, is_zeros, next_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable

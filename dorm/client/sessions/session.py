@@ -5,7 +5,7 @@
         ...
 
 It lasts as long as `answers` is read: closing that ends the session, and kills its processes.  A program that sends
-nothing for `events.sessions.messages.SILENT_S` has to `keep` it meanwhile.
+nothing for `events.sessions.SILENT_S` has to `keep` it meanwhile.
 """
 
 from __future__ import annotations
@@ -18,18 +18,7 @@ from typing import TYPE_CHECKING, Final
 from dorm.client.errors import ClientError
 from events import subjects
 from events.log.records import LogRefused, LogUnavailable
-from events.sessions.messages import (
-    ALIVE_S,
-    Alive,
-    Connect,
-    Ended,
-    Input,
-    Open,
-    Resize,
-    Signal,
-    answer,
-    encoded,
-)
+from events.sessions import ALIVE_S, Alive, Connect, Ended, Input, Open, Resize, Signal, answer, encoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -37,7 +26,7 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.client.sessions.finding import Place
     from events.kinds.sessions import SessionIs
-    from events.sessions.messages import Answer, Following, Opening, Size
+    from events.sessions import Answer, Following, Opening, Size
 
 _DENIED: Final = "log.no_permission"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
     from events.kinds import Event
     from events.spec import CheckedSpec
-    from events.spec.sweeps.expanding import Sweep
+    from events.spec.sweeps import Sweep
 
 _AT_ONCE = 32
 """Submissions that are under way at once."""

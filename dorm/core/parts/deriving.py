@@ -13,7 +13,7 @@ from msgspec import UNSET
 from dorm.core.settings import retentions_of, times_of
 from events.identities import tenant_in
 from events.kinds import Placed
-from events.parts.document import AppPart, ContainerPart, HeldPart, Masters, NodePart
+from events.parts import AppPart, ContainerPart, HeldPart, Masters, NodePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -28,7 +28,8 @@ def key_of(shared: Path | None, app: str, generation: int) -> bytes:
     path = shared / _NAME
     if not path.exists():
         shared.mkdir(parents=True, exist_ok=True)
-        # Written under another name and linked into place, so that no worker ever reads half a key.
+        # Written under another name and linked into place, so that no worker ever reads half a key.  Not by `events.durable`:
+        # this library is a distribution of its own.
         aside = shared / f"{_NAME}.{os.getpid()}.{secrets.token_hex(4)}"
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from events.instants import table_seconds as seconds
 from replay.simulator.compare.comparison import Comparison
 
 if TYPE_CHECKING:
@@ -87,11 +88,6 @@ def markdown(blocks: Sequence[Block], figures: Sequence[str]) -> str:
 def _table(table: Table) -> str:
     lines = [table.headers, tuple("---" if not index else "---:" for index in range(len(table.headers))), *table.rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-
-
-def seconds(value: float) -> str:
-    """Format seconds for a table: whole seconds, in groups of three."""
-    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.3g} s"
 
 
 def percent(value: float) -> str:

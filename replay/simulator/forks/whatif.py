@@ -22,6 +22,7 @@ import msgspec
 
 from dorm.core.query.plans import copy_of
 from dorm.core.state import State
+from events.log.interface import time_of
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError
 from replay.simulator import SimulationError
@@ -33,7 +34,7 @@ from replay.simulator.forks.fitting import Basis, Fitting
 from replay.simulator.forks.fork import Played
 from replay.simulator.forks.fork_log import ForkLog
 from replay.simulator.forks.history import History
-from replay.travel.travel import fold_on, state_at, time_of
+from replay.travel.travel import fold_on, state_at
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dorm.core.query.views import app_row, describe, node_rows
 from dorm.local.cluster import LocalCluster
 from events.codec import decode
 from events.kinds import ContainerStarted
-from events.sessions.messages import Output
+from events.sessions import Output
 from tests.e2e.story import check_log, until
 from tests.e2e.test_one_machine import options
 from tests.errors import raises

@@ -18,9 +18,8 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State
 from events import kinds as k
-from events.chain.seals import SealKey, new_seed
-from events.parts.document import document_of, packed
-from events.parts.signing import sign
+from events.chain import SealKey, new_seed
+from events.parts import document_of, packed, sign
 from events.quantities import SECOND
 from tests.agents.one_node import CLUSTER, NODE, PATIENCE_S, Node, holds
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from events.parts.document import NodePart
+    from events.parts import NodePart
 
 KEY = Key("app-1", 1, 0)
 

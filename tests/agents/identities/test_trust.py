@@ -11,8 +11,7 @@ from agents.desired import Desired
 from agents.subscriptions import subjects_of
 from events import kinds as k
 from events import subjects
-from events.chain.rounds import signed
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed, signed_round
 from events.codec import encode
 from replay.audit.audit import verify
 from tests.core.fold.test_identities import Said
@@ -29,7 +28,7 @@ class Signing(Bench):
 
     def add(self, event: k.Event, who: str = "someone") -> k.Event:
         if isinstance(event, k.Round) and self.state.known is not None and self.key is not None:
-            event = signed(self.key, event, self.state.round_seq)
+            event = signed_round(self.key, event, self.state.round_seq)
         return super().add(event, who)
 
 

@@ -19,10 +19,11 @@ from agents.outputs.answering import FileAnswerer, UploadAnswerer, _Pool, answer
 from dorm.client.files.asking import Files, FilesRefused, Where
 from dorm.client.files.copying import Copied, Progress, copy_from, copy_to
 from dorm.client.files.download import part_of
-from events.copying.blocks import BLOCK, FileDigest, digest_of
-from events.copying.messages import (
+from events.copying import (
+    BLOCK,
     Block,
     CommitUpload,
+    FileDigest,
     FileEntry,
     ListFiles,
     Listing,
@@ -32,6 +33,7 @@ from events.copying.messages import (
     WriteBlock,
     Zeros,
     answer_decoder,
+    digest_of,
     encode,
 )
 from events.log.memory import MemoryBus
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import Key, Runtime
     from dorm.client.client import Client
     from dorm.core.app import App
-    from events.copying.messages import Area
+    from events.copying import Area
 
 CLUSTER = "files"
 

@@ -14,8 +14,8 @@ from agents.outputs import folders
 from agents.outputs.opening import FilesError
 from agents.outputs.origins import _copy, bring, chosen
 from agents.runtime.interface import Refused
-from events.copying.messages import FileEntry
-from events.spec.origin import Origin, origin_of
+from events.copying import FileEntry
+from events.spec.gates import Origin, origin_of
 from tests.errors import raises
 
 if TYPE_CHECKING:

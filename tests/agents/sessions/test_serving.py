@@ -13,7 +13,7 @@ from agents.sessions import bounds, serving
 from events import kinds as k
 from events import subjects
 from events.log.records import LogRefused
-from events.sessions.messages import (
+from events.sessions import (
     CHUNK,
     Alive,
     Answer,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
-    from events.sessions.messages import Following
+    from events.sessions import Following
 
 OWNER = "anonymous"
 """Whose app the node's is, on this open cluster."""

@@ -12,7 +12,7 @@ import yaml
 
 from dorm.cli.lifecycle.editing import from_file
 from dorm.client.opening import open_client
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from events.spec import check_spec
 from tests.e2e.commands import done, dorm, refused
 from tests.e2e.local_up import Up, leaving_nothing, up, write_spec

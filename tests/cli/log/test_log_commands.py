@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dorm.master.sealing import open_key
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed
 from replay.export.export import export
 from tests.master.sealed import SealedLog, sealed_log
 from tests.replay.made_log import log_of

@@ -12,7 +12,7 @@ from dorm.cli.outputs.naming import Named, named
 from dorm.client.errors import Refused
 from dorm.client.files.checkpoints import CheckpointReport, rows
 from dorm.local.cluster import LocalCluster
-from events.copying.messages import FileEntry
+from events.copying import FileEntry
 from events.quantities import SECOND
 from tests.e2e.commands import done, dorm, refused
 from tests.e2e.story import until

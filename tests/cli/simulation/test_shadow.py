@@ -23,8 +23,8 @@ from events import subjects
 from events.codec import decode, encode
 from events.kinds import PolicyChanged, Resized, Round
 from events.log.records import LogError
-from events.nats.beside.shadows import shadow_stream
 from events.nats.connection import Connection
+from events.nats.stores import shadow_stream
 from events.nats.streams import log_stream, stream_configs
 from tests.core.records import document, joined
 from tests.e2e.commands import DORM, done, dorm, environment, refused

@@ -8,7 +8,7 @@ import pytest
 
 from dorm.client.sweeps.submitting import submit
 from dorm.local.cluster import LocalCluster
-from events.spec.sweeps.expanding import expanded
+from events.spec.sweeps import expanded
 from tests.e2e.story import IMAGE, until
 from tests.e2e.test_one_machine import options
 

@@ -15,7 +15,7 @@ from dorm.cli.sweeps.described import parameters, split
 from dorm.cli.terminal import in_shell
 from dorm.local.spec_files import read_spec
 from events.spec.groups import as_text
-from events.spec.sweeps.expanding import expanded
+from events.spec.sweeps import expanded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.security.folder import save_credentials
-from events.nats.access.credentials import Credentials, new_seed
+from events.nats.access import Credentials, new_seed
 from tests.e2e.commands import done, dorm, refused
 
 if TYPE_CHECKING:

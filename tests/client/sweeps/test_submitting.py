@@ -15,10 +15,10 @@ from dorm.client.sweeps.submitting import Outcome, submit
 from dorm.core.query.sweeps import sweeps
 from events import kinds as k
 from events import subjects
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
-from events.spec.sweeps.expanding import Sweep, expanded
+from events.spec.sweeps import Sweep, expanded
 from tests.core.records import document, joined
 from tests.errors import raises
 from tests.master.test_master_seals import CLUSTER, leading

@@ -14,7 +14,7 @@ from dorm.core.parts.concerned import Concerned
 from dorm.core.parts.deriving import known_nodes, part_of, parts_of
 from dorm.core.state import State
 from events import kinds as k
-from events.parts.document import content_of
+from events.parts import content_of
 from events.subjects import matches
 from tests.core.records import CLUSTER, Bench
 from tests.simulation.history import History

@@ -10,7 +10,7 @@ import pytest_asyncio
 import yaml
 
 from dorm.client.opening import open_client
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from tests.e2e.commands import done, dorm, refused
 from tests.e2e.local_up import Up, leaving_nothing, up
 from tests.e2e.story import until

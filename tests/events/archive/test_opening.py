@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.archive.index import MAGIC
+from events.archive.blocks import MAGIC
 from events.archive.legacy import LegacyLog
-from events.archive.opening import open_archive
-from events.archive.segments import SegmentLog
+from events.archive.segments import SegmentLog, open_archive
 from events.log.records import LogRefused
 from tests.errors import raises
 from tests.events.archive.legacy_files import legacy_archive
@@ -83,7 +82,7 @@ async def test_a_file_without_permission_is_refused(locked_away: Path, unprivile
 
 _READ_STDIN = """
 import asyncio, pathlib
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 async def main():
     log = await open_archive(pathlib.Path("-"))
     print([record.seq async for batch in log.read() for record in batch][-1], await log.torn())

@@ -18,13 +18,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from events.archive.blocks import _HEAD, HEAD_SIZE, MARK, Header, head_of, pack_header, pack_records
+from events.archive.blocks import (
+    _HEAD,
+    HEAD_SIZE,
+    MAGIC,
+    MARK,
+    TRAILER_SIZE,
+    Header,
+    head_of,
+    pack_header,
+    pack_records,
+)
 from events.archive.damage import Damage, ReadablePart, WholeParts, readable_end
-from events.archive.index import MAGIC, TRAILER_SIZE
 from events.archive.segments import BATCH_BLOCKS, BLOCK_RECORDS, LEAST_RECORDS, SegmentLog, SegmentWriter
 from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogError, LogRefused, Record
-from events.log.snapshots import SnapshotInfo, content_of
+from events.log.stores import SnapshotInfo, content_of
 from tests.errors import raises
 from tests.events.archive.conformance import ArchiveConformance
 from tests.events.log.readable_conformance import ALICE, BOB, read_all

@@ -11,7 +11,7 @@ import pytest
 from events.log.records import Overtaken
 
 if TYPE_CHECKING:
-    from events.log.parts import Parts
+    from events.log.stores import Parts
 
 PATIENCE_S = 20.0
 

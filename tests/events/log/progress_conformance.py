@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from events.log.progress import upto
 from events.log.records import LogRefused
+from events.log.stores import upto
 from events.subjects import progress
 from tests.events.log.readable_conformance import CLUSTER
 
 if TYPE_CHECKING:
     from events.log.interface import EventLog
-    from events.log.progress import ReadableProgress
     from events.log.records import Record
+    from events.log.stores import ReadableProgress
 
 A, B = (progress(CLUSTER, "n1", app) for app in ("a-1", "b-1"))
 ELSEWHERE = progress(CLUSTER, "n2", "a-1")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from events.log.snapshots import SnapshotInfo, content_of
+from events.log.stores import SnapshotInfo, content_of
 
 if TYPE_CHECKING:
-    from events.log.snapshots import Snapshots
+    from events.log.stores import Snapshots
 
 
 def made(seq: int, body: bytes, build: str = "this one") -> SnapshotInfo:

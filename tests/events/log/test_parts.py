@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from events.log.parts import MemoryParts, NoParts
 from events.log.records import LogRefused, LogUnavailable
+from events.log.stores import MemoryParts, NoParts
 from events.nats.connection import Connection
 from tests.errors import raises
 from tests.events.log.parts_conformance import PartsConformance
@@ -18,7 +18,7 @@ from tests.events.nats.test_log import delete_streams
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from events.log.parts import Parts
+    from events.log.stores import Parts
     from tests.lab.machines.nats_server import NatsServer
 
 

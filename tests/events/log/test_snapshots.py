@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from nats.js.errors import NotFoundError
 
 from events.log.records import LogUnavailable
-from events.log.snapshots import EVERY, MOST, MOST_BYTES, MemorySnapshots, NoSnapshots, SnapshotInfo, surplus
-from events.nats.beside.snapshots import JetStreamSnapshots
+from events.log.stores import MOST, MOST_BYTES, SNAPSHOT_EVERY, MemorySnapshots, NoSnapshots, SnapshotInfo, surplus
 from events.nats.connection import Connection
+from events.nats.stores import JetStreamSnapshots
 from events.nats.streams import log_stream, stream_configs
 from tests.events.log.snapshot_conformance import SnapshotConformance, made, put
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nats.js.client import JetStreamContext
 
-    from events.log.snapshots import Snapshots
+    from events.log.stores import Snapshots
     from tests.lab.machines.nats_server import NatsServer
 
 CLUSTER = "snapshots"
@@ -201,9 +201,9 @@ def test_a_pinned_snapshot_is_kept_until_the_log_starts_after_it() -> None:
 
 
 def test_a_log_of_ten_million_is_never_more_than_one_step_from_a_snapshot() -> None:
-    kept = kept_of([sized(seq) for seq in range(EVERY, 10_000_001, EVERY)])
+    kept = kept_of([sized(seq) for seq in range(SNAPSHOT_EVERY, 10_000_001, SNAPSHOT_EVERY)])
     assert len(kept) == 1000
-    assert set(gaps(kept)) == {EVERY}
+    assert set(gaps(kept)) == {SNAPSHOT_EVERY}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -212,39 +212,52 @@ def test_quiet_moments_do_not_make_it_sparse(seed: int) -> None:
     random = Random(seed)
     seqs = [0]
     while seqs[-1] < 10_000_000:
-        seqs.append(seqs[-1] + random.choice([EVERY // 40, EVERY * 3 // 8, EVERY * 5 // 8, EVERY, EVERY]))
-    assert max(gaps(kept_of([sized(seq) for seq in seqs[1:]]))) <= 3 * EVERY
+        seqs.append(
+            seqs[-1]
+            + random.choice(
+                [SNAPSHOT_EVERY // 40, SNAPSHOT_EVERY * 3 // 8, SNAPSHOT_EVERY * 5 // 8, SNAPSHOT_EVERY, SNAPSHOT_EVERY]
+            )
+        )
+    assert max(gaps(kept_of([sized(seq) for seq in seqs[1:]]))) <= 3 * SNAPSHOT_EVERY
 
 
 def test_a_long_log_has_dense_snapshots_near_its_end() -> None:
-    kept = kept_of([sized(seq) for seq in range(EVERY, 3 * MOST // 2 * EVERY, EVERY)])
+    kept = kept_of([sized(seq) for seq in range(SNAPSHOT_EVERY, 3 * MOST // 2 * SNAPSHOT_EVERY, SNAPSHOT_EVERY)])
     assert len(kept) == MOST
     between = gaps(kept)
-    assert set(between[-50:]) == {EVERY}
-    assert max(between) <= 8 * EVERY
+    assert set(between[-50:]) == {SNAPSHOT_EVERY}
+    assert max(between) <= 8 * SNAPSHOT_EVERY
 
 
 def test_snapshots_in_between_are_dropped() -> None:
-    seqs = range(1000, 2 * EVERY + 5001, 1000)
-    assert [one.seq for one in kept_of([sized(seq) for seq in seqs])] == [EVERY, 2 * EVERY, 2 * EVERY + 5000]
+    seqs = range(1000, 2 * SNAPSHOT_EVERY + 5001, 1000)
+    assert [one.seq for one in kept_of([sized(seq) for seq in seqs])] == [
+        SNAPSHOT_EVERY,
+        2 * SNAPSHOT_EVERY,
+        2 * SNAPSHOT_EVERY + 5000,
+    ]
 
 
 def test_large_states_have_fewer_snapshots() -> None:
-    kept = kept_of([sized(seq, size=MOST_BYTES // 10) for seq in range(EVERY, 100 * EVERY + 1, EVERY)])
+    kept = kept_of(
+        [sized(seq, size=MOST_BYTES // 10) for seq in range(SNAPSHOT_EVERY, 100 * SNAPSHOT_EVERY + 1, SNAPSHOT_EVERY)]
+    )
     assert len(kept) == 10
     assert [one.seq for one in kept_of([sized(7, size=2 * MOST_BYTES)])] == [7]
 
 
 def test_snapshots_of_another_build_are_kept_as_long_as_there_is_room() -> None:
-    others = [sized(seq + 1, build="another one") for seq in range(EVERY, 11 * EVERY, EVERY)]
-    kept = kept_of([*others, *(sized(seq) for seq in range(EVERY, (MOST - 5) * EVERY, EVERY))])
+    others = [sized(seq + 1, build="another one") for seq in range(SNAPSHOT_EVERY, 11 * SNAPSHOT_EVERY, SNAPSHOT_EVERY)]
+    kept = kept_of(
+        [*others, *(sized(seq) for seq in range(SNAPSHOT_EVERY, (MOST - 5) * SNAPSHOT_EVERY, SNAPSHOT_EVERY))]
+    )
     assert sum(one.build == "this one" for one in kept) == MOST - 6
     assert [one.seq for one in kept if one.build == "another one"] == [one.seq for one in others[-6:]]
 
 
-@given(steps=st.lists(st.integers(1, 3 * EVERY), max_size=60))
+@given(steps=st.lists(st.integers(1, 3 * SNAPSHOT_EVERY), max_size=60))
 def test_no_gap_is_larger_than_necessary(steps: list[int]) -> None:
     seqs = [sum(steps[: index + 1]) for index in range(len(steps))]
     kept = kept_of([sized(seq) for seq in seqs])
-    assert all(gap <= EVERY or gap in steps for gap in gaps(kept))
+    assert all(gap <= SNAPSHOT_EVERY or gap in steps for gap in gaps(kept))
     assert [one.seq for one in kept][-1:] == seqs[-1:]

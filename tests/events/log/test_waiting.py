@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from events.log.records import LogClosed, LogError, LogRefused, LogUnavailable, NotSent
-from events.log.waiting import until_answered
+from events.log.records import LogClosed, LogError, LogRefused, LogUnavailable, NotSent, until_answered
 
 
 def answers(*said: Exception | int) -> tuple[list[Exception | int], object]:
@@ -36,7 +35,7 @@ async def test_permanent_failures_are_not_retried(error: LogError) -> None:
 
 
 async def test_waits_are_announced_with_their_reason_and_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("events.log.waiting._SAY_AFTER_S", 0.0)
+    monkeypatch.setattr("events.log.records._SAY_AFTER_S", 0.0)
     structlog.configure(processors=[structlog.testing.LogCapture()])
     _, ask = answers(LogUnavailable("nats://h:1 is silent"), 7)
     with structlog.testing.capture_logs() as said:

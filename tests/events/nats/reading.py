@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from events.log.waiting import until_answered
+from events.log.records import until_answered
 
 if TYPE_CHECKING:
     from events.log.interface import ReadableLog

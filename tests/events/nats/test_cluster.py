@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from events.log.records import LogDamaged, LogRefused, LogUnavailable
 from events.nats.connection import Connection
-from events.nats.direct import read_directly
-from events.nats.stream_state import leads
+from events.nats.reader import read_directly
+from events.nats.settings import leads
 from events.nats.streams import log_stream, stream_configs
 from tests.errors import raises
 from tests.events.nats.reading import all_records

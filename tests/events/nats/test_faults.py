@@ -16,7 +16,7 @@ import pytest_asyncio
 from events.log.records import LogDamaged, LogError, LogRefused, LogUnavailable, Record
 from events.nats.connection import Connection
 from events.nats.reader import BATCH_BYTES, Reader
-from events.nats.settings.limits import LARGEST_RECORD
+from events.nats.settings import LARGEST_RECORD
 from tests.errors import raises
 from tests.events.log.conformance import fill, follow_until
 from tests.events.log.readable_conformance import ALICE, BOB, CLUSTER, read_all

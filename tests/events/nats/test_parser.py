@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
-from events.nats.parser import DirectParser
+from events.nats.internals import DirectParser
 from tests.tries import tries
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.sessions.commands import HIDDEN, LONGEST_COMMAND, shown
+from events.sessions import HIDDEN, LONGEST_COMMAND, shown
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.spec import SpecError
-from events.spec.sweeps.expanding import expanded, is_sweep
+from events.spec.sweeps import expanded, is_sweep
 from tests.core.records import document
 from tests.errors import raises
 

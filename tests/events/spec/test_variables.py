@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from events.spec import check_spec
-from events.spec.texts import LARGEST_ARGUMENT
+from events.spec.checking import LARGEST_ARGUMENT
 from events.spec.variables import TooLong, check_names, expanded, expanded_env, findings, scripts_in
 from tests.core.records import document
 from tests.errors import raises

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from events.spec import SpecError, Volume, check_spec, volumes_of
-from events.spec.provided.volumes import MOST_VOLUMES
+from events.spec.provided import MOST_VOLUMES
 from tests.core.records import document
 from tests.errors import raises
 

@@ -11,7 +11,7 @@ import pytest
 from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import dump
 from dorm.core.state import State
-from events.chain.hash_chain import Chain
+from events.chain import Chain
 from events.codec import decode
 from events.kinds import Round
 from events.log.memory import MemoryLog

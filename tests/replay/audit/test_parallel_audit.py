@@ -16,7 +16,7 @@ from dorm.core.snapshot import copy
 from dorm.core.state import State, digest
 from events.codec import decode
 from events.kinds import AppCancelRequested, AppProgressed, GenerationReleased, Resized
-from events.log.snapshots import content_of
+from events.log.stores import content_of
 from replay.audit import survey as surveying
 from replay.audit import workers
 from replay.audit.audit import verify

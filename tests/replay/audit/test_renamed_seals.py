@@ -13,8 +13,8 @@ from dorm.core.state import SCHEMA, State
 from dorm.master.sealing import Sealer
 from events import subjects
 from events.archive.damage import ReadablePart
-from events.archive.opening import open_archive
-from events.chain.seals import SealKey, new_seed
+from events.archive.segments import open_archive
+from events.chain import SealKey, new_seed
 from events.codec import encode
 from events.kinds import MasterElected, Round
 from events.nats.connection import Connection

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from events.chain.hash_chain import MARK_EVERY
-from events.chain.seals import SealKey, new_seed
+from events.chain import MARK_EVERY, SealKey, new_seed
 from events.codec import decode, encode
 from events.kinds import LogSealed, Round
 from events.log.memory import MemoryLog

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from events import kinds as k
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.codec import decode
 from events.quantities import SECOND
 from events.spec import check_spec

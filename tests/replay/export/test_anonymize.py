@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from dorm.core.admission import app_id
 from dorm.core.state import MeasuredSpeed
 from events import kinds as k
-from events.archive.opening import open_archive
-from events.archive.segments import SegmentLog
+from events.archive.segments import SegmentLog, open_archive
 from events.codec import decode, encode
 from events.log.records import LogRefused, Record
 from events.spec import check_spec

@@ -18,9 +18,8 @@ import zstandard
 from dorm.core.fold.evolve import GapError
 from dorm.core.snapshot import load
 from dorm.core.state import digest
-from events.archive.opening import open_archive
-from events.archive.segments import SegmentLog
-from events.chain.hash_chain import Chain
+from events.archive.segments import SegmentLog, open_archive
+from events.chain import Chain
 from events.cloudevents import cloud_event, rfc3339
 from events.codec import encode
 from events.log.memory import MemoryLog

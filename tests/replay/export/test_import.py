@@ -13,11 +13,10 @@ import nats
 import pytest
 
 from dorm.core.state import digest
-from events.archive.opening import open_archive
-from events.log.imported import HEADER, header, imported_upto, original
+from events.archive.segments import open_archive
 from events.log.memory import MemoryLog
-from events.log.records import LogDamaged, LogRefused, LogUnavailable, Record
-from events.log.snapshots import identity
+from events.log.records import HEADER, LogDamaged, LogRefused, LogUnavailable, Record, header, imported_upto, original
+from events.log.stores import identity
 from events.nats.connection import Connection
 from events.nats.importing import import_log
 from replay import frames

@@ -10,7 +10,7 @@ from dorm.api.following.archived import ArchivedLog
 from dorm.cli.source import log_of
 from dorm.client.tail import Filter, Tail
 from events import subjects
-from events.archive.beside import path_beside
+from events.archive.progress import path_beside
 from events.codec import encode
 from events.kinds import AppProgressed, ContainerStarted
 from events.log.memory import MemoryLog

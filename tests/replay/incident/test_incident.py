@@ -14,7 +14,7 @@ import pytest
 from dorm.core.state import digest
 from dorm.web.offline import page
 from events import kinds as k
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.errors import DormError
 from events.quantities import SECOND
 from replay.audit.audit import verify

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
-from events.log.progress import MemoryProgress
+from events.log.stores import MemoryProgress
 from replay.tenants.progress import OwnProgress
 from tests.replay.made_log import CLUSTER
 from tests.replay.tenants.lives import BOB, Life

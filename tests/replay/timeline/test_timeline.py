@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.views import sizes, summary
 from dorm.core.state import State
+from events.instants import length_of_phase
 from events.kinds import NodeDrainRequested, NodeTrustRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.page.timeline import timeline as page_of
@@ -24,7 +25,7 @@ from replay.timeline.fold import timeline
 from replay.timeline.model import Steps, Timeline, TimelineError, most_affected, only
 from replay.timeline.png import png
 from replay.timeline.trace import trace
-from replay.timeline.words import decision_lines, duration, mark_line, partition_lines
+from replay.timeline.words import decision_lines, mark_line, partition_lines
 from tests.core.records import Bench
 from tests.core.suspect_node import BAD, suspect
 from tests.core.virtual.world import World
@@ -310,7 +311,7 @@ def test_too_many_changes_become_coarser_with_a_note(monkeypatch: pytest.MonkeyP
     for log in (records, story.records):
         picture = drawn(log)
         assert picture.grain > 0
-        assert f"less than {duration(picture.grain)} apart" in picture.notes[-1]
+        assert f"less than {length_of_phase(picture.grain)} apart" in picture.notes[-1]
         assert sum(map(len, picture.all_steps())) <= 500
         assert len(picture.decisions) <= 10
         assert len(picture.marks) <= 9

@@ -15,7 +15,7 @@ from dorm.core.snapshot import FOLDED_BY, copy, dump, pack
 from dorm.core.state import State, digest
 from events.archive.blocks import Header
 from events.archive.segments import SegmentLog, SegmentWriter
-from events.log.snapshots import identity
+from events.log.stores import identity
 from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.travel.travel import state_at

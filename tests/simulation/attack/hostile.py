@@ -16,7 +16,7 @@ import nkeys
 
 from events import kinds as k
 from events import subjects
-from events.chain.seals import SealKey
+from events.chain import SealKey
 from events.codec import decode, encode
 from events.identities import owned_id
 from events.log.records import Record

@@ -7,14 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from events.archive.whole import WholeLog
-from events.chain.cuts import is_signed
+from events.chain import is_signed_cut
 from events.codec import decode
 from events.kinds import LogRotated
 from events.log.interface import Answerer, Bus, EventLog
 from events.log.leadership import Held, Leadership
-from events.log.parts import Parts, StoredPart
 from events.log.records import Appended, LogDamaged, LogRefused, LogUnavailable, NotSent, Record
-from events.log.snapshots import SnapshotInfo, Snapshots
+from events.log.stores import Parts, SnapshotInfo, Snapshots, StoredPart
 from events.subjects import rotations, token
 from tests.simulation.world.network import Asked, Link
 from tests.simulation.world.server import Subscription
@@ -174,7 +173,7 @@ class SimLog(EventLog):
     async def cut(self) -> LogRotated | None:
         last = await self.last_on(rotations(self._world.cluster))
         event = decode(last) if last is not None else None
-        return event if isinstance(event, LogRotated) and is_signed(event) else None
+        return event if isinstance(event, LogRotated) and is_signed_cut(event) else None
 
     async def purge(self, upto: int) -> None:
         cut = await self.cut()

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from events.log.leadership import Held
-from events.log.parts import StoredPart
 from events.log.records import Appended, Archived, LogDamaged, LogFull, LogRefused, LogUnavailable, Overtaken, Record
-from events.log.snapshots import MemorySnapshots
+from events.log.stores import MemorySnapshots, StoredPart
 from events.quantities import SECOND
 from events.subjects import matches
 

@@ -36,8 +36,8 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
 from dorm.policies.dorm.optimizer import OptimizerPolicy
-from events.chain.seals import SealKey
-from events.log.snapshots import EVERY
+from events.chain import SealKey
+from events.log.stores import SNAPSHOT_EVERY
 from events.quantities import SECOND
 from events.subjects import kind_of
 from tests.simulation.world.answers import remembered
@@ -136,7 +136,7 @@ class World:
         enter(mock.patch.object(agents.reporting.reporter, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
         enter(mock.patch.object(OptimizerPolicy, "allocate", remembered))
         # Histories are short, so snapshots come after far fewer records than usual.
-        every = self.chance("snapshots").choice([EVERY, 30, 100])
+        every = self.chance("snapshots").choice([SNAPSHOT_EVERY, 30, 100])
         enter(mock.patch.object(dorm.snapshots, "EVERY", every))
         enter(mock.patch.object(dorm.snapshots, "QUIET_EVERY", every // 2))
         sealing = self.chance("seals")

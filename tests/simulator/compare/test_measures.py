@@ -15,7 +15,7 @@ from dorm.core.query.standing import standings
 from dorm.core.query.views import summary
 from dorm.core.state import State
 from events import kinds as k
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.quantities import SECOND
 from events.spec import check_spec
 from replay.simulator.compare.finish_times import contention, fair_containers, fair_rate

@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from replay.audit.audit import verify
 from replay.simulator import SimulationError
 from replay.simulator.compare.contenders import parse_all

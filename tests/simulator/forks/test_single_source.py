@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from dorm.core.state import SCHEMA
 from events import kinds as k
 from events import subjects
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Record

@@ -11,7 +11,7 @@ import pytest
 from dorm.core.invariants import violations
 from dorm.core.query.assumed import Assumed, NewNodes, PlanError, UnknownSetting
 from events import kinds as k
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.spec import check_spec
 from replay.moments import AtSequence
 from replay.simulator.compare.outcome import AppRun, Run

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
     from dorm.api.following.follower import Follower
     from dorm.api.following.recent import RecentLog
-    from events.log.progress import ReadableProgress
     from events.log.records import Record
-    from events.log.snapshots import ReadableSnapshots
+    from events.log.stores import ReadableProgress, ReadableSnapshots
 
 
 class Both(ReadableLog):

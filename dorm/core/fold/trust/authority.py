@@ -203,9 +203,9 @@ def is_by_master(state: State, event: k.Round, record: Record) -> bool:
     keys = known.keys_at(event.basis) if known is not None else None
     if not keys:
         return True
-    from events.chain.rounds import is_signed_by  # Few readers need it, and it takes long to import.
+    from events.chain import is_round_signed_by  # Few readers need it, and it takes long to import.
 
-    if is_signed_by(record.body, state.round_seq, keys):
+    if is_round_signed_by(record.body, state.round_seq, keys):
         return True
     state.counters.void_rounds += 1
     text = "none of the masters' keys signed this round, in this place"
@@ -219,9 +219,9 @@ def _rotates(state: State, known: Identities, event: k.LogRotated | k.RotationFa
     keys = known.keys_at(state.seq)
     if isinstance(event, k.RotationFailed) or not keys:
         return None
-    from events.chain.cuts import is_signed
+    from events.chain import is_signed_cut
 
-    if event.key in keys and is_signed(event):
+    if event.key in keys and is_signed_cut(event):
         return None
     return NotAllowed("cut.unsigned", "none of the masters' keys signed this statement about an archive")
 

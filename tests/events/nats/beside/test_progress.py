@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from events.log.records import LogUnavailable
-from events.nats.beside.progress import progress_stream
 from events.nats.connection import Connection
+from events.nats.stores import progress_stream
 from tests.events.log.progress_conformance import A, ProgressConformance, everything
 from tests.events.log.readable_conformance import CLUSTER
 from tests.events.nats.test_log import delete_streams

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
-from events.nats.beside.shadows import Comparisons, shadow_config, shadow_stream
 from events.nats.link import Link
+from events.nats.stores import Comparisons, shadow_config, shadow_stream
 from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:

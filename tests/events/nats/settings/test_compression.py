@@ -14,7 +14,7 @@ from nats.js.api import StoreCompression
 
 from events.log.records import LogUnavailable
 from events.nats.connection import Connection
-from events.nats.settings.compression import _not_restarted, _without_compression, compressed_by
+from events.nats.settings import _not_restarted, _without_compression, compressed_by
 from events.nats.streams import log_stream, report_stream, stream_configs
 from tests.e2e.commands import done, running, until_printed
 from tests.events.nats.reading import all_records

@@ -13,7 +13,7 @@ from nats.js.api import ConsumerConfig, StreamConfig
 from events import subjects
 from events.log.records import LogFull, LogRefused
 from events.nats.connection import Connection
-from events.nats.settings.limits import LARGEST_RECORD, LARGEST_REPORT, UNUSED_S, Room, nearly_full
+from events.nats.settings import LARGEST_RECORD, LARGEST_REPORT, UNUSED_S, Room, nearly_full
 from events.nats.streams import log_stream, report_stream
 from tests.errors import raises
 from tests.lab.machines.nats_server import NatsServer
