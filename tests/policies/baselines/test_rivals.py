@@ -100,7 +100,7 @@ def test_answers_settle_once_they_are_applied(name: str, problem: Problem) -> No
 def test_any_hash_seed_and_process_gives_the_same_answers() -> None:
     code = (
         "import msgspec, sys\n"
-        "from dorm.bench.optimizer.workload import World\n"
+        "from dorm_lab.bench.optimizer.workload import World\n"
         "from dorm.policies.registry import policy\n"
         "problem = World(apps=30, nodes=20, shapes=3, seed=4, labels=True).next_problem()\n"
         f"for name in {NAMES!r}:\n"

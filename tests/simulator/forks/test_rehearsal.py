@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.bench.calibration import contentions_compared, resizes_compared
 from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
+from dorm_lab.bench.calibration import contentions_compared, resizes_compared
 from events.kinds import AppUpdated
 from replay.simulator import SimulationError
 from replay.simulator.forks.fitting_timings import Phases, PhaseWatch, fit
