@@ -31,7 +31,7 @@
     log/         events, log
     replay/      state at a moment, step, timeline, export and import
     export/      traces
-    simulation/  simulate, whatif
+    simulation/  whatif, shadow
     bench/       bench
 
 A command is a module with `register(app)` and a line in `main._COMMANDS`.

@@ -27,6 +27,11 @@ BENCHES = (
 """All benches in the order of `dorm bench --help`, those of the laboratory among the others."""
 
 
+def register(app: typer.Typer) -> None:
+    """Add `dorm simulate`."""
+    _add("simulate", app, ["simulate"], "dorm")
+
+
 def add_benches(app: typer.Typer) -> None:
     """Add the laboratory's benches to the others, in the order of `BENCHES`."""
     own = {_name(command) for command in app.registered_commands}

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dorm.policies import AppDemand, Batch, NodeRoom, Problem, policy
-from replay.simulator.compare.finish_times import contention, fair_containers, fair_rate
-from replay.simulator.workloads import by_name
-from replay.simulator.workloads.pollux import packed
-from replay.simulator.workloads.traces.pollux import bounded
-from replay.simulator.workloads.tuned import Tuned, after, seconds_until
+from dorm_lab.workloads import by_name
+from dorm_lab.workloads.pollux import packed
+from dorm_lab.workloads.traces.pollux import bounded
+from dorm_lab.workloads.tuned import Tuned
+from replay.simulator.finish_times import contention, fair_containers, fair_rate
+from replay.simulator.speed import after, seconds_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.dorm_lab.workloads import profile_tables
 from tests.policies import foreign
-from tests.simulator.workloads import profile_tables
 
 if TYPE_CHECKING:
     from pathlib import Path

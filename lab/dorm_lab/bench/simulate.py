@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from dorm.bench import BenchError
 from dorm.bench.apart import items_of
 from dorm.bench.report import Figure, Report, figure, this_machine
+from dorm_lab.workloads import by_name as workloads
+from dorm_lab.workloads import nodes
+from dorm_lab.workloads.requests import by_request
 from events.errors import code_of
 from events.kinds import Round
 from replay.simulator import SimulationError
 from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads import by_name as workloads
-from replay.simulator.workloads import nodes
-from replay.simulator.workloads.requests import by_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """Commands of the laboratory, which `dorm.cli.laboratory` finds by entry point.
 
-bench/   `dorm bench NAME`
+simulate     `dorm simulate`;  comparisons: its table of policies
+bench/       `dorm bench NAME`
 """

@@ -18,7 +18,7 @@ from replay.simulator.forks.fitting_timings import Phases, PhaseWatch
 from replay.simulator.forks.history import Course
 from replay.simulator.scenario import DecisionTime, Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads.workload import SimulatedNode
+from replay.simulator.workload import SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

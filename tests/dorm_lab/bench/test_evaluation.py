@@ -20,18 +20,18 @@ from dorm_lab.bench.evaluation.parts import EVENTS, HEADLINE, SPEED, TUNED, Part
 from dorm_lab.bench.evaluation.plan import Plan
 from dorm_lab.bench.evaluation.text import blocks
 from dorm_lab.bench.evaluation.traces import busiest_week
+from dorm_lab.compare import plots, report
+from dorm_lab.compare.comparison import Comparison
+from dorm_lab.compare.runs import run
+from dorm_lab.workloads.by_name import load
 from events.quantities import SECOND
-from replay.simulator.compare import plots, report
-from replay.simulator.compare.comparison import Comparison
-from replay.simulator.compare.outcome import AppRun, Run, Sample
-from replay.simulator.compare.runs import run
+from replay.simulator.contenders import STATIC_COUNTS
+from replay.simulator.outcome import AppRun, Run, Sample
 from replay.simulator.timings import LIVE
-from replay.simulator.workloads import paper
-from replay.simulator.workloads.by_name import load
+from tests.dorm_lab.workloads import profile_tables
 from tests.errors import raises
-from tests.simulator.workloads import profile_tables
 
-SAMPLES = Path(__file__).parents[2] / "simulator" / "workloads" / "samples"
+SAMPLES = Path(__file__).parents[1] / "workloads" / "samples"
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def test_the_headline_is_one_of_the_contenders() -> None:
     labels = [contender.label for contender in evaluation_paper.contenders()]
     assert HEADLINE in labels
     assert len(labels) == len(set(labels)) == 9
-    assert evaluation_paper.static().params == {"counts": paper.STATIC_COUNTS}
+    assert evaluation_paper.static().params == {"counts": STATIC_COUNTS}
     halved = evaluation_paper.static(0.5).params["counts"]
     assert halved["lr-*"] == 4
     assert all(value >= 1 for value in halved.values())

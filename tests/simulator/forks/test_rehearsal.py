@@ -18,14 +18,14 @@ from replay.simulator.forks.fitting_timings import Phases, PhaseWatch, fit
 from replay.simulator.forks.rehearsal import Row, phase_rows
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
+from replay.simulator.speed import Amdahl
 from replay.simulator.timings import Timings
-from replay.simulator.workloads.speed import Amdahl
 from tests.errors import raises
 from tests.simulator.scenarios import app, nodes, played
 
 if TYPE_CHECKING:
     from events.log.records import Record
-    from replay.simulator.workloads.workload import SimulatedApp
+    from replay.simulator.workload import SimulatedApp
 
 TIMINGS = Timings(checkpoint_s=0.4, stop_s=0.9, start_s=1.7, boot_s=2.5, resume_s=3.1)
 MILLION = 1e6

@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm_lab.bench.evaluation.parts import HEADLINE, Job, Part, in_rounds
+from dorm_lab.compare.report import Bullets, Heading, Table, percent
 from events.spec import check_spec
-from replay.simulator.compare.contenders import Contender
-from replay.simulator.compare.report import Bullets, Heading, Table, percent
+from replay.simulator.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
+from replay.simulator.speed import Linear
 from replay.simulator.timings import Timings
-from replay.simulator.workloads.speed import Linear
-from replay.simulator.workloads.workload import Failure, SimulatedApp, SimulatedNode
+from replay.simulator.workload import Failure, SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dorm_lab.compare.comparison import Comparison
+    from dorm_lab.compare.report import Block
     from events.spec import AppSpec
-    from replay.simulator.compare.comparison import Comparison
-    from replay.simulator.compare.outcome import AppRun
-    from replay.simulator.compare.report import Block
+    from replay.simulator.outcome import AppRun
 
 KEY = "crash-loop"
 VICTIM, CRASHER = "victim", "crasher"

@@ -28,19 +28,19 @@ from dorm_lab.bench.evaluation.plan import Plan
 from dorm_lab.bench.evaluation.sweeps import SWEEPS
 from dorm_lab.bench.evaluation.text import blocks
 from dorm_lab.bench.evaluation.traces import TRACES
+from dorm_lab.compare import page, plots, report
+from dorm_lab.compare.runs import run_all
 from events.errors import code_of
 from replay.simulator import SimulationError
-from replay.simulator.compare import page, plots, report
-from replay.simulator.compare.runs import run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from dorm_lab.bench.evaluation.parts import Part
+    from dorm_lab.compare.comparison import Comparison
     from replay import Progress
-    from replay.simulator.compare.comparison import Comparison
-    from replay.simulator.compare.outcome import Run
+    from replay.simulator.outcome import Run
     from replay.simulator.scenario import Scenario
 
 SEEDS = 5

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from dorm.bench.report import Figure, figure
 from dorm_lab.bench.evaluation.crash_loop import cost_of_headline
 from dorm_lab.bench.evaluation.parts import EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE
-from replay.simulator.compare.outcome import mean
-from replay.simulator.compare.yardstick import PUBLISHED
+from dorm_lab.compare.yardstick import PUBLISHED
+from replay.simulator.outcome import mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from dorm_lab.bench.evaluation.parts import Part
     from dorm_lab.bench.evaluation.plan import Plan
-    from replay.simulator.compare.comparison import Comparison, Spread
-    from replay.simulator.compare.outcome import Run
+    from dorm_lab.compare.comparison import Comparison, Spread
+    from replay.simulator.outcome import Run
 
 WORKLOAD_6 = "workload-6"
 CRASH_LOOP_GOAL = "<= 3"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.sources import fingerprint
-from replay.simulator.compare.outcome import Run
+from replay.simulator.outcome import Run
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from dorm_lab.bench.evaluation.parts import Part
 
-RUN_BY = ("events", "dorm.core", "dorm.policies", "dorm_lab.bench.evaluation", "replay.simulator")
+RUN_BY = (
+    "events", "dorm.core", "dorm.policies", "replay.simulator",
+    "dorm_lab.bench.evaluation", "dorm_lab.compare", "dorm_lab.workloads",
+)  # fmt: skip
 """Packages that determine a run: runs of other sources are not reused."""
 
 

@@ -1,6 +1,6 @@
 """The paper's workload in the evaluation: its contenders, and the variations that show how sensitive the outcome is.
 
-Workload and static counts are `replay.simulator.workloads.paper`'s; the variations are fixed here before anything is run.
+Workload and static counts are `dorm_lab.workloads.paper`'s; the variations are fixed here before anything is run.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, Job, Part, in_rounds, telling
-from replay.simulator.compare.contenders import Contender, with_timings
+from dorm_lab.workloads import paper
+from replay.simulator.contenders import STATIC_COUNTS, Contender, with_timings
 from replay.simulator.scenario import Scenario, Tasks
+from replay.simulator.speed import Amdahl
 from replay.simulator.timings import LIVE, Timings
-from replay.simulator.workloads import paper
-from replay.simulator.workloads.speed import Amdahl
 
 if TYPE_CHECKING:
-    from replay.simulator.workloads.speed import Speed
-    from replay.simulator.workloads.workload import Workload
+    from replay.simulator.speed import Speed
+    from replay.simulator.workload import Workload
 
 SETTINGS = ((0.2, 0.1), (0.1, 0.2), (0.1, 0.1))
 """θ1 and θ2, the paper's three."""
@@ -56,7 +56,7 @@ def contenders() -> tuple[Contender, ...]:
         static(),
         Contender("app-level", "app-level"),
         Contender("task-level", "task-level", tasks=Tasks()),
-        Contender("tiresias", "tiresias", {"counts": paper.STATIC_COUNTS}),
+        Contender("tiresias", "tiresias", {"counts": STATIC_COUNTS}),
         Contender("optimus", "optimus"),
         Contender(SPEED, "dorm-speed"),
     )

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from replay.simulator.compare.comparison import Comparison
-from replay.simulator.compare.contenders import BY_TIME, LONG_ROUNDS_S
+from dorm_lab.compare.comparison import Comparison
+from replay.simulator.contenders import BY_TIME, LONG_ROUNDS_S
 from replay.simulator.scenario import Rounds, Scenario
 
 if TYPE_CHECKING:
-    from replay.simulator.compare.contenders import Contender
-    from replay.simulator.compare.outcome import Run
-    from replay.simulator.workloads.workload import SimulatedApp
+    from replay.simulator.contenders import Contender
+    from replay.simulator.outcome import Run
+    from replay.simulator.workload import SimulatedApp
 
 HEADLINE = "dorm 0.1/0.1"
 """The setting of (θ1, θ2) whose figures represent Dorm: of the paper's three, the one that both bounds restrict most.  Chosen

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, Job, Part
-from replay.simulator.compare import yardstick
-from replay.simulator.compare.contenders import Contender, with_timings
-from replay.simulator.compare.report import Bullets, Curves, Heading, Table, plain, seconds
+from dorm_lab.compare import yardstick
+from dorm_lab.compare.report import Bullets, Curves, Heading, Table, plain, seconds
+from dorm_lab.workloads import by_name as workloads
+from dorm_lab.workloads.traces.pollux import bounded
+from replay.simulator.contenders import Contender, with_timings
 from replay.simulator.timings import Timings
-from replay.simulator.workloads import by_name as workloads
-from replay.simulator.workloads.traces.pollux import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from replay.simulator.compare.comparison import Comparison
-    from replay.simulator.compare.report import Block
+    from dorm_lab.compare.comparison import Comparison
+    from dorm_lab.compare.report import Block
+    from dorm_lab.workloads.traces.pollux import Bounds
     from replay.simulator.scenario import Scenario
-    from replay.simulator.workloads.traces.pollux import Bounds
-    from replay.simulator.workloads.workload import Workload
+    from replay.simulator.workload import Workload
 
 WORKLOAD = "workload-6"
 RESTARTS_S = (0.05, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0)

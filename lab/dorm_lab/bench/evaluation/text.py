@@ -9,9 +9,8 @@ from dorm_lab.bench.evaluation.crash_loop import block as crash_loop_block
 from dorm_lab.bench.evaluation.figures import mean_restarts, workload_6
 from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, TUNED
 from dorm_lab.bench.evaluation.sweeps import block as sweep_block
-from replay.simulator.compare import report
-from replay.simulator.compare.outcome import LONG_S
-from replay.simulator.compare.report import (
+from dorm_lab.compare import report
+from dorm_lab.compare.report import (
     Bullets,
     Figures,
     Heading,
@@ -23,7 +22,8 @@ from replay.simulator.compare.report import (
     times,
     words,
 )
-from replay.simulator.compare.yardstick import DIFFERENCES, PUBLISHED
+from dorm_lab.compare.yardstick import DIFFERENCES, PUBLISHED
+from replay.simulator.outcome import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from dorm_lab.bench.evaluation.paper import Variation
     from dorm_lab.bench.evaluation.parts import Part
     from dorm_lab.bench.evaluation.plan import Plan
-    from replay.simulator.compare.comparison import Comparison, Row
-    from replay.simulator.compare.report import Block
+    from dorm_lab.compare.comparison import Comparison, Row
+    from dorm_lab.compare.report import Block
 
 LARGE = 10.0
 """A mean speed-up too large to come from more containers alone."""

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm_lab.bench.evaluation.parts import EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
-from replay.simulator.compare import yardstick
-from replay.simulator.compare.contenders import Contender
+from dorm_lab.compare import yardstick
+from dorm_lab.workloads import by_name as workloads
+from dorm_lab.workloads import nodes as clusters
+from dorm_lab.workloads.traces.pollux import bounded
+from replay.simulator.contenders import Contender
 from replay.simulator.scenario import Scenario, Tasks
 from replay.simulator.timings import LIVE, Timings
-from replay.simulator.workloads import by_name as workloads
-from replay.simulator.workloads import nodes as clusters
-from replay.simulator.workloads.traces.pollux import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from replay.simulator.workloads.traces.pollux import Batches, Bounds
-    from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode, Workload
+    from dorm_lab.workloads.traces.pollux import Batches, Bounds
+    from replay.simulator.workload import SimulatedApp, SimulatedNode, Workload
 
 
 DAY_S = 86_400.0
