@@ -1,6 +1,7 @@
 """The laboratory: what compares Dorm with others and measures it, and what no cluster needs to run.
 
     bench/      benches beyond those that operators use, and the evaluation
+    policies/   policies that only papers compare
     workloads/  apps to come, clusters and real traces for the simulator
     compare/    policies beside each other: tables, plots, pages
     cli/        `dorm simulate` and the benches as commands, found by entry point

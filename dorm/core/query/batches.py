@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.decide.batches import STEP
-from dorm.policies.goodput import CHOOSE_BATCHES
+from dorm.policies.registry import CHOOSE_BATCHES
 
 if TYPE_CHECKING:
     from dorm.core.state import App, State

@@ -10,11 +10,11 @@ from dorm_lab.bench.oasis import rivals, workload
 from dorm_lab.bench.oasis.oasis import SCHEDULERS, Wanted, bench_oasis
 from dorm_lab.bench.oasis.running import Overfull, Share, check, run
 from dorm_lab.bench.oasis.workload import Sizes
-from tests.policies.oasis.instances import cluster, job
+from tests.dorm_lab.policies.oasis.instances import cluster, job
 
 if TYPE_CHECKING:
-    from dorm.policies.oasis.model import Cluster, Job
     from dorm_lab.bench.oasis.running import Scheduler
+    from dorm_lab.policies.oasis.model import Cluster, Job
 
 TINY = Sizes(jobs=10, machines=4, slots=30)
 PAIR = (1, 1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RUN_BY = (
     "events", "dorm.core", "dorm.policies", "replay.simulator",
-    "dorm_lab.bench.evaluation", "dorm_lab.compare", "dorm_lab.workloads",
+    "dorm_lab.bench.evaluation", "dorm_lab.compare", "dorm_lab.policies", "dorm_lab.workloads",
 )  # fmt: skip
 """Packages that determine a run: runs of other sources are not reused."""
 

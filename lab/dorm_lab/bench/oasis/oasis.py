@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dorm.bench.report import Figure, Report, Tell, this_machine
-from dorm.policies.oasis.offline import optimum
-from dorm.policies.oasis.online import Market
-from dorm.policies.oasis.online import run as run_online
-from dorm.policies.oasis.prices import bounds
 from dorm_lab.bench.oasis import rivals, workload
 from dorm_lab.bench.oasis.running import Done, run
 from dorm_lab.bench.oasis.workload import Sizes
+from dorm_lab.policies.oasis.offline import optimum
+from dorm_lab.policies.oasis.online import Market
+from dorm_lab.policies.oasis.online import run as run_online
+from dorm_lab.policies.oasis.prices import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from dorm.policies.oasis.model import Cluster, Job
+    from dorm_lab.policies.oasis.model import Cluster, Job
 
 SCHEDULERS = ("oasis", "fifo", "drf", "rrh", "dorm")
 _PASS = 997

@@ -17,16 +17,16 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from dorm.policies.oasis.model import worth_in
 from dorm.policies.problem import AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm_lab.bench.oasis.running import Rooms, Share
 from dorm_lab.bench.oasis.workload import MOST_FIXED
+from dorm_lab.policies.oasis.model import worth_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.policies.oasis.model import Cluster, Job
+    from dorm_lab.policies.oasis.model import Cluster, Job
 
 ALPHA = 0.5
 

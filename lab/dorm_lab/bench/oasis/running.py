@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from dorm.policies.oasis.model import worth_in
+from dorm_lab.policies.oasis.model import worth_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.policies.integer import Floats
-    from dorm.policies.oasis.model import Cluster, Job
+    from dorm_lab.policies.oasis.model import Cluster, Job
 
 
 class Done(NamedTuple):

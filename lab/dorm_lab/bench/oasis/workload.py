@@ -19,8 +19,8 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from dorm.policies.oasis.model import Cluster, Job
 from dorm.policies.problem import Utility
+from dorm_lab.policies.oasis.model import Cluster, Job
 
 KINDS = ("gpu", "cpu", "memory_gb", "storage_gb")
 SLOT_S = 3600.0

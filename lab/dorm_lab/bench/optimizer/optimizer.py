@@ -13,7 +13,7 @@ all cores.  Each answer is checked in integers against its problem: an answer th
   in `unlike_instances` and have no gap, and in `missed_n_min_count` if the exact policy serves better.
 * The soft floors come before utilization too: `missed_floor_count` is how often the exact policy comes closer to them.
 * Efficiency, utility uniformity and envy-freeness measure an answer of any policy as a division of nodes among apps whose
-  weights are budgets (`dorm.policies.market.answers`): 1 is best for each.
+  weights are budgets (`dorm_lab.policies.market.answers`): 1 is best for each.
 * The exact policy has limits too: `reference_proven_instances` is how often its answer is proven optimal, and
   `reference_gap_mean` how far its own answers are from its bounds.
 """
@@ -34,12 +34,12 @@ from dorm.bench.apart import items_of, processors
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
 from dorm.policies import goals as goals_of
 from dorm.policies import integer
-from dorm.policies.market.answers import measured
 from dorm.policies.registry import policy
 from dorm_lab.bench.optimizer import judge
 from dorm_lab.bench.optimizer.samples import Answer, Goals, Played, Run, Samples, Solved, Task, gap, goals
 from dorm_lab.bench.optimizer.typed import Types
 from dorm_lab.bench.optimizer.workload import World
+from dorm_lab.policies.market.answers import measured
 from events.errors import code_of
 
 if TYPE_CHECKING:

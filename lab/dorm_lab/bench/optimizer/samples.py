@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dorm.policies.market.answers import Division
 from dorm.policies.problem import Problem
 from dorm_lab.bench.optimizer import judge
+from dorm_lab.policies.market.answers import Division
 
 Wanted = Literal["auto", "exact", "bound", "none"]
 
@@ -118,7 +118,7 @@ class Played(msgspec.Struct, frozen=True):
     task: Task | None
     """Only if it will be solved again."""
     division: Division | None = None
-    """The quality of the answer as a division of nodes among apps (`dorm.policies.market.answers`)."""
+    """The quality of the answer as a division of nodes among apps (`dorm_lab.policies.market.answers`)."""
 
 
 class Solved(msgspec.Struct, frozen=True):
