@@ -14,6 +14,8 @@ import pytest
 from dorm.core.query.planning.assumed import Assumed
 from dorm.core.state import State
 from dorm_lab.compare import plots
+from dorm_lab.recorded import recording
+from dorm_lab.rehearsal import phase_rows
 from dorm_lab.workloads import by_name, nodes
 from dorm_lab.workloads.outages import poisson
 from dorm_lab.workloads.traces import rows
@@ -32,8 +34,6 @@ from replay.export.selection import Selection, range_of
 from replay.moments import AtSequence, AtTime
 from replay.simulator import simulation as simulator
 from replay.simulator.contenders import parse_all
-from replay.simulator.forks.recorded import recording
-from replay.simulator.forks.rehearsal import phase_rows
 from replay.simulator.forks.whatif import whatif
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation

@@ -3,6 +3,7 @@
     bench/      benches beyond those that operators use, and the evaluation
     policies/   policies that only papers compare
     workloads/  apps to come, clusters and real traces for the simulator
+    recorded    a log simulated again under its own timings;  rehearsal: a real run simulated with models
     compare/    policies beside each other: tables, plots, pages
     cli/        `dorm simulate` and the benches as commands, found by entry point
 

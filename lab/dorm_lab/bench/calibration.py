@@ -10,7 +10,7 @@ Three runs for each runtime, on clusters of real parts:
                  speeds that are fitted from the other, and completion times are compared
 
 A simulation is given what was submitted or requested, and when, but nothing about the outcome
-(`replay.simulator.forks.rehearsal`).  All times are the log's own.
+(`dorm_lab.rehearsal`).  All times are the log's own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dorm.bench.resize import endless
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from dorm.local.spec_files import load_spec
+from dorm_lab.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.fitting_timings import fit
 from replay.simulator.forks.history import History
-from replay.simulator.forks.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

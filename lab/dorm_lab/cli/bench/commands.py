@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.bench.report import Figure, Report
-    from replay.simulator.forks.rehearsal import Row
+    from dorm_lab.rehearsal import Row
 
 
 class Reference(StrEnum):

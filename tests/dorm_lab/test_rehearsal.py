@@ -12,10 +12,10 @@ from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from dorm_lab.bench.calibration import contentions_compared, resizes_compared
+from dorm_lab.rehearsal import Row, phase_rows
 from events.kinds import AppUpdated
 from replay.simulator import SimulationError
 from replay.simulator.forks.fitting_timings import Phases, PhaseWatch, fit
-from replay.simulator.forks.rehearsal import Row, phase_rows
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.speed import Amdahl

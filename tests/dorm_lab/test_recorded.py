@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dorm.core.state import SCHEMA
+from dorm_lab.recorded import decide_alike
 from events import kinds as k
 from events import subjects
 from events.archive.opening import open_archive
@@ -21,7 +22,6 @@ from events.log.records import Record
 from events.nats.connection import Connection
 from events.quantities import SECOND
 from replay.simulator import SimulationError
-from replay.simulator.forks.recorded import decide_alike
 from replay.simulator.scenario import Scenario
 from replay.simulator.simulation import Simulation
 from tests.errors import raises
