@@ -17,11 +17,11 @@ UV := UV_SYSTEM_CERTS=1 $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python
 LOCKED := --build-constraints requirements/dev.txt --require-hashes --requirement
 
-$(STAMP): pyproject.toml requirements/uv.txt requirements/dev.txt
+$(STAMP): pyproject.toml lab/pyproject.toml requirements/uv.txt requirements/dev.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/uv.txt
 	$(INSTALL) $(LOCKED) requirements/dev.txt
-	$(INSTALL) --no-deps --no-build-isolation --editable .
+	$(INSTALL) --no-deps --no-build-isolation --editable . --editable ./lab
 	@touch $@
 
 demo: setup ## three agents, contending training apps, a replay of what happened

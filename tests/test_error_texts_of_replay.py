@@ -13,6 +13,13 @@ import pytest
 
 from dorm.core.query.assumed import Assumed
 from dorm.core.state import State
+from dorm_lab.compare import plots
+from dorm_lab.recorded import recording
+from dorm_lab.rehearsal import phase_rows
+from dorm_lab.workloads import by_name, nodes
+from dorm_lab.workloads.outages import poisson
+from dorm_lab.workloads.traces import rows
+from dorm_lab.workloads.traces.jobs import out_of_order
 from events import subjects
 from events.codec import encode
 from events.errors import DormError
@@ -26,17 +33,10 @@ from replay.export.export import export, format_of
 from replay.export.selection import Selection, range_of
 from replay.moments import AtSequence, AtTime
 from replay.simulator import simulation as simulator
-from replay.simulator.compare import plots
-from replay.simulator.compare.contenders import parse_all
-from replay.simulator.forks.recorded import recording
-from replay.simulator.forks.rehearsal import phase_rows
+from replay.simulator.contenders import parse_all
 from replay.simulator.forks.whatif import whatif
-from replay.simulator.outages import poisson
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads import by_name, nodes
-from replay.simulator.workloads.traces import rows
-from replay.simulator.workloads.traces.jobs import out_of_order
 from replay.story.explain import explain
 from replay.story.explanation import Witness
 from replay.story.story import tell

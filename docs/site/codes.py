@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("agents", "compose", "dorm", "events", "replay")
+PACKAGES: Final = ("agents", "compose", "dorm", "events", "replay", "lab/dorm_lab")
 _INTRODUCTION = """\
 # Error codes
 

@@ -12,6 +12,7 @@
     sizes        options that are sizes and times
     settings     settings as people write them;  changes: the event that changes them
     check        `dorm check`;  completion: `dorm completion`
+    laboratory   commands of the distribution `dorm-lab`, if it is installed
 
     authoring/   spec
     project/     the folder that an app starts in: shipped by run and submit; files
@@ -30,7 +31,7 @@
     log/         events, log
     replay/      state at a moment, step, timeline, export and import
     export/      traces
-    simulation/  simulate, whatif
+    simulation/  whatif, shadow
     bench/       bench
 
 A command is a module with `register(app)` and a line in `main._COMMANDS`.

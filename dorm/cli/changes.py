@@ -90,7 +90,9 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
 def _checked(settings: Settings, change: PolicyChanged, plugins: Plugins) -> None:
     try:
         name, params = policy_after(settings, change, plugins)
-        if not built_in(name) and installed(name):  # A plug-in's parameters can only be checked if it is installed.
+        if built_in(name):
+            policy(name)  # It may be of the laboratory, and not installed.
+        elif installed(name):  # A plug-in's parameters can only be checked if it is installed.
             policy(name).check_params(params)
     except SettingRefused as error:
         if error.code == "policy.unknown" and change.policy is not None and installed(change.policy):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DONE, FAILED, USAGE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 124, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_OURS = ("dorm", "events", "agents", "replay", "compose")
+_OURS = ("dorm", "dorm_lab", "events", "agents", "replay", "compose")
 
 
 class Fail(DormError):

@@ -47,7 +47,7 @@ _COMMANDS = {
     "cluster.serve": ("serve",),
     "cluster.dashboard": ("dashboard",),
     "cluster.agent": ("agent",),
-    "simulation.simulate": ("simulate",),
+    "laboratory": ("simulate",),
     "simulation.whatif": ("whatif",),
     "simulation.shadow": ("shadow",),
     "cluster.demo": ("demo",),

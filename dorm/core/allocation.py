@@ -27,7 +27,7 @@ from dorm.core.sizes import bounds
 from dorm.core.state import FailedPolicy, digest
 from dorm.core.timing import tick_is_due, trigger
 from dorm.policies.problem import PolicyFailure
-from dorm.policies.registry import built_in, policy
+from dorm.policies.registry import built_in, version_of
 from events.kinds import AppPlanned, IdleTicked, PolicyFailed, Resize, Resized, Waiting
 from events.limits import LARGEST_FACTS, clipped
 
@@ -81,7 +81,7 @@ def _failed(state: State, now: int, failure: PolicyFailure) -> list[Decided]:
     known = state.policy_plugins.get(name)
     version, plugin = (known.version, known.plugin) if known is not None else (0, "")
     if built_in(name):
-        version = policy(name).version
+        version = version_of(name) or 0
     before = state.policy_failure
     known_already = isinstance(before, FailedPolicy) and (before.policy, before.code) == (name, failure.code)
     ticks = tick_is_due(state, now)

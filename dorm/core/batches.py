@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.policies.goodput import CHOOSE_BATCHES
+from dorm.policies.registry import CHOOSE_BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.state import can_be_kept
-from dorm.policies.registry import built_in, policy
+from dorm.policies.registry import built_in, check_params
 from events.errors import code_of
 from events.identities import tenant_in
 from events.quantities import SECOND, short
@@ -112,7 +112,7 @@ def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _
                 text = f"unknown policy {short(chosen)}; `dorm policy list` shows the known ones"
                 raise SettingRefused(text, code="policy.unknown")
             if params:  # Each policy accepts its own defaults, and to load one takes longer than most commands.
-                policy(chosen).check_params(params)
+                check_params(chosen, params)
         if not can_be_kept(params):
             raise SettingRefused("the parameters hold a number that none has", code="policy.parameter.out_of_range")
     except SettingRefused:
@@ -147,6 +147,6 @@ def parameters_in_force(settings: Settings, plugins: Plugins = _NONE) -> dict[st
     """All parameters of the policy in force, with its defaults: a plug-in's as the leading master announced them.  Raises
     ValueError, as a policy's `check_params`."""
     if built_in(settings.policy):
-        return policy(settings.policy).check_params(settings.params)
+        return check_params(settings.policy, settings.params)
     announced = plugins.get(settings.policy)
     return {**(announced.defaults if announced is not None else {}), **settings.params}

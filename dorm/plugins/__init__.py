@@ -10,6 +10,8 @@ A distribution declares `[project.entry-points."dorm.policies"]`, `NAME = "packa
 `Policy` whose `name` is NAME.  A plug-in may raise, loop without end, end its process or print to standard output, and its
 caller only loses the answer: every failure is a `PolicyFailure`.  It can never replace one of Dorm's own policies.
 
+The policies of the laboratory (`dorm-lab`) are found in the same way, and run in the caller's process, as Dorm's own do.
+
 `dorm.policies.registry` imports this package by name when it is asked for a policy that is not Dorm's own, so every program
 that runs policies has plug-ins, and no program searches for them needlessly.
 
@@ -21,11 +23,21 @@ Imports `dorm.policies` and `events`.  Start with `proxy`.
 
 from __future__ import annotations
 
-from dorm.plugins.finding import Found, PluginError, found
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, cast
+
+from dorm.plugins.finding import GROUP, Found, PluginError, found, laboratory
 from dorm.plugins.proxy import PluginPolicy, close, opened
 from events.kinds import PolicyPlugin
 
-__all__ = ["Found", "PluginError", "PluginPolicy", "close", "found", "loadable", "names", "policy"]
+if TYPE_CHECKING:
+    from dorm.policies.problem import Policy
+
+__all__ = [
+    "Found", "PluginError", "PluginPolicy", "close", "found", "laboratory_names", "laboratory_policy", "loadable", "names",
+    "policy",
+]  # fmt: skip
 
 
 MOST_ANNOUNCED = 64
@@ -43,6 +55,21 @@ def policy(name: str) -> PluginPolicy:
     if one is None or one.problem:
         raise PluginError(one.problem if one is not None else f"there is no plug-in policy {name!r}")
     return opened(one)
+
+
+def laboratory_names() -> list[str]:
+    """Return the names of the laboratory's policies, sorted; none if it is not installed."""
+    return list(laboratory())
+
+
+@cache
+def laboratory_policy(name: str) -> Policy:
+    """Return a policy of the laboratory, in this process.  Raises PluginError."""
+    one = laboratory()[name]
+    try:
+        return cast("Policy", metadata.EntryPoint(name, one.value, GROUP).load()())
+    except (ImportError, AttributeError) as error:  # It is of another version.
+        raise PluginError(f"policy {name!r} of {one.plugin} cannot be loaded: {error}") from None
 
 
 def loadable() -> tuple[list[PolicyPlugin], list[str]]:

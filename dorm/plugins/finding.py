@@ -7,7 +7,7 @@ from functools import cache
 from importlib import metadata
 from typing import NamedTuple
 
-from dorm.policies.registry import UnknownPolicy, built_in
+from dorm.policies.registry import LABORATORY, UnknownPolicy, built_in
 from events.limits import clipped
 
 GROUP = "dorm.policies"
@@ -37,11 +37,25 @@ class Found(NamedTuple):
 def found() -> dict[str, Found]:
     """Return all plug-ins by name, those that cannot be used with their problem."""
     points: dict[str, list[Found]] = {}
-    for point in metadata.entry_points(group=GROUP):
-        one = Found(point.name, _distribution(point), point.value)
-        if one not in points.setdefault(one.name, []):  # A folder may be on the path twice.
+    for one in _points():
+        if not _of_laboratory(one) and one not in points.setdefault(one.name, []):  # A folder may be on the path twice.
             points[one.name].append(one)
     return {name: _judged(sorted(same)) for name, same in sorted(points.items())}
+
+
+@cache
+def laboratory() -> dict[str, Found]:
+    """Return the policies of the laboratory by name; none if it is not installed."""
+    return {one.name: one for one in sorted(_points()) if _of_laboratory(one)}
+
+
+def _points() -> list[Found]:
+    return [Found(point.name, _distribution(point), point.value) for point in metadata.entry_points(group=GROUP)]
+
+
+def _of_laboratory(one: Found) -> bool:
+    """Return whether Dorm's own laboratory provides this policy, which is released together with Dorm."""
+    return one.name in LABORATORY and one.plugin.partition(" ")[0] == "dorm-lab"
 
 
 def _distribution(point: metadata.EntryPoint) -> str:

@@ -15,13 +15,9 @@
 
     dorm/        the optimizer, near the exact optimum at any size; the default
     speed/       Dorm's promises, with containers where they finish most work
-    oasis/       admission by prices, and a plan for each app until its end
-    goodput/     pollux, sia: by the learning speed of apps, with the best batch sizes
     exact/       the same goals solved exactly: the reference
-    baselines/   static, app-level, task-level, tiresias, optimus, fifo, srtf, drf, themis
-    gavel/       max-min fairness over types of nodes that are not equally fast
-    shockwave/   a market over the next rounds, in which late apps have larger budgets
-    market/      apps bid for nodes; and the efficiency and fairness of any policy's answer as a division
+    baselines/   static, fifo, drf
+    laboratory   names and parameters of the policies that only papers compare (`dorm_lab.policies`)
 
 To add a policy, implement `problem.Policy` in its own module and register it in `registry`.  Start with `problem`.
 Policies import only `events`: no state, no log, no clock.

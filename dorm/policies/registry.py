@@ -6,20 +6,9 @@
     speed       `dorm-speed`: the same promises, with containers where they finish most work
                 `dorm-speed-exact`: the same as one mixed-integer program, its reference
     static      `static`: fixed partitions, first come first served, the paper's baseline
-    app_level   `app-level`: offers by DRF, kept until the app ends, as in Mesos
-    task_level  `task-level`: slots for short tasks, assigned again each time, as in Sparrow
-    tiresias    `tiresias`: the app with the least attained service goes first, and others are stopped for it, as in Tiresias
-    optimus     `optimus`: each container goes where it shortens the remaining time most, as in Optimus
-    oasis       `oasis`: apps are admitted by prices, and run by plans that are made at their arrival, as in OASiS
-    pollux      `pollux`: the fairest mean of speed-ups by goodput, by a genetic search, as in Pollux
-    sia         `sia`: one configuration for each app, by an integer program over goodputs, as in Sia
     fifo        `fifo`: first come, first served, each with everything that it asks for
-    srtf        `srtf`: the app that ends soonest goes first, and others are stopped for it
     drf         `drf`: weighted dominant resource fairness, container by container
-    gavel       `gavel`: max-min fairness over types of nodes that are not equally fast, in rounds
-    themis      `themis`: finish-time fairness, by auctions among the apps that are worst off
-    shockwave   `shockwave`: a market over the next rounds, in which late apps have larger budgets, as in Shockwave
-    market      `market`: apps bid for nodes with budgets, and get parts in proportion to their bids
+    laboratory  names and parameters of the policies that only papers compare, which the distribution `dorm-lab` has
     goals       the goals of the first two, in order
     parameters  names, defaults and ranges
     integer     the problem as sorted integer arrays, and the exact score of an answer
@@ -32,8 +21,7 @@
     polish      of `dorm`: small exact programs over a few apps at a time
     model       the mixed-integer program of `dorm-exact` and of that polish
     greedy      the answer that `dorm-exact` starts from, and how `static` places
-    throughput  of `pollux` and `sia`: how fast an app learns by containers, placement and batch size
-    fixed_counts  of `static`, `tiresias`, `fifo`, `srtf`, `gavel` and `shockwave`: containers that an operator fixes
+    fixed_counts  of `static` and `fifo`: containers that an operator fixes
     packing     of the baselines: partitions on few nodes
     reasons     why an app has less than its n_max
     answer      from counts by node to the recorded allocation
@@ -41,16 +29,19 @@
 Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 
 Other distributions may provide policies as plug-ins (`dorm.plugins`).  A name that is not Dorm's own is looked up there, by
-the same import on demand, so that policies themselves need no code that starts processes.  The fold must not depend on
-installed packages, so it only uses `built_in`.
+the same import on demand, so that policies themselves need no code that starts processes.  So are the policies of the
+laboratory, which run in the caller's process as Dorm's own.
+
+The fold must not depend on installed packages, so it only uses `built_in` and `check_params`.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from dorm.policies import laboratory
 from events.errors import DormError
 
 if TYPE_CHECKING:
@@ -65,28 +56,28 @@ if TYPE_CHECKING:
 
         def policy(self, name: str) -> Policy: ...
 
+        def laboratory_names(self) -> list[str]: ...
+
+        def laboratory_policy(self, name: str) -> Policy: ...
+
 
 _REGISTRY = {
-    "app-level": ("dorm.policies.baselines.app_level", "AppLevelPolicy"),
     "dorm": ("dorm.policies.dorm.optimizer", "OptimizerPolicy"),
     "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
     "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
     "dorm-speed-exact": ("dorm.policies.speed.exact", "ExactSpeedPolicy"),
     "drf": ("dorm.policies.baselines.drf", "DrfPolicy"),
     "fifo": ("dorm.policies.baselines.fifo", "FifoPolicy"),
-    "gavel": ("dorm.policies.gavel.policy", "GavelPolicy"),
-    "market": ("dorm.policies.market.policy", "MarketPolicy"),
-    "oasis": ("dorm.policies.oasis.policy", "OasisPolicy"),
-    "optimus": ("dorm.policies.baselines.optimus", "OptimusPolicy"),
-    "pollux": ("dorm.policies.goodput.pollux", "PolluxPolicy"),
-    "shockwave": ("dorm.policies.shockwave.policy", "ShockwavePolicy"),
-    "sia": ("dorm.policies.goodput.sia", "SiaPolicy"),
-    "srtf": ("dorm.policies.baselines.srtf", "SrtfPolicy"),
     "static": ("dorm.policies.baselines.static", "StaticPolicy"),
-    "task-level": ("dorm.policies.baselines.task_level", "TaskLevelPolicy"),
-    "themis": ("dorm.policies.baselines.themis", "ThemisPolicy"),
-    "tiresias": ("dorm.policies.baselines.tiresias", "TiresiasPolicy"),
 }
+
+LABORATORY = (
+    "app-level", "gavel", "market", "oasis", "optimus", "pollux",
+    "shockwave", "sia", "srtf", "task-level", "themis", "tiresias",
+)  # fmt: skip
+"""Policies that were Dorm's own before the laboratory was a distribution: logs name them (`dorm.policies.laboratory`)."""
+CHOOSE_BATCHES = ("dorm-speed", "dorm-speed-exact", "pollux", "sia")
+"""The policies that return batch sizes."""
 
 _PLUGINS = "dorm.plugins"
 DEFAULT = "dorm"
@@ -99,17 +90,24 @@ class UnknownPolicy(DormError, ValueError):
 
 
 def names() -> list[str]:
-    """Return the names of Dorm's own policies, sorted."""
-    return sorted(_REGISTRY)
+    """Return the names of Dorm's own policies that are installed here, sorted."""
+    return sorted([*_REGISTRY, *_plugins().laboratory_names()])
+
+
+def all_names() -> list[str]:
+    """Return the names of Dorm's own policies, sorted: the laboratory's as well, whether or not they are installed."""
+    return sorted([*_REGISTRY, *LABORATORY])
 
 
 def built_in(name: str) -> bool:
-    """Return whether this is one of Dorm's own policies."""
-    return name in _REGISTRY
+    """Return whether this is one of Dorm's own policies, the laboratory's included; it need not be installed."""
+    return name in _REGISTRY or name in LABORATORY
 
 
 def installed(name: str) -> bool:
     """Return whether a policy of this name is installed here; a plug-in may still fail to load."""
+    if name in LABORATORY:
+        return name in _plugins().laboratory_names()
     return name in _REGISTRY or name in _plugins().names()
 
 
@@ -118,9 +116,27 @@ def policy(name: str) -> Policy:
     if name in _REGISTRY:
         return _own(name)
     plugins = _plugins()
+    if name in LABORATORY:
+        if name in plugins.laboratory_names():
+            return plugins.laboratory_policy(name)
+        text = f"policy {name!r} is part of the laboratory, which is not installed: pip install 'dorm[lab]'"
+        raise UnknownPolicy(text, code="policy.not_installed")
     if name not in plugins.names():
         raise UnknownPolicy(f"unknown policy {name!r} (known: {', '.join([*names(), *plugins.names()])})")
     return plugins.policy(name)
+
+
+def check_params(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of one of Dorm's own policies, checked; it need not be installed.  Raises as its own
+    `check_params`."""
+    if name in _REGISTRY:
+        return _own(name).check_params(params)
+    return laboratory.check_params(name, params)
+
+
+def version_of(name: str) -> int | None:
+    """Return the version of one of Dorm's own policies; None if it is of the laboratory, which is not installed."""
+    return policy(name).version if installed(name) else None
 
 
 @cache

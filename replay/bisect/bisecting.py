@@ -32,7 +32,7 @@ from replay.bisect.judging import Judge, holds
 from replay.bisect.outcomes import Happens, Measures, atoms, parse
 from replay.moments import AtSequence, AtTime
 from replay.simulator.agenda import LAST
-from replay.simulator.compare.contenders import parse as parse_contender
+from replay.simulator.contenders import parse as parse_contender
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.history import History
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay import Progress
     from replay.bisect.outcomes import Atom, Outcome
-    from replay.simulator.compare.contenders import Contender
+    from replay.simulator.contenders import Contender
     from replay.simulator.forks.fork import Fork
 
 TRIES = 60
@@ -114,7 +114,7 @@ async def bisect(
     trying: Progress | None = None,
 ) -> Bisected:
     """Find the first record of `log` from which on the outcome `text` holds under all `policies` (contenders, as
-    `replay.simulator.compare.contenders` reads them).  `trying` gets counts of simulated forks.
+    `replay.simulator.contenders` reads them).  `trying` gets counts of simulated forks.
 
     Raises OutcomeError, BisectError, SimulationError for a policy that is unknown or fails, and as `state_at`."""
     contenders = _contenders(policies)

@@ -7,9 +7,9 @@
     agents       how agents and apps react;  partitions: the containers and their work
     live         apps that are resized while they work
     timings      how long the phases of a start and of an adjustment take
-    outages      when nodes fail
-    workloads/   apps to submit, clusters, and real traces
-    compare/     policies beside each other
+    workload     apps to come and nodes;  speed: an app's speed by its containers
+    contenders   policies to compare: their text and parameters
+    measures     the outcome of a run;  holdings, finish_times: parts of that;  outcome: as plain data
     forks/       a real log continued: what-if, backtests, when a waiting app will start
 
 Start with `simulation`.  A simulation appends real records by the real codec, folds them with `evolve`, and decides with

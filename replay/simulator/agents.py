@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from replay.simulator.agenda import Agenda
     from replay.simulator.master import VirtualMaster
     from replay.simulator.scenario import Running, Scenario
-    from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
+    from replay.simulator.workload import SimulatedApp, SimulatedNode
 
     Append = Callable[[k.Event, str], None]
 

@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from events.quantities import SECOND
-from replay.simulator.workloads import tuned
-from replay.simulator.workloads.tuned import Tuned
+from replay.simulator.speed import BatchSpeed, after, rate_at, seconds_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from replay.simulator.speed import Course
     from replay.simulator.timings import Timings
-    from replay.simulator.workloads.tuned import Course
-    from replay.simulator.workloads.workload import SimulatedApp
+    from replay.simulator.workload import SimulatedApp
 
 NEVER = 2**62
 """UTC ns (the year 2116): later times count as never, so every time fits into the log."""
@@ -102,10 +101,10 @@ class Partition:
         """Start working with the containers and the batch size that it has."""
         speed = self.model.speed
         pace = self.efficiency * self.model.pace_on(self.types.get(node, "") for node in self.runs.values())
-        if isinstance(speed, Tuned):
+        if isinstance(speed, BatchSpeed):
             course = speed.course(self.counts, self.batch or speed.batch)
             self.course = tuple((until, rate * pace) for until, rate in course)
-            self.rate = tuned.rate_at(self.course, self.done)
+            self.rate = rate_at(self.course, self.done)
         else:
             self.rate = speed.rate(self.counts) * pace
         self.since = now
@@ -117,17 +116,17 @@ class Partition:
             return self.done
         seconds = (now - self.since) / SECOND
         if self.course:
-            return min(self.model.work, tuned.after(self.course, self.done, seconds))
+            return min(self.model.work, after(self.course, self.done, seconds))
         return min(self.model.work, self.done + self.rate * seconds)
 
     def rate_by(self, now: int) -> float:
         """Units per second at `now`."""
-        return tuned.rate_at(self.course, self.done_by(now)) if self.course else self.rate
+        return rate_at(self.course, self.done_by(now)) if self.course else self.rate
 
     def noise_by(self, now: int) -> float | None:
         """The gradient noise scale at `now`, in samples; None for an app whose batch size does not change."""
         speed = self.model.speed
-        if not isinstance(speed, Tuned):
+        if not isinstance(speed, BatchSpeed):
             return None
         return round(speed.noise(self.done_by(now), self.batch or speed.batch), 6)
 
@@ -158,7 +157,7 @@ class Partition:
         if not self.since or (self.rate <= 0 and left > 0):
             return None
         if self.course:
-            takes = tuned.seconds_until(self.course, self.done, until) * SECOND
+            takes = seconds_until(self.course, self.done, until) * SECOND
         else:
             takes = left / self.rate * SECOND if left else 0.0
         return self.since + round(takes) if takes < NEVER - self.since else None

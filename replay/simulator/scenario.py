@@ -8,7 +8,7 @@ import msgspec
 
 from events.kinds import PolicyPlugin
 from replay.simulator.timings import Timings
-from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
+from replay.simulator.workload import SimulatedApp, SimulatedNode
 
 BEGIN = 1_700_000_000_000_000_000
 """UTC ns at which a simulation starts that continues no log."""

@@ -32,8 +32,8 @@ from replay.simulator.agenda import Agenda
 from replay.simulator.agents import VirtualAgents
 from replay.simulator.master import RoundsMaster, VirtualMaster
 from replay.simulator.scenario import BEGIN, Running
-from replay.simulator.workloads.speed import Linear
-from replay.simulator.workloads.workload import SimulatedApp, SimulatedNode
+from replay.simulator.speed import Linear
+from replay.simulator.workload import SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -17,7 +17,6 @@ from dorm.bench.cluster import runtimes
 from dorm.bench.exec import bench_exec
 from dorm.bench.flood import bench_flood
 from dorm.bench.resize import bench_resize
-from dorm.bench.run import bench_run
 from dorm.bench.submit import bench_submit
 from dorm.local.runtimes import EngineError
 from tests.bench.test_report import checked
@@ -50,16 +49,6 @@ def left_running(home: Path) -> list[str]:
         if str(home) in words:
             found.append(words)
     return found
-
-
-@pytest.mark.nats
-@pytest.mark.slow
-async def test_a_project_is_sent_once(home: Path) -> None:
-    made = await bench_run(files=40, runs=1, tell=lambda _: None)
-    figures = checked(msgspec.json.encode(made))["figures"]
-    assert figures["shipping_run_sent_parts_count"]["value"] >= 2
-    assert figures["run_sent_parts_count"]["value"] == 0
-    assert figures["run_first_line_p50_s"]["value"] > figures["python_first_line_p50_s"]["value"] > 0
 
 
 @pytest.mark.nats

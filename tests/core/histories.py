@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.bench.optimizer import judge
 from dorm.policies.problem import AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
+from dorm_lab.bench.optimizer import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dorm.bench.elastic.group import Group
-from dorm.bench.elastic.schedules import disturb, grow, survivors
 from dorm.elastic import ledger
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from dorm.elastic.protocol.member import Member
+from dorm_lab.bench.elastic.group import Group
+from dorm_lab.bench.elastic.schedules import disturb, grow, survivors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

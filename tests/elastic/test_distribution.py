@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.bench.elastic.workers import ROOT
+from tests.docs.shown import REPOSITORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_its_wheel_trains_without_the_control_plane(tmp_path: Path) -> None:
     built = tmp_path / "built"
     source = tmp_path / "source"
-    subprocess.run(["cp", "-r", ROOT / "dorm" / "elastic", source], check=True)
+    subprocess.run(["cp", "-r", REPOSITORY / "dorm" / "elastic", source], check=True)
     build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
     built.mkdir()
     subprocess.run([sys.executable, "-c", build, built], cwd=source, check=True, capture_output=True)
@@ -30,7 +30,8 @@ def test_its_wheel_trains_without_the_control_plane(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
     packaged = {path.relative_to(installed / "dorm" / "elastic") for path in installed.rglob("*.py")}
-    assert packaged == {p.relative_to(ROOT / "dorm" / "elastic") for p in (ROOT / "dorm" / "elastic").rglob("*.py")}
+    folder = REPOSITORY / "dorm" / "elastic"
+    assert packaged == {path.relative_to(folder) for path in folder.rglob("*.py")}
     # The environment of these tests finds the project by its own hook, which a training image does not have.
     code = (
         "import sys\nsys.meta_path = [f for f in sys.meta_path if 'editable' not in str(f)]\n"
@@ -48,6 +49,7 @@ def test_its_wheel_trains_without_the_control_plane(tmp_path: Path) -> None:
 
 def test_both_distributions_have_one_version() -> None:
     versions = [
-        tomllib.loads((ROOT / p / "pyproject.toml").read_text())["project"]["version"] for p in (".", "dorm/elastic")
+        tomllib.loads((REPOSITORY / folder / "pyproject.toml").read_text())["project"]["version"]
+        for folder in (".", "dorm/elastic")
     ]
     assert versions[0] == versions[1]

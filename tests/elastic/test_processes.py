@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
+from dorm_lab.bench.elastic.workers import Workers
+from tests.docs.shown import REPOSITORY
 from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def alone() -> str:
     ran = subprocess.run(
         [sys.executable, SCRIPT, "12", "0"],
         env={name: value for name, value in os.environ.items() if not name.startswith("DORM_")}
-        | {"PYTHONPATH": str(ROOT)},
+        | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=True,
@@ -233,7 +234,7 @@ def _with_peers(rank: int, ports: list[int], shared: Path, **variables: str) -> 
     environment = {
         **os.environ,
         **variables,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(REPOSITORY),
         "DORM_APP": "test",
         "DORM_RANK": str(rank),
         "DORM_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports),
@@ -263,7 +264,7 @@ def test_workers_without_samples_of_their_own_change_no_sum_and_report_no_nan(tm
     alone = subprocess.run(
         [sys.executable, script, "3"],
         env={name: value for name, value in os.environ.items() if not name.startswith("DORM_")}
-        | {"PYTHONPATH": str(ROOT)},
+        | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=True,

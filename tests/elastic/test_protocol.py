@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.bench.elastic.group import Group
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
+from dorm_lab.bench.elastic.group import Group
 from tests.elastic.schedules import around_a_barrier, around_a_message, check, random_schedule
 from tests.tries import tries
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.bench.elastic.group import Group
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol import views as v
 from dorm.elastic.protocol.member import Member
 from dorm.elastic.protocol.recovery import MINORITY_S
+from dorm_lab.bench.elastic.group import Group
 from tests.elastic.schedules import around_a_message, check
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import pytest
 
 from compose.apps.learning import digits
 from dorm import elastic
-from dorm.bench.elastic.workers import Workers
 from dorm.elastic.contract import Contract
 from dorm.elastic.errors import ContractError
 from dorm.elastic.solvers import LOSSES, Network, Round, local_sgd, minibatch_sgd, solve
 from dorm.elastic.solvers.scale_in import ScaleIn, Wish
+from dorm_lab.bench.elastic.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

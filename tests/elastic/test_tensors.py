@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dorm import elastic
-from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
 from dorm.elastic.contract import Contract
 from dorm.elastic.errors import ContractError
 from dorm.elastic.statistics import Statistics
+from dorm_lab.bench.elastic.workers import Workers
+from tests.docs.shown import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def training(folder: Path, *, epochs: int = 12, by: str = "auto", fault: str = "
 @pytest.fixture(scope="module")
 def alone() -> list[float]:
     """The weights of a run by one worker."""
-    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "PATH": ""}
+    environment = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]), "PATH": ""}
     command = [sys.executable, SCRIPT, "12", "0", "auto", ""]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     weights: list[float] = json.loads(ran.stdout)["weights"]

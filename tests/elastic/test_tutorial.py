@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.bench.elastic.workers import ROOT, Workers
 from dorm.elastic import ledger
+from dorm_lab.bench.elastic.workers import Workers
+from tests.docs.shown import REPOSITORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def load_tensors():
 
 def script(heading: str) -> str:
     """The first Python block below a heading."""
-    text = (ROOT / "docs" / "elastic.md").read_text().split(f"\n## {heading}\n")[1]
+    text = (REPOSITORY / "docs" / "elastic.md").read_text().split(f"\n## {heading}\n")[1]
     found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert found is not None
     return found.group(1)

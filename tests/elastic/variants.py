@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dorm.bench.elastic.group import Group
 from dorm.elastic.protocol import messages as m
 from dorm.elastic.protocol.known import Known
 from dorm.elastic.protocol.recovery import Recovery
 from dorm.elastic.protocol.sums import Sums
 from dorm.elastic.protocol.switching import Switching
+from dorm_lab.bench.elastic.group import Group
 from tests.elastic.schedules import check, random_schedule
 
 if TYPE_CHECKING:

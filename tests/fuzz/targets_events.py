@@ -16,6 +16,7 @@ from dorm.core.settings import all_after
 from dorm.core.state import Settings
 from dorm.local.spec_files import SPEC, parse, parse_spec
 from dorm.policies.registry import names
+from dorm_lab.workloads import nodes as simulated_nodes
 from events import positions, subjects
 from events.cloudevents import cloud_event
 from events.codec import decode, document, encode
@@ -29,7 +30,6 @@ from events.spec.sweeps import expanded
 from replay import moments
 from replay.moments import MomentError
 from replay.simulator import SimulationError
-from replay.simulator.workloads import nodes as simulated_nodes
 from tests.fuzz import samples
 from tests.fuzz.edits import changed, encoded, json_of, spliced, strange
 from tests.fuzz.target import Target, one_line, pack_parts, parts_of

@@ -11,8 +11,8 @@ from dorm.core.state import State
 from events.spec import check_spec
 from replay.simulator.forks.history import History
 from replay.simulator.scenario import Scenario
-from replay.simulator.workloads.speed import Amdahl
-from replay.simulator.workloads.workload import SimulatedApp
+from replay.simulator.speed import Amdahl
+from replay.simulator.workload import SimulatedApp
 from tests.simulator.scenarios import nodes
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from events.spec import check_spec
 from replay.simulator.scenario import DecisionTime, Outage, Rounds, Scenario, Tasks
 from replay.simulator.simulation import Simulation
+from replay.simulator.speed import Amdahl, Linear, Table
 from replay.simulator.timings import LIVE, Timings
-from replay.simulator.workloads.speed import Amdahl, Linear, Table
-from replay.simulator.workloads.workload import Failure, SimulatedApp, SimulatedNode
+from replay.simulator.workload import Failure, SimulatedApp, SimulatedNode
 
 if TYPE_CHECKING:
     from dorm.core.folded import Folded

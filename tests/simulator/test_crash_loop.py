@@ -8,7 +8,7 @@ from events import kinds as k
 from events.quantities import SECOND
 from replay.simulator.scenario import Scenario
 from replay.simulator.timings import Timings
-from replay.simulator.workloads.workload import Failure
+from replay.simulator.workload import Failure
 from tests.simulator.scenarios import app, nodes, play
 
 SLOW = Timings(checkpoint_s=5, stop_s=2, start_s=5, boot_s=10, resume_s=10)

@@ -17,7 +17,7 @@ from tests.simulator.scenarios import Written, app, nodes, played
 from tests.simulator.test_simulation import FREE_DECISIONS, TIMINGS
 
 if TYPE_CHECKING:
-    from replay.simulator.workloads.workload import SimulatedApp
+    from replay.simulator.workload import SimulatedApp
 
 
 def gated(name: str, work: float, **gates: object) -> SimulatedApp:

@@ -18,9 +18,9 @@ from replay.audit.audit import verify
 from replay.simulator import SimulationError
 from replay.simulator.scenario import BEGIN, DecisionTime, Outage, Scenario
 from replay.simulator.simulation import Simulation
+from replay.simulator.speed import Linear, Table
 from replay.simulator.timings import Timings
-from replay.simulator.workloads.speed import Linear, Table
-from replay.simulator.workloads.workload import Failure
+from replay.simulator.workload import Failure
 from tests.errors import raises
 from tests.simulator.scenarios import Written, app, nodes, play, scenarios
 from tests.tries import tries

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from dorm.policies.speed import policy as speed_policy
+from dorm_lab.workloads import by_name
+from dorm_lab.workloads.nodes import parse
+from dorm_lab.workloads.options import WrongOption
 from events.kinds import AppCompleted
 from replay.simulator.scenario import Scenario
 from replay.simulator.timings import Timings
-from replay.simulator.workloads import by_name
-from replay.simulator.workloads.nodes import parse
-from replay.simulator.workloads.options import WrongOption
 from tests.errors import raises
 from tests.simulator.scenarios import app, play
 

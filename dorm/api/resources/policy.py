@@ -17,7 +17,7 @@ from dorm.client import operating
 from dorm.core.query.in_force import Offered, Setting, gist_of, in_force, offered
 from dorm.core.query.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State
-from dorm.policies.registry import built_in, policy
+from dorm.policies.registry import built_in, version_of
 from events.cloudevents import rfc3339
 from events.kinds import PolicyChanged
 from events.limits import Name
@@ -119,7 +119,7 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
         return PolicyDocument(
             position=str(state.seq),
             policy=settings.policy,
-            version=policy(settings.policy).version if known else plugin.version if plugin is not None else None,
+            version=version_of(settings.policy) if known else plugin.version if plugin is not None else None,
             plugin=plugin.plugin if plugin is not None else "",
             gist=gist_of(settings.policy),
             fails=None

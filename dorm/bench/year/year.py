@@ -1,6 +1,6 @@
 """A log over a year: start-up, memory, the state at a moment, and disk of a log that grows and is rotated again and again.
 
-A history of any length (`dorm.bench.replay.log`) goes into a real server, chunk by chunk.  In ten thousand records, one
+A history of any length (`dorm.bench.long_log`) goes into a real server, chunk by chunk.  In ten thousand records, one
 progress report is replaced by a seal with a real key, so the log can be rotated like a cluster's.  After each chunk, the
 rotator moves the sealed records, and a reader starts with a new connection and computes the state at random moments of the
 log.
@@ -29,7 +29,7 @@ import msgspec
 import psutil
 
 from dorm.bench import BenchError
-from dorm.bench.replay.log import records_of, stretch
+from dorm.bench.long_log import records_of, stretch
 from dorm.bench.report import Report, figure, percentile, this_machine
 from dorm.bench.year.filling import filling
 from dorm.core.fold.evolve import evolve

@@ -2,65 +2,27 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.bench import api, elastic, evaluation, flood, oasis, scale, year
-from dorm.cli.bench import run as run_bench
-from dorm.cli.bench.report import show_machine, show_report
-from dorm.cli.bench.running import end_if, measuring, show_measurements, unless_stopped, wrong_usage
+from dorm.cli import laboratory
+from dorm.cli.bench import api, flood, year
+from dorm.cli.bench.options import Docker, Runtime, RuntimeWanted
+from dorm.cli.bench.report import show_report
+from dorm.cli.bench.running import measuring, unless_stopped
 from dorm.cli.errors import run
-from dorm.cli.output import Format, Output, print_table, show_document
+from dorm.cli.output import Format, Output
 from dorm.cli.program_logs import Verbose
-from dorm.cli.settings import complete_policy, parse_params
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dorm.bench.report import Figure, Report
     from events.log.records import Record
-    from replay.simulator.forks.rehearsal import Row
 
 app = typer.Typer(
     help="Run benchmarks on this machine. -o json prints results in the same format for every benchmark.",
     no_args_is_help=True,
 )
-
-
-class RuntimeWanted(StrEnum):
-    """Which runtimes to measure."""
-
-    auto = "auto"
-    docker = "docker"
-    process = "process"
-    both = "both"
-
-
-Runtime = Annotated[RuntimeWanted, typer.Option(help="auto: processes, and also Docker if an engine answers.")]
-Docker = Annotated[
-    str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine, such as unix:///var/run/docker.sock.")
-]
-
-
-class Reference(StrEnum):
-    """The references that answers are compared with."""
-
-    auto = "auto"
-    exact = "exact"
-    bound = "bound"
-    none = "none"
-
-
-Policy = Annotated[str, typer.Option(help="Policy to measure.", autocompletion=complete_policy)]
-Param = Annotated[list[str] | None, typer.Option(help="Parameter of the policy, such as theta1=0.2; may be repeated.")]
-ReferenceWanted = Annotated[
-    Reference,
-    typer.Option(help="exact: solve every problem exactly as well; bound: the policy's own bound; auto: by the size."),
-]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write a plot to this file; needs dorm\\[plots].")]
 
 
 @app.command()
@@ -138,36 +100,6 @@ def submit(
 
 
 @app.command()
-def trust(
-    apps: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Number of apps on each cluster, one after the other.")
-    ] = 50,
-    docker: Docker = None,
-    runtime: Runtime = RuntimeWanted.auto,
-    output: Output = Format.table,
-    verbose: Verbose = 0,
-) -> None:
-    """Measure the cost of keys and signatures: submissions to an authenticated and to an open cluster.
-
-    [bold]Examples[/]
-
-      dorm bench trust
-
-      dorm bench trust --runtime process --apps 10 -o json
-    """
-    from dorm.bench.cluster import runtimes
-    from dorm.bench.trust import bench_trust
-
-    async def work(tell: Callable[[str], None]) -> Report:
-        *_, chosen = await runtimes(runtime.value, docker, tell)
-        return await bench_trust(apps=apps, runtime=chosen, docker_url=docker, tell=tell)
-
-    with measuring("trust", verbose) as tell:
-        report = run(unless_stopped(work(tell)))
-    show_report(report, output)
-
-
-@app.command()
 def resize(
     runs: Annotated[int, typer.Option(min=1, max=100_000, help="Number of resizes.")] = 10,
     runtime: Runtime = RuntimeWanted.auto,
@@ -190,303 +122,10 @@ def resize(
     show_report(report, output)
 
 
-@app.command()
-def pause(
-    runs: Annotated[int, typer.Option(min=1, max=100_000, help="Number of resizes.")] = 10,
-    every: Annotated[int, typer.Option(min=1, max=1000, help="The app reports its progress every N steps.")] = 1,
-    load: Annotated[
-        float, typer.Option(min=0.0, max=30.0, help="Seconds that the app takes to load before its first step.")
-    ] = 2.0,
-    scaling: Annotated[
-        float, typer.Option(min=0.0, max=1.5, help="n containers are n to this power as fast as one.")
-    ] = 0.9,
-    runtime: Runtime = RuntimeWanted.auto,
-    docker: Docker = None,
-    output: Output = Format.table,
-    verbose: Verbose = 0,
-) -> None:
-    """Compare the reported pause of a resize with the time to the first step by the app's own clock.
-
-    [bold]Examples[/]
-
-      dorm bench pause
-
-      dorm bench pause --runtime docker --every 20 -o json
-    """
-    from dorm.bench.pause import bench_pause
-
-    with measuring("pause", verbose) as tell:
-        work = bench_pause(
-            runs=runs, every=every, load_s=load, scaling=scaling, wanted=runtime.value, docker_url=docker, tell=tell
-        )
-        report = run(unless_stopped(work))
-    show_report(report, output)
-
-
-@app.command()
-def calibration(
-    runs: Annotated[
-        int, typer.Option(min=8, max=100_000, help="Number of resizes: half to fit, half to compare.")
-    ] = 24,
-    runtime: Runtime = RuntimeWanted.auto,
-    docker: Docker = None,
-    output: Output = Format.table,
-    verbose: Verbose = 0,
-) -> None:
-    """Measure the accuracy of the simulator: compare real and simulated adjustments and completion times.
-
-    Timings and speeds are fitted to one part of the measurements, and used to
-    simulate the other part. This takes minutes.
-
-    [bold]Examples[/]
-
-      dorm bench calibration --runtime docker
-
-      dorm bench calibration --runtime process --runs 8 -o json
-    """
-    from dorm.bench.calibration import bench_calibration
-
-    tables: dict[tuple[str, str], list[Row]] = {}
-
-    async def measured(tell: Callable[[str], None]) -> Report:
-        done = await bench_calibration(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)
-        tables.update(done.tables)
-        return done.report
-
-    with measuring("calibration", verbose) as tell:
-        report = run(unless_stopped(measured(tell)))
-    if output in (Format.json, Format.yaml):
-        show_document(report, output)
-        return
-    rows = [
-        {
-            "runtime": name, "what": f"{what} {row.name}", "real": f"{row.real_s:.3f}",
-            "simulated": f"{row.simulated_s:.3f}", "error": f"{100 * row.error:+.1f} %",
-        }
-        for (name, what), found in tables.items()
-        for row in found
-    ]  # fmt: skip
-    columns = [("RUNTIME", "runtime"), ("MEAN OF", "what"), ("REAL S", "real"), ("SIMULATED S", "simulated")]
-    print_table(rows, [*columns, ("ERROR", "error")])
-    show_machine(report)
-
-
-@app.command()
-def replay(
-    events: Annotated[int, typer.Option(min=1000, max=100_000_000, help="Records of the log to measure.")] = 1_000_000,
-    large: Annotated[
-        int, typer.Option(min=0, max=1_000_000_000, help="Records of a second log, for moments and memory; 0 for none.")
-    ] = 10_000_000,
-    server: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Records of a log on a NATS server; 0 for none.")
-    ] = 200_000,
-    passes: Annotated[int, typer.Option(min=1, max=1000, help="Number of measurements of folds.")] = 3,
-    moments: Annotated[int, typer.Option(min=1, max=10_000, help="Number of states to look up.")] = 20,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Take half a minute: 100,000 records, and no second log.")
-    ] = False,
-    output: Output = Format.table,
-    verbose: Verbose = 0,
-) -> None:
-    """Measure replay: folds from an archive and a server, past states, repeated decisions, memory, disk space.
-
-    It generates a log, and takes some minutes and half a gigabyte of disk, which
-    it frees again. Ctrl-C prints what was measured so far.
-
-    [bold]Examples[/]
-
-      dorm bench replay --quick
-
-      dorm bench replay --large 0 --server 0 --passes 10
-
-      dorm bench replay -o json
-    """
-    from dorm.bench.replay.replay import QUICK, Sizes, bench_replay
-
-    sizes = QUICK if quick else Sizes(events, large, server, passes, moments)
-    show_measurements("replay", lambda tell: bench_replay(sizes, tell=tell), output, verbose)
-
-
-@app.command()
-def simulate(
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The Philly trace, a CSV file; default: generated apps.",
-        ),
-    ] = None,
-    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes, of 8 GPUs each.")] = 80,
-    rounds: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1, metavar="SECONDS", help="Seconds of virtual time between allocations; default: 300 and 60."
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Take half a minute: the first 1,500 apps, rounds of 300 s.")
-    ] = False,
-    output: Output = Format.table,
-    verbose: Verbose = 0,
-) -> None:
-    """Measure simulation: a month of a real cluster in virtual time, under the policies `static` and `dorm`.
-
-    It takes about ten minutes. Ctrl-C prints what was measured so far.
-
-    [bold]Examples[/]
-
-      dorm bench simulate --quick
-
-      dorm bench simulate --trace philly.csv --rounds 300
-
-      dorm bench simulate --trace philly.csv -o json
-    """
-    from dorm.bench.simulate import Wanted, bench_simulate
-
-    wanted = Wanted(trace, nodes, tuple(rounds or ((300,) if quick else (300, 60))), quick)
-    show_measurements("simulate", lambda tell: bench_simulate(wanted, tell=tell), output, verbose)
-
-
-@app.command()
-def optimizer(
-    apps: Annotated[int, typer.Option(min=1, max=100_000, help="Approximate number of apps.")] = 30,
-    nodes: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of nodes.")] = 20,
-    shapes: Annotated[
-        int, typer.Option(min=1, max=1_000, help="Number of node shapes: up to 3 usual ones, or this many random ones.")
-    ] = 3,
-    events: Annotated[int, typer.Option(min=1, max=1_000_000, help="Rounds after the cold start.")] = 30,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first sequence; the same seed gives the same problems.")
-    ] = 0,
-    sequences: Annotated[int, typer.Option(min=1, max=100_000, help="Sequences, each with the next seed.")] = 1,
-    policy: Policy = "dorm",
-    param: Param = None,
-    reference: ReferenceWanted = Reference.auto,
-    gpus: Annotated[bool, typer.Option(help="Give some nodes and apps GPUs.")] = True,
-    labels: Annotated[
-        bool, typer.Option("--labels", help="Give nodes labels, and apps requirements and gangs.")
-    ] = False,
-    types: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, max=32, help="Number of node types, with apps whose speeds are declared or measured."
-        ),
-    ] = 0,
-    plot: Plot = None,
-    output: Output = Format.table,
-    verbose: Verbose = 0,
-) -> None:
-    """Measure the optimizer's cost and the quality of its answers while apps arrive and end and nodes fail and return.
-
-    [bold]Examples[/]
-
-      dorm bench optimizer --apps 500 --nodes 1000 --events 40
-
-      dorm bench optimizer --sequences 25 --events 20 -o json
-
-      dorm bench optimizer --policy static --param count=4
-    """
-    from dorm.bench.optimizer.optimizer import bench_optimizer, check
-    from dorm.bench.optimizer.samples import Run
-
-    wanted = Run(
-        apps=apps, nodes=nodes, shapes=shapes, events=events, seed=seed, sequences=sequences, policy=policy,
-        params=parse_params(param), reference=reference.value, gpus=gpus, labels=labels, types=types,
-    )  # fmt: skip
-    with wrong_usage():
-        check(wanted, plot)
-    with measuring("optimizer", verbose) as tell:
-        report, interrupted = bench_optimizer(wanted, tell=tell, plot=plot)
-    show_report(report, output)
-    end_if(interrupted)
-
-
-@app.command()
-def optimizer_scale(
-    up_to: Annotated[int, typer.Option(metavar="APPS", min=1, help="Skip sizes with more apps.")] = 10_000,
-    events: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Rounds at each size; fewer at large ones unless given.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same problems.")] = 0,
-    policy: Policy = "dorm",
-    param: Param = None,
-    reference: ReferenceWanted = Reference.auto,
-    plot: Plot = None,
-    output: Output = Format.table,
-    verbose: Verbose = 0,
-) -> None:
-    """Measure the optimizer's cost and quality from 10 apps on 20 nodes to 10,000 on 50,000: one table, one plot.
-
-    It takes long, most of it for exact answers to small problems. Ctrl-C prints
-    what was measured so far.
-
-    [bold]Examples[/]
-
-      dorm bench optimizer-scale --plot optimizer.png
-
-      dorm bench optimizer-scale --up-to 500 --reference bound
-    """
-    from dorm.bench.optimizer.optimizer import check
-    from dorm.bench.optimizer.scale import bench_scale, chosen_sizes
-
-    with wrong_usage():
-        runs = chosen_sizes(
-            up_to=up_to, events=events, seed=seed, policy=policy, params=parse_params(param), reference=reference.value
-        )
-        check(runs[0], plot)
-    with measuring("optimizer-scale", verbose) as tell:
-        scale = bench_scale(runs, tell=tell, plot=plot)
-    if output in (Format.json, Format.yaml):
-        show_document(scale.report, output)
-    else:
-        rows = [
-            {"size": f"{run.apps:,} × {run.nodes:,}", "shapes": run.shapes} | _words_of(found)
-            for run, found in scale.sizes
-        ]
-        print_table(rows, [("APPS × NODES", "size"), ("SHAPES", "shapes"), *_SCALE_COLUMNS])
-        show_machine(scale.report)
-    end_if(scale.interrupted)
-
-
 api.register(app)
-elastic.register(app)
-evaluation.register(app)
 flood.register(app)
-oasis.register(app)
-run_bench.register(app)
-scale.register(app)
 year.register(app)
-
-_SCALE_COLUMNS = [
-    ("P50 S", "event_p50_s"),
-    ("P95 S", "event_p95_s"),
-    ("MAX S", "event_max_s"),
-    ("COLD S", "cold_start_s"),
-    ("EXACT MEAN", "gap_to_exact_mean"),
-    ("P99", "gap_to_exact_p99"),
-    ("BOUND P50", "gap_to_bound_p50"),
-    ("MAX", "gap_to_bound_max"),
-    ("MISSED", "missed_n_min_count"),
-    ("CHANGED", "changed_apps_mean"),
-    ("MOVES", "moves_mean"),
-    ("MIB", "peak_memory_mb"),
-    ("PROBLEMS", "instances"),
-]
-
-
-def _words_of(found: dict[str, Figure]) -> dict[str, str | None]:
-    """Format a size's figures, gaps in percent, with their goals if they have one: `✓` reached, `✗` and the goal not."""
-    words: dict[str, str | None] = {}
-    for _, name in _SCALE_COLUMNS:
-        one = found.get(name)
-        if one is not None:
-            factor, unit = (100, " %") if one.unit == "ratio" else (1, "")
-            goal = f" ✗ {factor * float(str(one.goal).split()[1]):g}{unit}" if one.reached is False else ""
-            words[name] = f"{factor * one.value:.3g}{unit}{' ✓' if one.reached else goal}"
-            if one.value >= 1000:
-                words[name] = f"{one.value:,.0f}"
-    return words
+laboratory.add_benches(app)
 
 
 async def _read(file: Path) -> list[Record]:

@@ -104,10 +104,10 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
 
 
 def _version(name: str, plugin: PolicyPlugin | None) -> int | None:
-    from dorm.policies.registry import built_in, policy
+    from dorm.policies.registry import built_in, version_of
 
     if built_in(name):
-        return policy(name).version
+        return version_of(name)
     return plugin.version if plugin is not None else None
 
 

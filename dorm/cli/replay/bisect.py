@@ -91,7 +91,7 @@ def bisect(
 
     async def work() -> None:
         from replay.bisect.bisecting import bisect as bisected
-        from replay.simulator.compare.contenders import split_all
+        from replay.simulator.contenders import split_all
 
         chosen = split_all(policies)
         async with log_of(file, url, cluster) as log:

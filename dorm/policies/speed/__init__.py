@@ -2,6 +2,8 @@
 
     learning   how fast an app is with n containers, from what was measured and declared
     by_type    the same on each type of nodes
+    throughput how fast it is by containers, placement and batch size, and which batch size is best
+    tuning     that as the speed of an app that accepts several batch sizes
     curves     the same relative to one container, and the remaining work
     locality   how much slower it is across nodes than on one
     worth      what a count of an app is worth, with the price of changing to it

@@ -7,7 +7,7 @@ resize   these counts on nodes, one app after the other, and the remaining room 
 
 `dorm` counts containers; users want finished work.  So the worth of a container is its effect on the app's remaining time, by
 the speed that its owner declares, or by a prior if nothing is declared (`curves`, `worth`).  For an app that accepts a range
-of batch sizes, that is its goodput with the best one, which the answer names (`goodput.tuning`).  An app that is slower across
+of batch sizes, that is its goodput with the best one, which the answer names (`tuning`).  An app that is slower across
 nodes is kept on one (`locality`), and on types of nodes that are about as fast for it (`types`).  θ1 bounds the fairness loss
 and `floor` that of each app; θ2 bounds what is disturbed, in full restarts: a live change of milliseconds hardly counts.
 """
@@ -23,7 +23,6 @@ from dorm.policies import answer, goals, integer, scoring
 from dorm.policies.dorm.counts import SolverFailed
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.serving import Serving
-from dorm.policies.goodput.tuning import Tuning
 from dorm.policies.parameters import SPEED, read_numbers
 from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness, queueing
@@ -31,6 +30,7 @@ from dorm.policies.speed.choosing import Chosen, choices, choose, pools
 from dorm.policies.speed.locality import Locality
 from dorm.policies.speed.placing.gathering import Gathering
 from dorm.policies.speed.placing.moving import Moving
+from dorm.policies.speed.tuning import Tuning
 from dorm.policies.speed.types import names_of, types_of
 from dorm.policies.speed.worth import Worth
 

@@ -4,5 +4,6 @@ history    the apps' work, as a log shows it;  fitting, fitting_timings, fitting
 fork       a log continued from a moment;  fork_log: kept as an archive
 whatif     compares the log's own course, unchanged and changed;  backtest: the error of that
 starting   when a waiting app will start
-recorded   a log simulated again under its own timings;  rehearsal: a real run simulated with models
+
+The laboratory has what tells how faithful all this is: `dorm_lab.recorded`, `dorm_lab.rehearsal`.
 """

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.quantities import SECOND
-from replay.simulator.compare.outcome import mean
+from replay.simulator.outcome import mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from replay.simulator.compare.outcome import AppRun, Run
+    from replay.simulator.outcome import AppRun, Run
 
 
 FAR_OFF = 0.5

@@ -28,8 +28,8 @@ import numpy as np
 from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import fit as fit_timings
 from replay.simulator.forks.fitting_types import SpeedOnTypes, TypesSeen, on_several, pace_on
-from replay.simulator.workloads.speed import Linear, Table, interpolated
-from replay.simulator.workloads.workload import Failure, SimulatedApp
+from replay.simulator.speed import Linear, Table, interpolated
+from replay.simulator.workload import Failure, SimulatedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Measured
     from events.spec import AppSpec
     from replay.simulator.forks.history import Course, History
+    from replay.simulator.speed import Speed
     from replay.simulator.timings import Timings
-    from replay.simulator.workloads.speed import Speed
 
 UNKNOWN_S = 600.0
 """Assumed run time in seconds with n_min containers, if nothing is known of an app or of apps like it."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from replay.simulator.forks.history import Course, History
-    from replay.simulator.workloads.speed import Speed
+    from replay.simulator.speed import Speed
 
 LIKE = 8
 """How many of the latest similar apps show how much faster a type is."""

@@ -28,14 +28,14 @@ from dorm.core.query.plans import assumed_events, copy_of
 from events import kinds as k
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, as_shipped, check_spec
-from replay.simulator.compare.contenders import BY_TASKS
-from replay.simulator.compare.measures import Measures
+from replay.simulator.contenders import BY_TASKS
 from replay.simulator.forks.fitting import Fitted, Fitting
 from replay.simulator.forks.history import Course
+from replay.simulator.measures import Measures
 from replay.simulator.scenario import DecisionTime, Outage, Running, Scenario, Tasks
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads.speed import Linear
-from replay.simulator.workloads.workload import SimulatedApp
+from replay.simulator.speed import Linear
+from replay.simulator.workload import SimulatedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from events.kinds import PolicyPlugin
     from events.log.records import Record
-    from replay.simulator.compare.measures import Run
     from replay.simulator.forks.fitting import Bound
     from replay.simulator.forks.history import History, Silence
+    from replay.simulator.measures import Run
     from replay.simulator.simulation import Seen
 
 TOLD = 500_000

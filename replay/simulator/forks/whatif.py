@@ -26,8 +26,6 @@ from events.log.interface import time_of
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, MomentError
 from replay.simulator import SimulationError
-from replay.simulator.compare.measures import Measures
-from replay.simulator.compare.outcome import mean
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.backtest import Backtest, adjustments, common, compare, fairness_loss, utilization
 from replay.simulator.forks.fitting import Basis, Fitting
@@ -35,6 +33,9 @@ from replay.simulator.forks.fork import Played
 from replay.simulator.forks.fork_log import ForkLog
 from replay.simulator.forks.history import History
 from replay.travel.travel import fold_on, state_at
+from replay.simulator.measures import Measures
+from replay.simulator.outcome import mean
+from replay.travel.travel import fold_on, state_at, time_of
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
-    from replay.simulator.compare.outcome import Run
     from replay.simulator.forks.fitting import Fitted
     from replay.simulator.forks.fork import Fork
+    from replay.simulator.outcome import Run
     from replay.simulator.simulation import Seen
 
 HORIZON_S = 86_400.0

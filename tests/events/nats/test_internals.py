@@ -19,7 +19,7 @@ from tests.docs.shown import REPOSITORY
 _OWN = "events/nats/internals.py"
 _SOURCES = [
     source
-    for folder in ("agents", "compose", "docs", "dorm", "events", "replay", "tests")
+    for folder in ("agents", "compose", "docs", "dorm", "events", "lab", "replay", "tests")
     for source in sorted((REPOSITORY / folder).rglob("*.py"))
     if REPOSITORY / "dorm" / "elastic" not in source.parents  # It is a separate distribution, without NATS.
 ]

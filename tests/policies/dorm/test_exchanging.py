@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dorm.bench.optimizer.workload import World
 from dorm.policies import goals, integer, scoring
 from dorm.policies.dorm.exchanging import Exchange
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.problem import Problem
 from dorm.policies.registry import policy
+from dorm_lab.bench.optimizer.workload import World
 from tests.policies.problems import DEFAULTS, PARAMS, app, node, problems, slow_machine
 
 OPEN = {"theta1": 1.0, "theta2": 1.0, "adjust_s": 0.0, "floor": 0.0}

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 
-from dorm.bench.optimizer import judge
-from dorm.bench.optimizer.workload import World
 from dorm.policies.dorm import optimizer
 from dorm.policies.parameters import OPTIMIZER
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
+from dorm_lab.bench.optimizer import judge
+from dorm_lab.bench.optimizer.workload import World
 from tests.policies.exact.test_exact_policy import check_promises
 from tests.policies.problems import PARAMS, app, crowded, node, problems, slow_machine
 from tests.tries import tries

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.bench.optimizer import judge
-from dorm.bench.optimizer.workload import World
 from dorm.policies.dorm import counts, optimizer
 from dorm.policies.exact import model
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
+from dorm_lab.bench.optimizer import judge
+from dorm_lab.bench.optimizer.workload import World
 from tests.policies.exact.test_exact_policy import check_promises
 from tests.policies.problems import GIB, PARAMS, app, node, problems, slow_machine
 from tests.tries import tries

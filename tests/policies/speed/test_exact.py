@@ -13,7 +13,7 @@ from dorm.policies import integer
 from dorm.policies.problem import Allocation, Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed.worth import Worth
-from tests.policies.baselines.test_speed_policies import rows_of, telling
+from tests.dorm_lab.policies.baselines.test_speed_policies import rows_of, telling
 from tests.policies.problems import app, node
 from tests.policies.speed.test_speed_policy import ANY, disturbed
 from tests.tries import tries

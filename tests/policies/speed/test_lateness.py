@@ -11,7 +11,7 @@ from dorm.policies.problem import AppDemand, Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed import lateness
 from dorm.policies.speed.worth import Worth
-from tests.policies.baselines.test_speed_policies import telling, totals
+from tests.dorm_lab.policies.baselines.test_speed_policies import telling, totals
 from tests.policies.problems import app, node
 
 LINEAR = [(n, float(n)) for n in range(1, 9)]

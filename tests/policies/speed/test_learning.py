@@ -15,7 +15,7 @@ from dorm.policies.registry import policy
 from dorm.policies.speed import curves, learning
 from dorm.policies.speed.learning import Learned, known_of
 from dorm.policies.speed.learning import learned as learned_from
-from tests.policies.baselines.test_speed_policies import totals
+from tests.dorm_lab.policies.baselines.test_speed_policies import totals
 from tests.policies.problems import app, node, slow_machine
 from tests.tries import tries
 

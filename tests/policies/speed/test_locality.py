@@ -15,7 +15,7 @@ from dorm.policies.speed import curves
 from dorm.policies.speed.locality import Locality
 from dorm.policies.speed.policy import SLOWER_APART
 from dorm.policies.speed.worth import LATELY_S, Worth
-from tests.policies.baselines.test_speed_policies import telling, totals
+from tests.dorm_lab.policies.baselines.test_speed_policies import telling, totals
 from tests.policies.problems import app, node
 from tests.policies.speed.test_speed_policy import ANY, LINEAR
 

@@ -12,7 +12,7 @@ from dorm.policies import integer
 from dorm.policies.problem import Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed import queueing
-from tests.policies.baselines.test_speed_policies import telling
+from tests.dorm_lab.policies.baselines.test_speed_policies import telling
 from tests.policies.problems import app, node
 
 if TYPE_CHECKING:

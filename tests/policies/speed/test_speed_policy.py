@@ -18,8 +18,8 @@ from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm.policies.speed.policy import Round, SpeedPolicy
 from dorm.policies.speed.worth import Worth, counts_up_to
+from tests.dorm_lab.policies.baselines.test_speed_policies import rows_of, telling, told, totals
 from tests.errors import raises
-from tests.policies.baselines.test_speed_policies import rows_of, telling, told, totals
 from tests.policies.problems import after, app, node, slow_machine
 from tests.tries import tries
 

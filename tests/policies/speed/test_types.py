@@ -20,7 +20,7 @@ from dorm.policies.speed.by_type import ALIKE, MOST_RATIO, ByType, by_type, type
 from dorm.policies.speed.learning import known_of, learned
 from dorm.policies.speed.types import types_of
 from dorm.policies.speed.worth import Worth
-from tests.policies.baselines.test_speed_policies import rows_of, telling, totals
+from tests.dorm_lab.policies.baselines.test_speed_policies import rows_of, telling, totals
 from tests.policies.problems import after, app, node, slow_machine
 from tests.policies.speed.test_speed_policy import ANY, LINEAR, PARAMS, disturbed, odd, reserved_by
 from tests.tries import tries

@@ -11,8 +11,8 @@ from events.codec import encode
 from events.spec import check_spec
 from replay.audit.audit import verify
 from replay.simulator.scenario import Scenario
-from replay.simulator.workloads.speed import Linear
-from replay.simulator.workloads.workload import SimulatedApp
+from replay.simulator.speed import Linear
+from replay.simulator.workload import SimulatedApp
 from tests.replay.made_log import log_of
 from tests.simulator.scenarios import nodes, play
 

@@ -19,9 +19,9 @@ from replay.bisect.bisecting import Bisected, bisect
 from replay.simulator import SimulationError
 from replay.simulator.scenario import BEGIN, DecisionTime, Scenario
 from replay.simulator.simulation import Simulation
+from replay.simulator.speed import Linear
 from replay.simulator.timings import Timings
-from replay.simulator.workloads.speed import Linear
-from replay.simulator.workloads.workload import SimulatedApp
+from replay.simulator.workload import SimulatedApp
 from tests.e2e.commands import done, refused
 from tests.errors import raises
 from tests.replay.made_log import log_of

@@ -10,7 +10,7 @@ from replay.simulator.forks.fitting import Curve, Fitted, Fitting
 from replay.simulator.scenario import Outage
 from replay.simulator.simulation import Simulation
 from replay.simulator.timings import Timings
-from replay.simulator.workloads.workload import Failure
+from replay.simulator.workload import Failure
 from tests.simulator.histories import Seen, busy, seen, seq_at, trained, written
 
 STATIC = {"policy": "static", "params": {"count": 2}}

@@ -17,7 +17,7 @@ from events.quantities import SECOND
 from replay.simulator import SimulationError
 from replay.simulator.scenario import Outage, Running, Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads.workload import SimulatedNode
+from replay.simulator.workload import SimulatedNode
 from tests.errors import raises
 from tests.simulator.scenarios import app, nodes, play, played, scenarios
 from tests.tries import tries

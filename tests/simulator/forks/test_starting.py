@@ -19,7 +19,7 @@ from tests.simulator.histories import Seen, busy, seen, seq_at, trained, written
 
 if TYPE_CHECKING:
     from events.log.records import Record
-    from replay.simulator.workloads.workload import SimulatedApp
+    from replay.simulator.workload import SimulatedApp
 
 STATIC: dict[str, Any] = {"policy": "static", "params": {"count": 4}}
 

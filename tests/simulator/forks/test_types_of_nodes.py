@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.core.query.assumed import Assumed
+from dorm.core.query.planning.assumed import Assumed
+from dorm_lab.workloads.nodes import parse
 from events import kinds as k
 from replay.moments import AtSequence
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.whatif import whatif
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads.nodes import parse
 from tests.replay.made_log import log_of
 from tests.simulator.histories import Seen, busy, seen, seq_at, trained, written
 
 if TYPE_CHECKING:
-    from replay.simulator.workloads.workload import SimulatedApp
+    from replay.simulator.workload import SimulatedApp
 
 TIMES = 3.0
 NODES = parse("1x cpu=2,memory=8GiB type=fast; 1x cpu=2,memory=8GiB type=slow")

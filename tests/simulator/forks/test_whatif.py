@@ -9,19 +9,20 @@ import msgspec
 import pytest
 
 from dorm.core.invariants import violations
-from dorm.core.query.assumed import Assumed, NewNodes, PlanError, UnknownSetting
+from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
+from dorm_lab.workloads import paper
 from events import kinds as k
 from events.archive.segments import open_archive
 from events.spec import check_spec
 from replay.moments import AtSequence
-from replay.simulator.compare.outcome import AppRun, Run
+from replay.simulator.contenders import STATIC_COUNTS
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.backtest import compare, in_words
 from replay.simulator.forks.history import History
 from replay.simulator.forks.whatif import WhatIf, WhatIfError, whatif
+from replay.simulator.outcome import AppRun, Run
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
-from replay.simulator.workloads import paper
 from tests.errors import raises
 from tests.golden.made import archives
 from tests.replay.made_log import log_of
@@ -259,7 +260,7 @@ def test_figures_are_of_the_same_time_in_each_run(records: list[Record]) -> None
 def test_apps_that_end_on_the_log_end_in_the_simulation() -> None:
     """Cut at each completion in turn: some of the simulated ones come a few microseconds later."""
     apps = paper.workload(0).apps[:8]
-    scenario = Scenario(apps, paper.nodes(), policy="static", params={"counts": paper.STATIC_COUNTS}, progress_s=240)
+    scenario = Scenario(apps, paper.nodes(), policy="static", params={"counts": STATIC_COUNTS}, progress_s=240)
     records = written(Simulation(scenario))
     fork = seq_at(records, 3600.0)
     ends = [seq for seq, record in enumerate(records, 1) if seq > fork and b"AppCompleted" in record.body]

@@ -1,0 +1,1 @@
+"""Tests of the laboratory, `dorm_lab`: its folders mirror the package's."""

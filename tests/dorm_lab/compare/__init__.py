@@ -1,0 +1,1 @@
+"""Tests of `dorm_lab.compare`."""
