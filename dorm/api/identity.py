@@ -122,7 +122,7 @@ class Doorkeeper:
         if not everyone:
             follower.on_ready.append(self._begin)
             follower.on_restart.append(self._forget)
-            follower.watch(self._look)
+            follower.watchers.append(self._look)
 
     # --- following: in the state's thread -------------------------------------------------------------------------------
 

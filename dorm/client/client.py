@@ -34,13 +34,11 @@ from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.client.reports import newest as newest_reports
 from dorm.core.apps.admission import app_id, check_room
-from dorm.core.fold.evolve import evolve
 from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
 from dorm.core.settings import all_after
-from dorm.core.state import App, RefusedChange, Settings, State
 from dorm.history import with_history
-from dorm.snapshots import newest
+from dorm.live_fold import Fold
 from events import subjects
 from events.appending import append_event, is_stored_at
 from events.codec import decode
@@ -67,10 +65,11 @@ from events.spec.variables import check_names
 from events.times import SettingRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
     from dorm.core.query.reported import Newest
+    from dorm.core.state import App, RefusedChange, Settings, State
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
@@ -98,8 +97,10 @@ class Client:
         connection: Connection | None = None,
         clock: Callable[[], int] = time.time_ns,
         settle_s: float = _SETTLE_S,
+        begin: Callable[[], Awaitable[State]] | None = None,
     ) -> None:
-        """`settle_s`: how long, in seconds, an append with an unknown outcome is retried."""
+        """`settle_s`: how long, in seconds, an append with an unknown outcome is retried; `begin` returns the state that this
+        client folds from, by default that of the newest snapshot."""
         self.log = log
         self.cluster = cluster
         self.user = subjects.token(user or (connection.user if connection is not None else "") or login_name())
@@ -109,10 +110,7 @@ class Client:
         self._connection = connection
         self._clock = clock
         self._settle_s = settle_s
-        self._state = State()
-        self._begun = False
-        """Whether a snapshot was looked for, from which `_state` starts."""
-        self._beginning = asyncio.Lock()
+        self._fold = Fold(log, begin)
         self._outages = 0
         self.output = Output(bus, log, cluster, connection, lambda: self._outages)
         self._report_outage: Callable[[bool], None] = lambda _: None
@@ -153,11 +151,7 @@ class Client:
 
     async def state(self) -> State:
         """Return the state, folded up to the end of the log.  The same object each time, brought up to date."""
-        await self._begin()
-        async for batch in self.log.read(after=self._state.seq):
-            for record in batch:
-                self._fold(record)
-        return self._state
+        return await self._fold.catch_up()
 
     async def look(self, question: Callable[[State], T]) -> T:
         """Return what `question` finds in the state at the end of the log."""
@@ -165,29 +159,18 @@ class Client:
 
     async def glance(self, question: Callable[[State], T]) -> T:
         """Return what `question` finds in the state as it was read last, which costs no request to the log after the first."""
-        return question(self._state) if self._begun else await self.look(question)
+        return question(self._fold.state) if self._fold.begun else await self.look(question)
 
     async def reported(self, app: str = EVERY) -> Newest:
         """Return the newest progress of each app, or of one by its id, from the stream beside the log."""
         return await newest_reports(self.log, app)
 
-    async def _begin(self) -> None:
-        """Load a snapshot, once, before the state is first used."""
-        async with self._beginning:
-            if not self._begun:
-                found = await newest(self.log)
-                self._state = found[1] if found else self._state
-                self._begun = True
-
-    def _fold(self, record: Record) -> Event:
-        """Fold a record unless it is folded already: several readers may bring the one state up to date at once."""
-        return evolve(self._state, record)[0] if record.seq > self._state.seq else decode(record)
-
     async def watch(self) -> AsyncGenerator[tuple[State, Sequence[Event]], None]:
         """Yield the state after each batch, with the events just folded; first at the current end of the log."""
-        yield await self.state(), []
-        async for batch in self.log.read(after=self._state.seq, follow=True):
-            yield self._state, [self._fold(record) for record in batch]
+        state = await self.state()
+        yield state, []
+        async for batch in self.log.read(after=state.seq, follow=True):
+            yield state, [self._fold.take_new(record) for record in batch]
 
     async def records(self, *, after: int = 0, follow: bool = False) -> AsyncIterator[Record]:
         """Yield raw records; `events.codec.decode` reads them."""

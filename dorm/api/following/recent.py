@@ -33,7 +33,7 @@ class RecentLog(ReadableLog):
         self._follower = follower
         self._records: deque[Record] = deque()
         self._bytes = 0
-        follower.watch(self._keep)
+        follower.watchers.append(self._keep)
         follower.on_restart.append(self._forget)
 
     def _keep(self, batch: list[Record]) -> None:

@@ -29,7 +29,7 @@ class Requester(Client):
     """Made for each request that changes something, and for container output."""
 
     def __init__(self, follower: Follower, bus: Bus, user: str, clock: Callable[[], int]) -> None:
-        super().__init__(follower.log, bus, follower.cluster, user=user, clock=clock)
+        super().__init__(follower.log, bus, follower.cluster, user=user, clock=clock, begin=self._copied)
         self._follower = follower
 
     async def look(self, question: Callable[[State], T]) -> T:
@@ -39,14 +39,11 @@ class Requester(Client):
     async def glance(self, question: Callable[[State], T]) -> T:
         return await self._follower.look(question)
 
-    async def _begin(self) -> None:
-        """Start from a copy of the follower's state, once, if a request has to fold the log itself."""
-        async with self._beginning:
-            if not self._begun:
-                await self._follower.latest(_CATCH_UP_S)
-                taken = await self._follower.look(copy)
-                self._state = await asyncio.to_thread(restore, taken)
-                self._begun = True
+    async def _copied(self) -> State:
+        """Return a copy of the follower's state, for a request that has to fold the log itself."""
+        await self._follower.latest(_CATCH_UP_S)
+        taken = await self._follower.look(copy)
+        return await asyncio.to_thread(restore, taken)
 
     async def app(self, name_or_id: str) -> App:
         """Return a copy, because the follower continues to fold."""

@@ -156,7 +156,7 @@ class EventStreams:
         self._beside: int | None = None
         """How far the stream of progress is read; None where it can't be."""
         self._news = asyncio.Event()
-        follower.watch(self._take)
+        follower.watchers.append(self._take)
         follower.on_restart.append(self.finish)
 
     def _take(self, batch: list[Record]) -> None:
