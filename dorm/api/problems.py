@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dorm.api.errors import ApiError
+from dorm.api.errors import ApiError, NotAllowed
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.tail import TailError
 from dorm.core.fold.evolve import GapError
@@ -143,7 +143,7 @@ def _of_http(error: web.HTTPException) -> Problem:
     """Return the document of what the HTTP library refuses itself."""
     known = {
         404: ("api.path.unknown", "there is no such path; /v1/openapi.json lists them"),
-        405: ("api.method_not_allowed", "the path does not have this method"),
+        405: (NotAllowed.code, "the path does not have this method"),
         413: ("api.request.too_large", "the body is larger than the API takes"),
         417: ("api.request.malformed", "only `Expect: 100-continue` is known"),
     }

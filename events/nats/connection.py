@@ -12,7 +12,6 @@ from events.log.records import (
     LogUnavailable,
 )  # fmt: skip
 from events.log.waiting import until_answered
-from events.logger import Logger
 from events.nats.access.names import ADMIN
 from events.nats.beside.shadows import Comparisons
 from events.nats.beside.viewed import USER, ViewedBus, ViewedLog
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 _RECONNECT_S = 5.0
-_log = Logger(__name__)
 
 
 class Connection:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dorm.core.gates import Awaited, Hold
     from dorm.core.state import App
 
-CODES = ("after", "hold", "start_after")
-"""Codes of reasons that are gates."""
 MOST_NAMED = 5
 """Apps that a reason names one by one."""
 
