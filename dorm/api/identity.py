@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from dorm.api.following.follower import Follower
+    from dorm.api.follower import Follower
     from dorm.core.state import State
     from events.identities import Identities, User
     from events.kinds import Event

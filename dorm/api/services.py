@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from dorm.api.answers import Kept
 from dorm.api.connections import Addresses
-from dorm.api.following.counted import Counted
+from dorm.api.follower import Counted, Follower, RecentLog, Requester
 from dorm.api.following.courses import Courses
-from dorm.api.following.follower import Follower
 from dorm.api.following.lists.event_pages import EventPages
 from dorm.api.following.lists.pasts import Pasts
 from dorm.api.following.lives import Lives
@@ -25,9 +24,7 @@ from dorm.api.following.masters import MastersWatch
 from dorm.api.following.moments import Moments
 from dorm.api.following.newest import NewestReports
 from dorm.api.following.picture import Pictures
-from dorm.api.following.recent import RecentLog
 from dorm.api.following.reports import Reports
-from dorm.api.following.requester import Requester
 from dorm.api.following.tenant import TenantCluster
 from dorm.api.following.threads import Heavy, Turns
 from dorm.api.identity import Doorkeeper

@@ -13,7 +13,7 @@ import pytest
 from dorm import live_fold
 from dorm.api.connections import Addresses
 from dorm.api.errors import Missing, TooMany, Unavailable
-from dorm.api.following.follower import Follower
+from dorm.api.follower import Follower
 from dorm.api.following.moments import Moments
 from dorm.api.following.threads import Heavy, Turns
 from dorm.api.options import Limits

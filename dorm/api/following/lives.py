@@ -34,9 +34,8 @@ from replay.story.story import base_of, begin, story_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.api.following.follower import Follower
+    from dorm.api.follower import Follower, RecentLog
     from dorm.api.following.moments import Moments
-    from dorm.api.following.recent import RecentLog
     from dorm.api.following.threads import Heavy
     from dorm.api.options import Limits
     from dorm.core.state import State

@@ -25,7 +25,7 @@ from replay.travel.pages import Pages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.api.following.follower import Follower
+    from dorm.api.follower import Follower
     from dorm.api.following.threads import Heavy
     from events.log.records import Record
     from replay.moments import Moment

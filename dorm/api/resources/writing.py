@@ -15,7 +15,7 @@ from events.limits import LONGEST_NAME
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dorm.api.following.requester import Requester
+    from dorm.api.follower import Requester
     from dorm.api.routes import Call
 
 KEY = "Idempotency-Key"

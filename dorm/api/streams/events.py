@@ -30,8 +30,7 @@ from events.positions import Logged, Position, logged, logged_beside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.api.following.follower import Follower
-    from dorm.api.following.recent import RecentLog
+    from dorm.api.follower import Follower, RecentLog
     from dorm.api.options import Limits
     from dorm.api.streams.sse import Stream
     from dorm.core.query.concerns import Concerns

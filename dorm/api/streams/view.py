@@ -18,7 +18,7 @@ from events.positions import Position, parse
 from replay.page.changes import Change, Changes
 
 if TYPE_CHECKING:
-    from dorm.api.following.follower import Follower
+    from dorm.api.follower import Follower
     from dorm.api.options import Limits
     from dorm.api.streams.sse import Stream
     from dorm.core.state import State

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.api.following.follower import Follower
+from dorm.api.follower import Follower
 from dorm.api.options import Limits
 from dorm.api.streams.view import ViewStream
 from events.codec import decode

@@ -10,8 +10,7 @@ from events.log.interface import ReadableLog
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from dorm.api.following.follower import Follower
-    from dorm.api.following.recent import RecentLog
+    from dorm.api.follower import Follower, RecentLog
     from events.log.progress import ReadableProgress
     from events.log.records import Record
     from events.log.snapshots import ReadableSnapshots

@@ -31,8 +31,7 @@ from events.positions import Position
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.api.following.follower import Follower
-    from dorm.api.following.recent import RecentLog
+    from dorm.api.follower import Follower, RecentLog
     from events.positions import Logged
 
 _TIME_S = 3.0
