@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer, packed
-from dorm.api.following.threads import apart_if_large
 from dorm.api.routes import Call, Parameters
+from dorm.api.threads import apart_if_large
 from events.positions import PositionError
 from events.positions import parse as position_of
 from replay.moments import AtSequence, MomentError

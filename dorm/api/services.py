@@ -26,11 +26,11 @@ from dorm.api.following.newest import NewestReports
 from dorm.api.following.picture import Pictures
 from dorm.api.following.reports import Reports
 from dorm.api.following.tenant import TenantCluster
-from dorm.api.following.threads import Heavy, Turns
 from dorm.api.identity import Doorkeeper
 from dorm.api.items import Encoded
 from dorm.api.streams.events import EventStreams
 from dorm.api.streams.view import ViewStream
+from dorm.api.threads import Heavy, Turns
 from dorm.client.client import login_name
 from dorm.client.masters import answering
 from events.log.records import LogError

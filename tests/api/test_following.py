@@ -15,8 +15,8 @@ from dorm.api.connections import Addresses
 from dorm.api.errors import Missing, TooMany, Unavailable
 from dorm.api.follower import Follower
 from dorm.api.following.moments import Moments
-from dorm.api.following.threads import Heavy, Turns
 from dorm.api.options import Limits
+from dorm.api.threads import Heavy, Turns
 from dorm.core.state import State, digest
 from dorm.live_fold import Thread
 from events.log.memory import MemoryLog

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from dorm.api.follower import Follower, RecentLog
     from dorm.api.following.moments import Moments
-    from dorm.api.following.threads import Heavy
     from dorm.api.options import Limits
+    from dorm.api.threads import Heavy
     from dorm.core.state import State
     from events.log.records import Record
     from replay.story.story import Follower as Observer

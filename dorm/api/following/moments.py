@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.follower import Follower
-    from dorm.api.following.threads import Heavy
+    from dorm.api.threads import Heavy
     from events.log.records import Record
     from replay.moments import Moment
 

@@ -16,7 +16,7 @@ from replay.timeline.fold import timeline as folded
 
 if TYPE_CHECKING:
     from dorm.api.follower import Follower
-    from dorm.api.following.threads import Heavy
+    from dorm.api.threads import Heavy
     from dorm.core.fold.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event

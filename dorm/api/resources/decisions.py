@@ -10,11 +10,11 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Missing
-from dorm.api.following.threads import apart_if_large
 from dorm.api.looking import MinSeq
 from dorm.api.resources.events import At, EventsQuery, found_page
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Link, Parameters, Route
+from dorm.api.threads import apart_if_large
 from events.cloudevents import plain, rfc3339
 from events.kinds import Resized, Round
 from events.positions import parse

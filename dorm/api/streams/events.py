@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from dorm.api.errors import Missing, Unavailable
 from dorm.api.following.lists.both import Both
-from dorm.api.following.threads import apart_if_large
 from dorm.api.items import encoded
 from dorm.api.streams.sse import HEARTBEAT, Readers, frame
+from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail, time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
 from events.positions import Logged, Position, logged, logged_beside

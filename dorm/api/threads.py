@@ -1,8 +1,7 @@
 """Threads that compute answers, and when the loop computes them itself.
 
 A thread cannot be cancelled, so work continues when its caller has gone. The number of threads, and of callers that wait for
-one, bounds the work.
-"""
+one, bounds the work."""
 
 from __future__ import annotations
 
