@@ -11,7 +11,7 @@ import pytest
 from dorm.api.errors import Missing
 from dorm.api.follower import RecentLog
 from dorm.api.following.lives import Life, Lives, Subject
-from dorm.api.following.moments import Moments
+from dorm.api.moments import Moments
 from dorm.api.options import Limits
 from dorm.api.threads import Heavy
 from dorm.core.state import digest

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.follower import Follower, RecentLog
-    from dorm.api.following.moments import Moments
+    from dorm.api.moments import Moments
     from dorm.api.options import Limits
     from dorm.api.threads import Heavy
     from dorm.core.state import State

@@ -9,8 +9,8 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
-from dorm.api.following.picture import Drawing
 from dorm.api.looking import At, MinSeq, Seen, parse_moment, seen, seq_of, settled
+from dorm.api.moments import Drawing
 from dorm.api.resources.events import LAST_EVENT_ID, POSITION
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streaming import streamed
