@@ -10,7 +10,7 @@ import pytest
 
 from dorm.api.errors import Missing
 from dorm.api.follower import RecentLog
-from dorm.api.following.lives import Life, Lives, Subject
+from dorm.api.lives import Life, Lives, Subject
 from dorm.api.moments import Moments
 from dorm.api.options import Limits
 from dorm.api.threads import Heavy

@@ -13,8 +13,8 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import address_of
 from dorm.api.errors import Missing
-from dorm.api.following.lives import Subject
 from dorm.api.guards import SECURITY
+from dorm.api.lives import Subject
 from dorm.api.looking import Seen, seen, seq_of
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streaming import streamed
@@ -34,7 +34,7 @@ from replay.travel.travel import clock_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from dorm.api.following.lives import Life
+    from dorm.api.lives import Life
     from dorm.api.streams.sse import Stream
     from dorm.core.state import State
 

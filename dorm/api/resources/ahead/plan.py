@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
-from dorm.api.following.lives import Subject
+from dorm.api.lives import Subject
 from dorm.api.looking import Seen, seq_of
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Route
@@ -25,7 +25,7 @@ from replay.simulator.forks.starting import Start, forecast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.api.following.lives import Life
+    from dorm.api.lives import Life
     from dorm.core.state import State
 
 _MOST = 64
