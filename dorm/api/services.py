@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING
 from dorm.api.answers import Kept
 from dorm.api.connections import Addresses
 from dorm.api.follower import Counted, Follower, RecentLog, Requester
-from dorm.api.following.courses import Courses
 from dorm.api.following.lists.event_pages import EventPages
-from dorm.api.following.masters import MastersWatch
-from dorm.api.following.newest import NewestReports
-from dorm.api.following.reports import Reports
 from dorm.api.following.tenant import TenantCluster
 from dorm.api.identity import Doorkeeper
 from dorm.api.items import Encoded
 from dorm.api.lives import Lives
 from dorm.api.moments import Moments, Pasts, Pictures
+from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports
 from dorm.api.streams.events import EventStreams
 from dorm.api.streams.view import ViewStream
 from dorm.api.threads import Heavy, Turns

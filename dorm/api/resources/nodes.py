@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dorm.api.answers import Answer
-    from dorm.api.following.reports import Key
+    from dorm.api.reports import Key
     from dorm.core.state import State
 
 
