@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dorm.api.answers import Kept
+from dorm.api.clusters import TenantCluster
 from dorm.api.connections import Addresses
 from dorm.api.follower import Counted, Follower, RecentLog, Requester
 from dorm.api.following.lists.event_pages import EventPages
-from dorm.api.following.tenant import TenantCluster
 from dorm.api.identity import Doorkeeper
 from dorm.api.items import Encoded
 from dorm.api.lives import Lives
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.answers import Answer
-    from dorm.api.following.archived import Cluster
+    from dorm.api.clusters import Cluster
     from dorm.api.options import Options
 
 _MOST_TENANTS = 32

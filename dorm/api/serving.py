@@ -40,7 +40,7 @@ from events.errors import DormError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from dorm.api.following.archived import Cluster
+    from dorm.api.clusters import Cluster
     from dorm.api.options import Options
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
