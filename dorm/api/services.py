@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 from dorm.api.answers import Kept
 from dorm.api.clusters import TenantCluster
 from dorm.api.connections import Addresses
+from dorm.api.event_pages import Encoded, EventPages
 from dorm.api.follower import Counted, Follower, RecentLog, Requester
-from dorm.api.following.lists.event_pages import EventPages
 from dorm.api.identity import Doorkeeper
-from dorm.api.items import Encoded
 from dorm.api.lives import Lives
 from dorm.api.moments import Moments, Pasts, Pictures
 from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports

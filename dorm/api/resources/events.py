@@ -9,7 +9,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid
-from dorm.api.items import EventItem
+from dorm.api.event_pages import EventItem
 from dorm.api.looking import MinSeq, settled
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Header, Parameters, Route

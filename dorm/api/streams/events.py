@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from dorm.api.errors import Missing, Unavailable
-from dorm.api.following.lists.both import Both
-from dorm.api.items import encoded
+from dorm.api.event_pages import Both, encoded
 from dorm.api.streams.sse import HEARTBEAT, Readers, frame
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail, time_of
