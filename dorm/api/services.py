@@ -22,8 +22,7 @@ from dorm.api.identity import Doorkeeper
 from dorm.api.lives import Lives
 from dorm.api.moments import Moments, Pasts, Pictures
 from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports
-from dorm.api.streams.events import EventStreams
-from dorm.api.streams.view import ViewStream
+from dorm.api.streams import EventStreams, ViewStream
 from dorm.api.threads import Heavy, Turns
 from dorm.client.client import login_name
 from dorm.client.masters import answering

@@ -11,7 +11,7 @@ from dorm.api.answers import POSITION
 from dorm.api.connections import address_of
 from dorm.api.guards import SECURITY
 from dorm.api.problems import problem_of
-from dorm.api.streams.sse import Stream, frame
+from dorm.api.streams import Stream, frame
 from events.errors import DormError
 
 if TYPE_CHECKING:

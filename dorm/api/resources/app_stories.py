@@ -18,7 +18,7 @@ from dorm.api.lives import Subject
 from dorm.api.looking import Seen, seen, seq_of
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streaming import streamed
-from dorm.api.streams.sse import CONTENT_TYPE, HEARTBEAT, frame, wanted
+from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.finding import find_app
 from dorm.client.output import STAMP, stamp, timed_lines
 from dorm.core.decide.asking import problem_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from dorm.api.lives import Life
-    from dorm.api.streams.sse import Stream
+    from dorm.api.streams import Stream
     from dorm.core.state import State
 
 TEXT = "text/plain"

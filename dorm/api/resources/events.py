@@ -14,7 +14,7 @@ from dorm.api.looking import MinSeq, settled
 from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Header, Parameters, Route
 from dorm.api.streaming import streamed
-from dorm.api.streams.sse import CONTENT_TYPE, Stream, last_event_id, wanted
+from dorm.api.streams import CONTENT_TYPE, Stream, last_event_id, wanted
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import Filter, check_kinds
 from events.positions import parse

@@ -15,7 +15,7 @@ import pytest
 
 from dorm.api.follower import Follower
 from dorm.api.options import Limits
-from dorm.api.streams.view import ViewStream
+from dorm.api.streams import ViewStream
 from events.codec import decode
 from events.kinds import ContainerExited, ContainerStarted, Resized, Round
 from events.log.memory import MemoryLog
