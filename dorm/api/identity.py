@@ -271,7 +271,7 @@ def cookie_of(request: web.Request) -> str:
 
 def _session_of(request: web.Request) -> tuple[str, str] | None:
     """Return a session's secret.  A browser sends it for any page that asks, so a request that changes something must name its
-    origin, which `dorm.api.guards` compares.  Raises Forbidden."""
+    origin, which `dorm.api.connections` compares.  Raises Forbidden."""
     secret = request.cookies.get(cookie_of(request))
     if not secret:
         return None

@@ -11,7 +11,7 @@ import msgspec
 
 from dorm.api import problems
 from dorm.api.answers import JSON, POSITION
-from dorm.api.guards import YAML
+from dorm.api.connections import YAML
 from dorm.api.identity import HEADER as USER
 from dorm.api.identity import PATTERN as USER_PATTERN
 from dorm.api.problems import Problem

@@ -23,10 +23,8 @@ from aiohttp import web
 
 from dorm.api import openapi, problems
 from dorm.api.answers import POSITION, Answer, answer
-from dorm.api.connections import Connection
-from dorm.api.encryption import Encryption
+from dorm.api.connections import SECURITY, Connection, Encryption, Hosts, check_origin
 from dorm.api.errors import CannotListen, Unauthorized
-from dorm.api.guards import SECURITY, Hosts, check_origin
 from dorm.api.page import Page
 from dorm.api.resources.health import checks_of
 from dorm.api.resources.table import ROUTES

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.api.answers import POSITION
-from dorm.api.connections import address_of
-from dorm.api.guards import SECURITY
+from dorm.api.connections import SECURITY, address_of
 from dorm.api.problems import problem_of
 from dorm.api.streams import Stream, frame
 from events.errors import DormError

@@ -11,9 +11,8 @@ import msgspec
 from aiohttp import web
 
 from dorm.api.answers import POSITION, Answer, answer
-from dorm.api.connections import address_of
+from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Missing
-from dorm.api.guards import SECURITY
 from dorm.api.lives import Subject
 from dorm.api.looking import Seen, seen, seq_of
 from dorm.api.routes import Call, Parameters, Route
