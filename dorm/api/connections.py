@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from dorm.api import problems
+from dorm.api import answers
 from dorm.api.errors import CannotListen, Forbidden, Misdirected, TooMany, Unavailable, Unsupported
 from events.limits import Shares
 
@@ -120,7 +120,7 @@ class Connection(web.RequestHandler):
             self._addresses.connect(address)
         except (TooMany, Unavailable) as error:
             self._refused = True
-            real.write(problems.raw(problems.problem_of(error)))
+            real.write(answers.raw(answers.problem_of(error)))
             real.close()
             return
         self._address = address
@@ -146,10 +146,10 @@ class Connection(web.RequestHandler):
         if status < 500:
             # What was read comes after the library's text, and says nothing to people.
             text = (message or "").partition("\n")[0].partition(": b")[0].strip(" :") or "this is not HTTP/1.1"
-            problem = problems.make(status, "api.request.malformed", text)
+            problem = answers.make(status, "api.request.malformed", text)
         else:
-            problem = problems.problem_of(exc or RuntimeError(message))
-        made = problems.response(problem)
+            problem = answers.problem_of(exc or RuntimeError(message))
+        made = answers.response(problem)
         made.force_close()
         return made
 

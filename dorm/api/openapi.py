@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.api import problems
-from dorm.api.answers import JSON, POSITION
+from dorm.api import answers
+from dorm.api.answers import JSON, POSITION, Problem
 from dorm.api.connections import YAML
 from dorm.api.identity import HEADER as USER
 from dorm.api.identity import PATTERN as USER_PATTERN
-from dorm.api.problems import Problem
 from dorm.api.routes import Header
 from events.spec import spec_schema
 from events.spec.sweeps.schema import fields
@@ -160,7 +159,7 @@ class _Described:
             done["links"] = {link.operation: _link(link) for link in route.links}
         statuses = {**_ALWAYS, **(_OF_BODIES if route.body is not None else {})}
         statuses |= {status: _OTHER[status] for status in route.problems}
-        problem = {problems.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
+        problem = {answers.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
         found = {str(status): {"description": text, "content": problem} for status, text in sorted(statuses.items())}
         if route.operation == "ready":  # A load balancer looks at the status alone; people want to know the lag.
             found["503"] = {**done, "description": _OTHER[503]}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from dorm.api import openapi, problems
+from dorm.api import answers, openapi
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import SECURITY, Connection, Encryption, Hosts, check_origin
 from dorm.api.errors import CannotListen, Unauthorized
@@ -220,7 +220,7 @@ async def _signed_in(request: web.Request, services: Services) -> bool:
 
 def _refused(error: BaseException, request: web.Request) -> web.Response:
     kept = {"Allow": error.headers["Allow"]} if isinstance(error, web.HTTPMethodNotAllowed) else None
-    made = problems.response(problems.problem_of(error), kept)
+    made = answers.response(answers.problem_of(error), kept)
     if made.status == 401:
         # A browser that is asked for HTTP's basic authentication opens a dialog, and lets a script's request wait for it.
         by_script = request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate"

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.api.answers import POSITION
+from dorm.api.answers import POSITION, problem_of
 from dorm.api.connections import SECURITY, address_of
-from dorm.api.problems import problem_of
 from dorm.api.streams import Stream, frame
 from events.errors import DormError
 
