@@ -13,10 +13,9 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Missing
+from dorm.api.handlers import Seen, seen, seq_of, streamed
 from dorm.api.lives import Subject
-from dorm.api.looking import Seen, seen, seq_of
 from dorm.api.routes import Call, Parameters, Route
-from dorm.api.streaming import streamed
 from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.finding import find_app
 from dorm.client.output import STAMP, stamp, timed_lines

@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from dorm.api.looking import Seen, seen
-from dorm.api.resources.pages import Limit, Page, paged
-from dorm.api.resources.writing import KEY, KEY_PATTERN, Stored, idempotency_key, requester, stored
+from dorm.api.handlers import (
+    KEY,
+    KEY_PATTERN,
+    Limit,
+    Page,
+    Seen,
+    Stored,
+    idempotency_key,
+    paged,
+    requester,
+    seen,
+    stored,
+)
 from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import gates, operating
 from dorm.client.errors import NoAnswer

@@ -10,9 +10,8 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Missing
-from dorm.api.looking import MinSeq
+from dorm.api.handlers import MinSeq, Page
 from dorm.api.resources.events import At, EventsQuery, found_page
-from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.api.threads import apart_if_large
 from events.cloudevents import plain, rfc3339

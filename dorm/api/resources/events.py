@@ -10,10 +10,8 @@ import msgspec
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid
 from dorm.api.event_pages import EventItem
-from dorm.api.looking import MinSeq, settled
-from dorm.api.resources.pages import Page
+from dorm.api.handlers import MinSeq, Page, settled, streamed
 from dorm.api.routes import Call, Header, Parameters, Route
-from dorm.api.streaming import streamed
 from dorm.api.streams import CONTENT_TYPE, Stream, last_event_id, wanted
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import Filter, check_kinds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
-from dorm.api.looking import settled
+from dorm.api.handlers import settled
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.masters import Leader
 from dorm.health.checks import Check

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from dorm.api.answers import Answer, answer
-from dorm.api.looking import Seen, seen
+from dorm.api.handlers import Seen, Stored, requester, seen, stored
 from dorm.api.resources.apps import Why
-from dorm.api.resources.writing import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
 from dorm.core.query.in_force import Setting, gist_of, in_force

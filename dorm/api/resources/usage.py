@@ -9,7 +9,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Forbidden, Invalid, Unavailable
-from dorm.api.looking import At, MinSeq, parse_moment, settled
+from dorm.api.handlers import At, MinSeq, parse_moment, settled
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.uses import last_uses
 from events.errors import code_of

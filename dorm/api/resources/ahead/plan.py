@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from dorm.api.answers import Answer, answer
+from dorm.api.handlers import Page, Seen, seq_of
 from dorm.api.lives import Subject
-from dorm.api.looking import Seen, seq_of
-from dorm.api.resources.pages import Page
 from dorm.api.routes import Call, Route
 from dorm.core.query.planning.assumed import Assumed, NewNodes
 from dorm.core.query.planning.planned import Figures, PlannedApp, Round

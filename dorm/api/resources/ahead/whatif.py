@@ -9,7 +9,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Unavailable
-from dorm.api.looking import Seen, seq_of
+from dorm.api.handlers import Seen, seq_of
 from dorm.api.resources.ahead.plan import Supposed
 from dorm.api.routes import Call, Route
 from replay.moments import AtSequence

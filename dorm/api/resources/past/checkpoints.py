@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from dorm.api.answers import answer
 from dorm.api.errors import Forbidden
-from dorm.api.looking import MinSeq, settled
-from dorm.api.resources.writing import requester
+from dorm.api.handlers import MinSeq, requester, settled
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.files.asking import Files
 from dorm.client.files.checkpoints import Checkpoints, checkpoints_of

@@ -11,9 +11,8 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Forbidden, Malformed, Unavailable
-from dorm.api.looking import At, MinSeq, parse_moment, settled
+from dorm.api.handlers import At, Limit, MinSeq, Page, paged, parse_moment, settled
 from dorm.api.moments import Span
-from dorm.api.resources.pages import Limit, Page, paged
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.errors import NotFound
 from dorm.client.finding import find_app

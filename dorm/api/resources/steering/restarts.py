@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from dorm.api.resources.writing import Stored, requester, stored
+from dorm.api.handlers import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import steering
 

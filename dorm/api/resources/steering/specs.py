@@ -13,8 +13,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Malformed
-from dorm.api.looking import Seen, seen
-from dorm.api.resources.writing import Stored, requester
+from dorm.api.handlers import Seen, Stored, requester, seen
 from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import steering
 from dorm.client.errors import Refused
