@@ -18,7 +18,6 @@ from dorm.api.resources import (
     sweeps,
     usage,
 )
-from dorm.api.resources.ahead import plan, whatif
 from dorm.api.resources.past import checkpoints, history
 from dorm.api.resources.steering import restarts, specs, trying
 
@@ -39,8 +38,8 @@ ROUTES: list[Route] = [
     *decisions.ROUTES,
     *moments.ROUTES,
     *policy.ROUTES,
-    *plan.ROUTES,
-    *whatif.ROUTES,
+    *policy.PLAN_ROUTES,
+    *policy.WHATIF_ROUTES,
     *session.ROUTES,
     *usage.ROUTES,
     *health.ROUTES,
