@@ -13,12 +13,11 @@ from dorm.api.resources import (
     metrics,
     moments,
     nodes,
+    past,
     policy,
     session,
     sweeps,
-    usage,
 )
-from dorm.api.resources.past import checkpoints, history
 from dorm.api.resources.steering import restarts, specs, trying
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ ROUTES: list[Route] = [
     *specs.ROUTES,
     *trying.ROUTES,
     *restarts.ROUTES,
-    *checkpoints.ROUTES,
+    *past.CHECKPOINT_ROUTES,
     *sweeps.ROUTES,
-    *history.ROUTES,
+    *past.ROUTES,
     *nodes.ROUTES,
     *events.ROUTES,
     *decisions.ROUTES,
@@ -41,7 +40,7 @@ ROUTES: list[Route] = [
     *policy.PLAN_ROUTES,
     *policy.WHATIF_ROUTES,
     *session.ROUTES,
-    *usage.ROUTES,
+    *past.USAGE_ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,
 ]
