@@ -16,9 +16,9 @@ from dorm.api.resources import (
     past,
     policy,
     session,
+    steering,
     sweeps,
 )
-from dorm.api.resources.steering import restarts, specs, trying
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 ROUTES: list[Route] = [
     *apps.ROUTES,
     *app_stories.ROUTES,
-    *specs.ROUTES,
-    *trying.ROUTES,
-    *restarts.ROUTES,
+    *steering.ROUTES,
+    *steering.TRY_ROUTES,
+    *steering.RESTART_ROUTES,
     *past.CHECKPOINT_ROUTES,
     *sweeps.ROUTES,
     *past.ROUTES,
