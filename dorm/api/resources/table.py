@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from dorm.api.resources import (
     app_stories,
     apps,
-    decisions,
     events,
     health,
     metrics,
@@ -34,7 +33,7 @@ ROUTES: list[Route] = [
     *past.ROUTES,
     *nodes.ROUTES,
     *events.ROUTES,
-    *decisions.ROUTES,
+    *events.DECISION_ROUTES,
     *moments.ROUTES,
     *policy.ROUTES,
     *policy.PLAN_ROUTES,
