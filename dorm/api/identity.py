@@ -8,7 +8,7 @@ On a cluster that knows its users (`events.identities`) every request proves who
 
     Authorization: Bearer SECRET    a token of that user (`TokenAdded`)
     Authorization: Basic …          the same secret as password, with the user's name
-    a session's cookie              the same secret; browsers get it by signing in (`dorm.api.resources.session`)
+    a session's cookie              the same secret; browsers get it by signing in (`dorm.api.resources.process`)
     a client's certificate          with the user's name as its common name, signed by the authority that the server trusts
 
 The log, not a file of the API, holds a digest of each token: so all processes of the API accept the same ones, a removed token

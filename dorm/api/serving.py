@@ -26,7 +26,7 @@ from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import SECURITY, Connection, Encryption, Hosts, check_origin
 from dorm.api.errors import CannotListen, Unauthorized
 from dorm.api.page import Page
-from dorm.api.resources.health import checks_of
+from dorm.api.resources.process import checks_of
 from dorm.api.resources.table import ROUTES
 from dorm.api.routes import Call, Parameters, Route, handler_of
 from dorm.api.services import Services, Tenants

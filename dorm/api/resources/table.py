@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.api.resources import (
-    app_stories,
-    apps,
-    events,
-    health,
-    metrics,
-    moments,
-    nodes,
-    past,
-    policy,
-    session,
-    steering,
-    sweeps,
-)
+from dorm.api.resources import app_stories, apps, events, moments, nodes, past, policy, process, steering, sweeps
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -38,8 +25,8 @@ ROUTES: list[Route] = [
     *policy.ROUTES,
     *policy.PLAN_ROUTES,
     *policy.WHATIF_ROUTES,
-    *session.ROUTES,
+    *process.SESSION_ROUTES,
     *past.USAGE_ROUTES,
-    *health.ROUTES,
-    *metrics.ROUTES,
+    *process.ROUTES,
+    *process.METRICS_ROUTES,
 ]
