@@ -63,13 +63,19 @@ _SCHEMES = {
     "certificate": {"type": "mutualTLS", "description": "A certificate with the user as its common name."},
 }
 """On an open cluster none of them is needed."""
+_KNOWN = {
+    "dorm.api.resources.events.Decision": "dorm.api.resources.decisions.Decision",
+    "dorm.api.resources.steering.Change": "dorm.api.resources.steering.trying.Change",
+}
+"""Names of schemas as clients know them, after their classes have moved: only classes whose names others share are named with
+their modules, and what clients generate from the names must not change."""
 _PATTERNS = {"position": r"^[0-9]{1,15}(\.[0-9]{1,9})?$"}
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the description."""
     types = [one for route in routes for one in (route.answer, route.body) if one is not None]
-    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
+    schemas, components = _components([*types, Problem])
     known = {id(one): schema for one, schema in zip([*types, Problem], schemas, strict=True)}
     described = _Described(known)
     paths: dict[str, dict[str, Any]] = {}
@@ -94,6 +100,14 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         },
         "security": [{}, *({name: []} for name in _SCHEMES)],
     }
+
+
+def _components(types: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the schemas of these types, and what they refer to, under the names that clients know."""
+    encoded = msgspec.json.encode(msgspec.json.schema_components(types, ref_template=_REF))
+    for name, known in _KNOWN.items():
+        encoded = encoded.replace(f'{name}"'.encode(), f'{known}"'.encode())
+    return msgspec.json.decode(encoded, type=tuple[list[dict[str, Any]], dict[str, Any]])
 
 
 def _named(components: dict[str, Any]) -> dict[str, Any]:
