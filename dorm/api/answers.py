@@ -1,13 +1,17 @@
-"""Answers: bodies as bytes, encoded and compressed in a thread, and kept while nothing changes.
+"""Answers: bodies as bytes, and every error as a problem document.
 
-Every error as an RFC 9457 problem document, in one place.
+A body is encoded and compressed in a thread if it is large, and kept while nothing changes: its tag is the position that
+it shows.
+
+Every error becomes an RFC 9457 document here, and nowhere else:
 
     {"type": "urn:dorm:problem:app.not_found", "title": "Not Found", "status": 404, "code": "app.not_found",
      "detail": "there is no app 'digit'; did you mean digits?"}
 
-`code` is the stable code of the error (the reference of error codes lists them), `detail` is one line for people.  The status
-follows from the code if one is named below, else from the class.  An error that nothing here expects is a 500 without
-details, which are in the log of the process."""
+`code` is the stable code of the error (the reference of error codes lists them), `detail` is one line for people.  The
+status follows from the code if one is named below, else from the class.  An error that nothing here expects is a 500
+without details, which are in the log of the process.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ from events.times import SettingRefused
 from replay import ReplayError
 from replay.moments import MomentError
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- bodies -----------------------------------------------------------------------------------------------------------
 
 JSON = "application/json"
 POSITION = "Dorm-Position"

@@ -1,6 +1,9 @@
-"""An archive instead of a cluster: everything can be read, and nothing more happens.
+"""What the API serves besides a cluster's whole log.
 
-A cluster as one tenant sees it, for services that follow a view of the log."""
+An archive stands in the place of a cluster: everything can be read, and nothing more happens.  A tenant's cluster is the
+real one with the tenant's view of its log, its progress and its heartbeats, so services that follow it cannot show another
+tenant's data.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from replay.tenants.views import Views
 
 
-# --- archived ---------------------------------------------------------------------------------------------------------
+# --- an archive -------------------------------------------------------------------------------------------------------
 
 
 class Cluster(Protocol):
@@ -124,7 +127,7 @@ class ArchivedCluster:
         self.leadership: Leadership = MemoryLeadership()
 
 
-# --- tenant -----------------------------------------------------------------------------------------------------------
+# --- a tenant's view --------------------------------------------------------------------------------------------------
 
 
 class TenantBus(Bus):

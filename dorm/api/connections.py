@@ -1,19 +1,19 @@
-"""One connection: limits per address, and a problem document for what cannot be read as HTTP.
+"""What a connection may: how much, how it is encrypted, and which requests are refused before they are read.
 
-The library closes a connection that sends no whole request in time, and bounds the request line and headers.
+Limits hold for each address, and for each user behind it.  The library closes a connection that sends no whole request in
+time, and bounds the request line and headers; what cannot be read as HTTP gets a problem document.
 
-How the API's connections are encrypted, with a certificate that may be renewed while the server runs.
+Each new connection is encrypted by the newest certificate and key that belong together; connections that exist keep what
+they began with.  The server looks at its files every few seconds, and at once on SIGHUP.  It compares what the file system
+says of them only for equality, so a clock that was set changes nothing.  Programs write a certificate and its key one
+after the other: a pair that does not match, or that can't be read, leaves the earlier one in use, and is reported once.
 
-Each new connection uses the newest files that belong together; connections that exist keep what they began with.  The server
-looks at its files every few seconds, and at once on SIGHUP.  It compares what the file system says of them only for equality,
-so a clock that was set changes nothing.  Programs write a certificate and its key one after the other: a pair that does not
-match, or that can't be read, leaves the earlier one in use, and is reported once.
+Requests that a browser makes on behalf of another site are refused:
 
-Requests that a browser makes on behalf of another site are refused before they are read.
-
-Hosts       a page of another name whose DNS entry points here (DNS rebinding) sends its own name as `Host`
-Origins     a page of another origin sends its own as `Origin`; there is no CORS, so it could not read an answer anyway
-Types       a form of a foreign page can only send a few content types, so what changes something needs another one"""
+    Hosts       a page of another name whose DNS entry points here (DNS rebinding) sends its own name as `Host`
+    Origins     a page of another origin sends its own as `Origin`; there is no CORS, so it could not read an answer anyway
+    Types       a form of a foreign page can only send a few content types, so what changes something needs another one
+"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Seen = tuple[tuple[int, ...] | None, ...]
 
 
-# --- connections ------------------------------------------------------------------------------------------------------
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 _GIVE_UP_MS = 60_000
 """After this long without an acknowledgement the system gives a connection up."""

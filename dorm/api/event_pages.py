@@ -1,18 +1,16 @@
-"""Events as the API shows them, in lists and on streams alike.
+"""Events in pages: the log with the progress beside it, forwards from a place or backwards from one.
 
-The log as far as it is folded, with the progress beside it.
-
-Pages of events: the log with the progress beside it, forwards from a place or backwards from one.
-
-A place in both is a *cut*: a position of the log, and how many records of the stream of progress come with it.  Pages are what
-lies between two cuts, so none loses or repeats an event, whatever the clocks of the two streams say.  As text:
+A place in both is a *cut*: a position of the log, and how many records of the stream of progress come with it.  Pages are
+what lies between two cuts, so none loses or repeats an event, whatever the clocks of the two streams say.  As text:
 
     after   118.2~57   the log up to 118.2 and progress up to record 57 were read
     before  118.2~58   the log up to 118.2, and progress before record 58
     before  118.2      the log before 118.2, and the progress that was stored before it
 
-The position of an event of progress, `118~57`, is such a text too: `after` continues behind that event, `before` ends before
-it. If the filter wants no progress, or the stream holds none, places are those of the log alone."""
+The position of an event of progress, `118~57`, is such a text too: `after` continues behind that event, `before` ends
+before it.  If the filter wants no progress, or the stream holds none, places are those of the log alone.  An event looks
+the same in a page and on a stream.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 
-# --- items ------------------------------------------------------------------------------------------------------------
+# --- events as they are shown -----------------------------------------------------------------------------------------
 
 
 class EventItem(msgspec.Struct, frozen=True):
@@ -128,7 +126,7 @@ class Encoded:
         self._bytes = 0
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- the log and the progress beside it -------------------------------------------------------------------------------
 
 
 class Both(ReadableLog):
@@ -177,7 +175,7 @@ class Both(ReadableLog):
         return None
 
 
-# --- event pages ------------------------------------------------------------------------------------------------------
+# --- pages ------------------------------------------------------------------------------------------------------------
 
 _TIME_S = 3.0
 """How long to search for a page; what was found by then is the page."""

@@ -1,12 +1,11 @@
-"""The API's fold of one log, with what its handlers ask about it: the log's end, and the last decision.
+"""The API's fold of one log, and the three things that live from it.
 
-The log as this process has folded it: its end is what is folded, and the newest records are read from memory.
-
-Short pieces with a pause between them, so that a long read leaves the loop to others.
-
-A client for one request of one user: it asks as `dorm.client` does, and reads from the follower.
-
-What has happened on the log since this process began to follow it, for metrics."""
+`Follower` is a `dorm.live_fold.LiveFold` that knows the log's end as well, from which its lag follows, and the last
+decision.  `RecentLog` is the log up to where it is folded; it reads the newest records from memory, in short pieces with a
+pause between them, so that a long read leaves the loop to others.  `Requester` is a client for one request of one user: it
+asks as `dorm.client` does, and reads from the follower.  `Counted` is what has happened on the log since the fold caught
+up, for metrics.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +133,7 @@ class Follower(LiveFold):
         await self.reach(await self.log.end(), timeout)
 
 
-# --- recent -----------------------------------------------------------------------------------------------------------
+# --- the newest records -----------------------------------------------------------------------------------------------
 
 _MOST = 20_000
 _ROOM = 32 << 20
@@ -212,7 +211,7 @@ class RecentLog(ReadableLog):
         return None
 
 
-# --- requester --------------------------------------------------------------------------------------------------------
+# --- a client of one request ------------------------------------------------------------------------------------------
 
 _CATCH_UP_S = 5.0
 _APP = msgspec.msgpack.Decoder(App)
@@ -244,7 +243,7 @@ class Requester(Client):
         return _APP.decode(taken)
 
 
-# --- counted ----------------------------------------------------------------------------------------------------------
+# --- a tally ----------------------------------------------------------------------------------------------------------
 
 
 class Counted:

@@ -1,13 +1,11 @@
-"""Answers from a state: the present one, or that of the moment which a request names.
+"""What handlers share.
 
-The answer follows from state and request alone, so it is kept with its position, and requests that ask the same at once share
-one computation.
-
-Answers that are streams: opened, counted, and ended with a problem if something fails after they began.
-
-Lists in pages.  A page starts after an item, never at an offset, so its cost does not depend on what came before.
-
-Requests to the cluster: stored on the log by a client of this request's user, and answered with their position."""
+An answer from a state, the present one or that of the moment which a request names, follows from state and request alone.
+So it is kept with its position, and requests that ask the same at once share one computation.  A stream is opened,
+counted, and ended with a problem if something fails after it began.  A page of a list starts after an item, never at an
+offset, so its cost does not depend on what came before.  A request to the cluster is stored on the log by a client of the
+request's user, and answered with its position.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from replay.moments import Moment
 
 
-# --- looking ----------------------------------------------------------------------------------------------------------
+# --- answers from a state ---------------------------------------------------------------------------------------------
 
 At = Annotated[
     str,
@@ -150,7 +148,7 @@ async def _whole(found: Answer, *, pack: bool) -> Answer:
     return msgspec.structs.replace(found, packed=await apart_if_large(len(body), lambda: packed(body)))
 
 
-# --- streaming --------------------------------------------------------------------------------------------------------
+# --- answers that are streams -----------------------------------------------------------------------------------------
 
 
 async def streamed(
@@ -175,7 +173,7 @@ async def streamed(
         return response
 
 
-# --- pages ------------------------------------------------------------------------------------------------------------
+# --- lists in pages ---------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -205,7 +203,7 @@ def paged(found: Iterable[U], key: Callable[[U], str], limit: int) -> tuple[list
     return items, None
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- requests to the cluster ------------------------------------------------------------------------------------------
 
 KEY = "Idempotency-Key"
 KEY_PATTERN = rf"^[!-~]([ -~]{{0,{LONGEST_NAME - 2}}}[!-~])?$"

@@ -1,14 +1,14 @@
-"""Where on the log each app was submitted: read once, from submissions alone, and continued when it is asked for again.
-
-What happened to an app or a node, and why: observers that have followed it, kept with the state at their record.
+"""What happened to an app or a node, and why: observers that have followed it, kept with the state at their record.
 
 The first question about an app folds the log from its submission on; later records are folded with the next question.  So
 a page that shows an app folds each record once, however long the app's life is.  Two lives of a name are kept: one that
-follows the present, and one for readers of the past, who mostly move forward.
+follows the present, and one for readers of the past, who mostly move forward.  Where each app was submitted is read once,
+from submissions alone, and continued when it is asked for again.
 
-A life is used by one question at a time, in the threads for expensive work.  A reader who leaves does not end the
-work: a thread cannot be cancelled, and the next reader continues from its result. A fold that takes too long ends
-with a problem, and the next request continues from there."""
+A life is used by one question at a time, in the threads for expensive work.  A reader who leaves does not end the work: a
+thread cannot be cancelled, and the next reader continues from its result.  A fold that takes too long ends with a problem,
+and the next request continues from there.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from replay.story.story import Story
 
 
-# --- submitted --------------------------------------------------------------------------------------------------------
+# --- where apps were submitted ----------------------------------------------------------------------------------------
 
 _MOST_SUBMITTED = 100_000
 """Submissions that are kept, the latest."""

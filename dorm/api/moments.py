@@ -1,14 +1,14 @@
-"""States of the past: the nearest copy or snapshot before a moment, and a short fold from there.
+"""The cluster at moments and over spans of the past, each from a fold that is as short as possible.
 
-Copies of states that were asked for, and of some on the way there, are kept while there is room, so a reader who moves around
-a moment folds little. The state never depends on them: it is that of a fold from the log's first record.
+**Moments.**  The state at a moment comes from the nearest copy or snapshot before it, and a fold from there.  Copies of
+states that were asked for, and of some on the way there, are kept while there is room, so a reader who moves around a
+moment folds little.  The state never depends on them: it is that of a fold from the log's first record.
 
-Partitions over time, for drawings.
+**Pictures.**  Partitions over time, for drawings.  What this process has folded since it caught up is in a picture that it
+keeps, within bounds.  Spans that begin earlier are folded for the request; the last few of them are kept.
 
-What this process has folded since it caught up is in a picture that it keeps, within bounds.  Spans that begin earlier are
-folded for the request; the last few of them are kept.
-
-Past apps as rows, each span folded once: the pages of one list, and questions about one span, share a fold."""
+**Pasts.**  Past apps as rows, each span folded once: the pages of one list, and questions about one span, share a fold.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Moments:
                     self._copies.keep(taken)
 
 
-# --- picture ----------------------------------------------------------------------------------------------------------
+# --- partitions over a span -------------------------------------------------------------------------------------------
 
 _MOST_APPS = 20_000
 """Apps of the picture that is kept; it then starts over."""
@@ -272,7 +272,7 @@ def _drawn(picture: Timeline, begin: int, finish: int | None, now: int | None, d
     return timeline(picture, begin, finish, now=now, width=drawing.width, page=drawing.page, apps=drawing.apps)
 
 
-# --- pasts ------------------------------------------------------------------------------------------------------------
+# --- apps of a span ---------------------------------------------------------------------------------------------------
 
 _KEPT_PASTS = 4
 _MOST_ROWS = 20_000

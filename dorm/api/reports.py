@@ -1,17 +1,16 @@
-"""The resource use that nodes last reported for their containers, read from their heartbeats on request.
+"""What the API reads beside the log, which holds only what decisions need.
 
-Heartbeats are not part of the log: the server keeps them for a short time, so only the present has them.  CPU time is counted
-from a container's start, so cores in use follow from two reports.  The report before is kept for each node that was asked
-about; if there is none yet, the mean since the container's start stands in.
+Heartbeats: the resource use that nodes last reported for their containers, read on request.  The server keeps heartbeats
+for a short time, so only the present has them.  CPU time is counted from a container's start, so cores in use follow from
+two reports.  The report before is kept for each node that was asked about; if there is none yet, the mean since the
+container's start stands in.
 
-What apps reported beside the log, the newest of each, merged into answers about the present.
+Progress: the newest report of each app is merged into answers about the present, and the course of an app's work is read
+once, thinned, and continued when it is asked for again.  The log has marks, and the stream of progress the reports between
+them; a course is both, in the order of their times.
 
-The courses of apps' work, as they reported it: read once, thinned, and continued when they are asked for again.
-
-The log has marks, and the stream of progress beside it the reports between them; a course is both, in the order of their
-times.
-
-Who leads, by the lease, and who follows: read and asked from time to time, so that no request waits for it."""
+Masters: who leads by the lease, and who follows, looked up from time to time, so that no request waits for it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
+# --- heartbeats -------------------------------------------------------------------------------------------------------
 
 _MOST = 4096
 """Nodes of which a report is kept."""
@@ -124,7 +123,7 @@ def _report(
     return Report(time, "memory" in event.used, found)
 
 
-# --- newest -----------------------------------------------------------------------------------------------------------
+# --- the newest progress ----------------------------------------------------------------------------------------------
 
 _PAUSE_S = 0.5
 """Between two looks at what has come: answers are made again after each."""
@@ -155,7 +154,7 @@ class NewestReports:
             await asyncio.sleep(_AGAIN_S)
 
 
-# --- courses ----------------------------------------------------------------------------------------------------------
+# --- progress over time -----------------------------------------------------------------------------------------------
 
 _CURVES = 64
 """Apps whose courses are kept."""
@@ -250,7 +249,7 @@ def _of(app: str, batch: Iterable[Record]) -> list[tuple[int, AppProgressed]]:
     return [(time, event) for time, event in events if isinstance(event, AppProgressed) and event.app == app]
 
 
-# --- masters ----------------------------------------------------------------------------------------------------------
+# --- who leads --------------------------------------------------------------------------------------------------------
 
 _LOOK_S = 1.0
 _ASK_S = 5.0

@@ -1,29 +1,20 @@
-"""One stream of server-sent events.
+"""Server-sent events: bounded, and resumed exactly by `Last-Event-ID`.
 
-While a reader catches up, it is written to in its own time.  Afterwards it is one of many that get the same bytes, which are
-handed to its connection without waiting; how much may wait there is bounded.
+**One stream.**  While a reader catches up, it is written to in its own time.  Afterwards it is one of many that get the
+same bytes, which are encoded once and handed to each connection without waiting; how much may wait there is bounded.  A
+reader that does not keep up is ended, and resumes: the log is one order, so the id of the last event that it has seen says
+all that is needed.
 
-The log's events as streams, with the progress beside it.
+**The log's events**, with the progress beside it.  Readers with the same filter share a channel, which filters and encodes
+each record once.  A channel keeps its newest frames.  A reader that resumes further back reads the log, in its own time,
+up to where the channel is, and takes the frames from there: nothing is lost and nothing comes twice, since a position says
+exactly what was read.  The id of each event says how far a reader has come with both: `118.2~57`.
 
-Readers with the same filter share a channel, which filters and encodes each record once.  A channel keeps its newest frames.
-A reader that resumes further back reads the log, in its own time, up to where the channel is, and takes the frames from there:
-nothing is lost and nothing comes twice, since a position says exactly what was read.  The id of each event says how far a
-reader has come with both: `118.2~57`.
-
-Changes of the view as a stream: what a page that draws the present follows.
-
-One observer of the fold knows what the last view had (`replay.page.changes`).  It is asked for changes only while
-they are read.  A change replaces whole entries, so a reader that resumes between two changes takes the next one
-without the records that it has seen.  One that was away for longer is told to fetch the view again (`reset`).
-
-Server-sent events: bounded, resumed exactly by `Last-Event-ID`.
-
-    sse      one stream: its frames, what waits for its reader, and how it ends
-    events   the log's events, filtered; start here
-    view     changes of the view
-
-What many readers want is encoded once and written to all of them.  A reader that does not keep up is ended, and resumes: the
-log is one order, so the id of the last event that it has seen says all that is needed."""
+**Changes of the view**: what a page that draws the present follows.  One observer of the fold knows what the last view had
+(`replay.page.changes`).  It is asked for changes only while they are read.  A change replaces whole entries, so a reader
+that resumes between two changes takes the next one without the records that it has seen.  One that was away for longer is
+told to fetch the view again (`reset`).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +54,7 @@ if TYPE_CHECKING:
     from replay.page.view import View
 
 
-# --- sse --------------------------------------------------------------------------------------------------------------
+# --- one stream -------------------------------------------------------------------------------------------------------
 
 CONTENT_TYPE = "text/event-stream"
 HEARTBEAT = b": still here\n\n"
@@ -216,7 +207,7 @@ class Readers:
         self._streams.clear()
 
 
-# --- events -----------------------------------------------------------------------------------------------------------
+# --- the log's events -------------------------------------------------------------------------------------------------
 
 _PAUSE_S = 0.05
 """Between two pieces of news, at least.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
@@ -506,7 +497,7 @@ def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
     return [frame(str(reached), "event", encoded(one)) for reached, one in events]
 
 
-# --- view -------------------------------------------------------------------------------------------------------------
+# --- changes of the view ----------------------------------------------------------------------------------------------
 
 _VIEW_PAUSE_S = 0.1
 """Between two changes, at least; four times as long as one takes to compute if that is longer, at most `_VIEW_LONGEST_S`: a

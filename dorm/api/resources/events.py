@@ -1,6 +1,4 @@
-"""The log: its events in pages, and as a stream.
-
-The master's decisions, each with everything it is based on."""
+"""The log: its events in pages and as a stream, and the master's decisions, each with everything it is based on."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
-"""Apps of any age, from the log and its archives.
+"""What apps of any age did and left, from the log and its archives.
 
-What an app has saved.
-
-Usage: what users, apps and nodes were given, used and lost over a span of time.
-
-What apps of any age did and left.
-
-history      apps of the past as rows, filtered and sorted, and several of them side by side.  Start here
-checkpoints  what an app has saved, and where it would resume"""
+Apps of the past as rows, filtered and sorted, and several of them side by side; what an app has saved, and where it would
+resume; what users, apps and nodes were given, used and lost over a span of time.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +40,7 @@ if TYPE_CHECKING:
     from replay.usage.usage import Uses
 
 
-# --- history ----------------------------------------------------------------------------------------------------------
+# --- apps -------------------------------------------------------------------------------------------------------------
 
 _SPARE_S = 2.0
 """Seconds that remain of a request's time for saying that it was too short."""
@@ -213,7 +208,7 @@ ROUTES = [
 ]  # fmt: skip
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
+# --- what an app has saved --------------------------------------------------------------------------------------------
 
 
 class CheckpointsQuery(Parameters, frozen=True, kw_only=True):

@@ -1,14 +1,10 @@
-"""The settings that the cluster decides by: those in force, those to choose from, trying others, and changing them; and
-whether anything is decided at all.
+"""What the cluster decides by, and what it would decide.
 
-What the next decision would be, as things are or if something happened first; and when waiting apps start.
-
-What-if: the log continued from a moment in the simulator, with another policy, other settings, nodes or apps.
-
-What would be: nothing here changes the cluster.
-
-plan     what the next decision would be, and when waiting apps start
-whatif   the log continued with a change"""
+Settings: those in force, those to choose from, trying others, and changing them; and whether anything is decided at all.
+Plans: what the next decision would be, as things are or if something happened first, and when waiting apps start.
+What-if: the log continued from a moment in the simulator, with another policy, other settings, nodes or apps.  Plans and
+simulations change nothing.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
     from replay.moments import Moment
 
 
-# --- policy -----------------------------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 class Failing(msgspec.Struct, frozen=True):
@@ -278,7 +274,7 @@ ROUTES = [
 ]  # fmt: skip
 
 
-# --- plan -------------------------------------------------------------------------------------------------------------
+# --- the next decision ------------------------------------------------------------------------------------------------
 
 _MOST = 64
 """Most apps or nodes of one kind in an assumption."""
@@ -483,7 +479,7 @@ PLAN_ROUTES = [
 ]  # fmt: skip
 
 
-# --- whatif -----------------------------------------------------------------------------------------------------------
+# --- the log played on with a change ----------------------------------------------------------------------------------
 
 _SPARE_S = 2.0
 """Seconds that remain of a request's time for saying that it was too short."""

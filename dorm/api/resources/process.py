@@ -1,16 +1,16 @@
-"""Whether this process answers and is up to date, who leads, and the schemas.
+"""This process: whether it answers and is up to date, who leads, the schemas, the same for Prometheus, and signing in from a
+browser.
 
-Signing in from a browser: a token becomes a session's cookie, and no secret is ever part of an address that a server sees.
+A token becomes a session's cookie, and no secret is ever part of an address that a server sees.
 
     POST /v1/session/codes   with a token: a code for one use, good for a minute (`dorm dashboard`)
     POST /v1/session         with a code, or with a token itself: the cookie
 
-The page at `/sign-in` does the second.  `dorm dashboard` hands it the code behind the `#` of its address, which browsers do
-not send.  The cookie is the token: removing it on the log (`dorm token remove`) ends the session in every process of the API,
-and a restarted process knows it as before.  Scripts cannot read the cookie (`HttpOnly`), other sites' pages do not send it
-(`SameSite=Strict`), and what changes something has to come from this origin besides (`dorm.api.identity`).
-
-`/metrics` for Prometheus: the cluster as this process sees it, and this process."""
+The page at `/sign-in` does the second.  `dorm dashboard` hands it the code behind the `#` of its address, which browsers
+do not send.  The cookie is the token: removing it on the log (`dorm token remove`) ends the session in every process of
+the API, and a restarted process knows it as before.  Scripts cannot read the cookie (`HttpOnly`), other sites' pages do
+not send it (`SameSite=Strict`), and what changes something has to come from this origin besides (`dorm.api.identity`).
+"""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ ROUTES = [
 ]
 
 
-# --- session ----------------------------------------------------------------------------------------------------------
+# --- signing in -------------------------------------------------------------------------------------------------------
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,18 +1,10 @@
-"""Specs of apps: read with a tag, and replaced or changed if they are still the ones that were read.
+"""Another spec for an app that exists, and its restart.
 
-The tag (`ETag`) is the spec's fingerprint. An edit that names it in `If-Match` is refused with 412 if someone else has edited
-the spec since. Without it, a whole spec replaces any current spec, and a patch is applied to it.
-
-The effects of an edit: which fields differ, whether the app restarts for them, and which apps the next decision
+A spec is read with a tag (`ETag`), its fingerprint.  An edit that names it in `If-Match` is refused with 412 if someone
+else has edited the spec since.  Without it, a whole spec replaces any current spec, and a patch is applied to it.  Before
+an edit is made, it can be tried: which fields differ, whether the app restarts for them, and which apps the next decision
 resizes.
-
-Restarts of apps.
-
-Another spec for an app that exists, and its restart.
-
-specs      the current spec, with its tag, and replacing it.  Start here
-trying     what an edit would do, before it is made
-restarts   start it again"""
+"""
 
 from __future__ import annotations
 
@@ -43,7 +35,7 @@ if TYPE_CHECKING:
     from events.spec import AppSpec
 
 
-# --- specs ------------------------------------------------------------------------------------------------------------
+# --- the spec, read and replaced --------------------------------------------------------------------------------------
 
 IF_MATCH = "If-Match"
 _MATCH = r'^(\*|(W/)?"[0-9a-f]{16}")$'
@@ -164,7 +156,7 @@ ROUTES = [
 ]  # fmt: skip
 
 
-# --- trying -----------------------------------------------------------------------------------------------------------
+# --- what an edit would do --------------------------------------------------------------------------------------------
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
