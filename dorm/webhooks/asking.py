@@ -17,8 +17,7 @@ import msgspec
 
 from dorm.client.answers import facts_after
 from dorm.webhooks import endpoints
-from dorm.webhooks.endpoints import TOPICS, Endpoints
-from dorm.webhooks.notifying import TOPIC
+from dorm.webhooks.endpoints import TOPIC, TOPICS, Endpoints
 from events import subjects
 from events.appending import append_event
 from events.errors import DormError

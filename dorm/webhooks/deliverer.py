@@ -13,11 +13,11 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from dorm.health.checks import Check
-from dorm.webhooks import choosing, endpoints
+from dorm.webhooks import endpoints
+from dorm.webhooks.endpoints import TOPIC
 from dorm.webhooks.measured import Measured
 from dorm.webhooks.notifier import MOST_NOT_DONE, Notifier
 from dorm.webhooks.notifier import SCHEDULE_S as NOTIFY_SCHEDULE_S
-from dorm.webhooks.notifying import TOPIC
 from dorm.webhooks.sending import TIMEOUT_S, Sender
 from dorm.webhooks.waiting import Watch
 from dorm.webhooks.worker import MOST_PENDING, SCHEDULE_S, Worker
@@ -201,7 +201,7 @@ class Deliverer:
         notifies = TOPIC in endpoint.events
         place = self._connection.places.reader(
             self._place(endpoint),
-            choosing.subjects_of(self._cluster),
+            endpoints.delivered_subjects(self._cluster),
             after=endpoint.added,
             most=MOST_NOT_DONE if notifies else MOST_PENDING,
             again_s=self._again_s,

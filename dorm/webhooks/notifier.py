@@ -15,7 +15,7 @@ import contextlib
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from dorm.webhooks.notifying import Allowance, may_concern, notifications
+from dorm.webhooks.endpoints import Allowance, may_concern, notifications
 from dorm.webhooks.sending import Outcome
 from dorm.webhooks.worker import Worker
 from events.kinds import WebhookTestRequested
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dorm.core.state import App
-    from dorm.webhooks.notifying import Notification
+    from dorm.webhooks.endpoints import Notification
     from events.nats.places.deliveries import Delivery
 
 SCHEDULE_S = (5.0, 30.0, 120.0, 600.0)
