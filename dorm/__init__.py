@@ -9,6 +9,7 @@ Approach", arXiv 1704.06738).  This package holds the side that decides:
     core/       pure: state, fold, decisions, questions; no I/O, no clock, no randomness
     master/     the shell around the core: follows the log, folds it, publishes decisions
     snapshots   which snapshot of a cluster's log to start from
+    live_fold   one fold of a log that follows it: under the API, metrics, webhooks, views, shadows and clients
     history     a cluster's whole log over a connection, with what rotation has archived
     rotation/   moves the log's past into archives
     client/     what a user's program calls: submit, cancel, watch, tail

@@ -30,8 +30,6 @@ from events.kinds import ContainerExited, ContainerStarted, Event
 if TYPE_CHECKING:
     from events.positions import Logged
 
-CONTENT_TYPE = "application/cloudevents+json"
-"""For one event; a file with one event per line has no registered type."""
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
 _NOUNS = ("App", "Node", "Container", "Generation", "Policy", "Master", "Log", "Webhook", "Session")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
     from agents.identity import Identity
     from agents.reporting.usage import Usage
-    from agents.runtime.interface import Runtime, Seen
+    from agents.runtime.interface import Key, Runtime, Seen
     from events.log.interface import Bus
 
 FIGURES_S = 1.0
 """Seconds that reading usage may take.  A slow or hanging engine must not make its node silent."""
+_AT_ONCE = 16
+"""Containers whose figures are read at a time."""
 
 
 class Heartbeat:
@@ -53,16 +55,16 @@ class Heartbeat:
     async def send(self, seen: Sequence[Seen], timeout: float) -> float:
         """Store a heartbeat within `timeout` seconds.  Return the time (`since_boot`) just before it was sent, from which the
         lease counts.  `seen` are the node's containers.  Raises LogUnavailable, LogRefused."""
-        uses = await self._uses(seen)
+        uses, complete = await self._uses(seen)
         at = self._clock()
-        self._usage.note(seen, uses or [], int(self._since_boot() * SECOND), at)
+        self._usage.note(seen, uses, int(self._since_boot() * SECOND), at)
         report = NodeReported(
             id=f"{self._node}.report.{at}",
             at=at,
             by=self._node,
             node=self._node,
-            used={} if uses is None else {"memory": sum(use.memory for use in uses)},
-            containers=uses or [],
+            used={"memory": sum(use.memory for use in uses)} if complete else {},
+            containers=uses,
             identity=self._identity.value,
         )
         body = encode(report)
@@ -72,18 +74,32 @@ class Heartbeat:
         await self._bus.publish_report(self._subject, body, timeout=timeout)
         return sent_at
 
-    async def _uses(self, seen: Sequence[Seen]) -> list[ContainerUse] | None:
-        """Return the containers' use; None if the engine is too slow: a partial list would look complete."""
-        uses = []
+    async def _uses(self, seen: Sequence[Seen]) -> tuple[list[ContainerUse], bool]:
+        """Return the use of each running container whose figures came in time, and whether none is missing: only then does the
+        heartbeat name the node's sum (`used`), so a partial list does not look complete."""
+        running = [container.key for container in seen if container.state == "running"]
+        uses: dict[Key, ContainerUse] = {}
+        missing = False
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(key: Key) -> None:
+            nonlocal missing
+            try:
+                async with room:
+                    use = await self._runtime.use(key)
+            except (OSError, Unavailable):
+                missing = True
+            else:
+                if use is not None:
+                    app, generation, slot = key
+                    uses[key] = ContainerUse(
+                        app=app, generation=generation, slot=slot, cpu_s=use.cpu_s, memory=use.memory
+                    )
+
         try:
-            async with asyncio.timeout(FIGURES_S):
-                for one in seen:
-                    use = await self._runtime.use(one.key) if one.state == "running" else None
-                    if use is not None:
-                        app, generation, slot = one.key
-                        uses.append(
-                            ContainerUse(app=app, generation=generation, slot=slot, cpu_s=use.cpu_s, memory=use.memory)
-                        )
-        except (OSError, Unavailable):
-            return None
-        return uses
+            async with asyncio.timeout(FIGURES_S), asyncio.TaskGroup() as asking:
+                for key in running:
+                    asking.create_task(ask(key))
+        except TimeoutError:
+            missing = True
+        return [uses[key] for key in running if key in uses], not missing

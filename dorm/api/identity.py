@@ -8,7 +8,7 @@ On a cluster that knows its users (`events.identities`) every request proves who
 
     Authorization: Bearer SECRET    a token of that user (`TokenAdded`)
     Authorization: Basic …          the same secret as password, with the user's name
-    a session's cookie              the same secret; browsers get it by signing in (`dorm.api.resources.session`)
+    a session's cookie              the same secret; browsers get it by signing in (`dorm.api.resources.process`)
     a client's certificate          with the user's name as its common name, signed by the authority that the server trusts
 
 The log, not a file of the API, holds a digest of each token: so all processes of the API accept the same ones, a removed token
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from dorm.api.following.follower import Follower
+    from dorm.api.follower import Follower
     from dorm.core.state import State
     from events.identities import Identities, User
     from events.kinds import Event
@@ -122,7 +122,7 @@ class Doorkeeper:
         if not everyone:
             follower.on_ready.append(self._begin)
             follower.on_restart.append(self._forget)
-            follower.watch(self._look)
+            follower.watchers.append(self._look)
 
     # --- following: in the state's thread -------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ def cookie_of(request: web.Request) -> str:
 
 def _session_of(request: web.Request) -> tuple[str, str] | None:
     """Return a session's secret.  A browser sends it for any page that asks, so a request that changes something must name its
-    origin, which `dorm.api.guards` compares.  Raises Forbidden."""
+    origin, which `dorm.api.connections` compares.  Raises Forbidden."""
     secret = request.cookies.get(cookie_of(request))
     if not secret:
         return None

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.api import problems
-from dorm.api.answers import JSON, POSITION
-from dorm.api.guards import YAML
+from dorm.api import answers
+from dorm.api.answers import JSON, POSITION, Problem
+from dorm.api.connections import YAML
 from dorm.api.identity import HEADER as USER
 from dorm.api.identity import PATTERN as USER_PATTERN
-from dorm.api.problems import Problem
 from dorm.api.routes import Header
 from events.spec import spec_schema
 from events.spec.sweeps import fields
@@ -64,13 +63,19 @@ _SCHEMES = {
     "certificate": {"type": "mutualTLS", "description": "A certificate with the user as its common name."},
 }
 """On an open cluster none of them is needed."""
+_KNOWN = {
+    "dorm.api.resources.events.Decision": "dorm.api.resources.decisions.Decision",
+    "dorm.api.resources.steering.Change": "dorm.api.resources.steering.trying.Change",
+}
+"""Names of schemas as clients know them, after their classes have moved: only classes whose names others share are named with
+their modules, and what clients generate from the names must not change."""
 _PATTERNS = {"position": r"^[0-9]{1,15}(\.[0-9]{1,9})?$"}
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the description."""
     types = [one for route in routes for one in (route.answer, route.body) if one is not None]
-    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
+    schemas, components = _components([*types, Problem])
     known = {id(one): schema for one, schema in zip([*types, Problem], schemas, strict=True)}
     described = _Described(known)
     paths: dict[str, dict[str, Any]] = {}
@@ -95,6 +100,14 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         },
         "security": [{}, *({name: []} for name in _SCHEMES)],
     }
+
+
+def _components(types: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the schemas of these types, and what they refer to, under the names that clients know."""
+    encoded = msgspec.json.encode(msgspec.json.schema_components(types, ref_template=_REF))
+    for name, known in _KNOWN.items():
+        encoded = encoded.replace(f'{name}"'.encode(), f'{known}"'.encode())
+    return msgspec.json.decode(encoded, type=tuple[list[dict[str, Any]], dict[str, Any]])
 
 
 def _named(components: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +173,7 @@ class _Described:
             done["links"] = {link.operation: _link(link) for link in route.links}
         statuses = {**_ALWAYS, **(_OF_BODIES if route.body is not None else {})}
         statuses |= {status: _OTHER[status] for status in route.problems}
-        problem = {problems.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
+        problem = {answers.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
         found = {str(status): {"description": text, "content": problem} for status, text in sorted(statuses.items())}
         if route.operation == "ready":  # A load balancer looks at the status alone; people want to know the lag.
             found["503"] = {**done, "description": _OTHER[503]}

@@ -18,8 +18,8 @@ import msgspec
 from aiohttp import web
 
 from dorm.api.answers import POSITION, Answer, packs
+from dorm.api.connections import check_type
 from dorm.api.errors import Invalid, Malformed, TooLarge, TooSlow, Unsupported
-from dorm.api.guards import check_type
 from dorm.api.identity import ACCESS
 from dorm.local.spec_files import SPEC, parse_spec
 from events.documents import read_json

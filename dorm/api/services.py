@@ -14,26 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dorm.api.answers import Kept
+from dorm.api.clusters import TenantCluster
 from dorm.api.connections import Addresses
-from dorm.api.following.counted import Counted
-from dorm.api.following.courses import Courses
-from dorm.api.following.follower import Follower
-from dorm.api.following.lists.event_pages import EventPages
-from dorm.api.following.lists.pasts import Pasts
-from dorm.api.following.lives import Lives
-from dorm.api.following.masters import MastersWatch
-from dorm.api.following.moments import Moments
-from dorm.api.following.newest import NewestReports
-from dorm.api.following.picture import Pictures
-from dorm.api.following.recent import RecentLog
-from dorm.api.following.reports import Reports
-from dorm.api.following.requester import Requester
-from dorm.api.following.tenant import TenantCluster
-from dorm.api.following.threads import Heavy, Turns
+from dorm.api.event_pages import Encoded, EventPages
+from dorm.api.follower import Counted, Follower, RecentLog, Requester
 from dorm.api.identity import Doorkeeper
-from dorm.api.items import Encoded
-from dorm.api.streams.events import EventStreams
-from dorm.api.streams.view import ViewStream
+from dorm.api.lives import Lives
+from dorm.api.moments import Moments, Pasts, Pictures
+from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports
+from dorm.api.streams import EventStreams, ViewStream
+from dorm.api.threads import Heavy, Turns
 from dorm.client.client import login_name
 from dorm.client.masters import answering
 from events.log.records import LogError
@@ -46,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.answers import Answer
-    from dorm.api.following.archived import Cluster
+    from dorm.api.clusters import Cluster
     from dorm.api.options import Options
 
 _MOST_TENANTS = 32

@@ -21,14 +21,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from dorm.api import openapi, problems
+from dorm.api import answers, openapi
 from dorm.api.answers import POSITION, Answer, answer
-from dorm.api.connections import Connection
-from dorm.api.encryption import Encryption
+from dorm.api.connections import SECURITY, Connection, Encryption, Hosts, check_origin
 from dorm.api.errors import CannotListen, Unauthorized
-from dorm.api.guards import SECURITY, Hosts, check_origin
 from dorm.api.page import Page
-from dorm.api.resources.health import checks_of
+from dorm.api.resources.process import checks_of
 from dorm.api.resources.table import ROUTES
 from dorm.api.routes import Call, Parameters, Route, handler_of
 from dorm.api.services import Services, Tenants
@@ -40,7 +38,7 @@ from events.errors import DormError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from dorm.api.following.archived import Cluster
+    from dorm.api.clusters import Cluster
     from dorm.api.options import Options
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -222,7 +220,7 @@ async def _signed_in(request: web.Request, services: Services) -> bool:
 
 def _refused(error: BaseException, request: web.Request) -> web.Response:
     kept = {"Allow": error.headers["Allow"]} if isinstance(error, web.HTTPMethodNotAllowed) else None
-    made = problems.response(problems.problem_of(error), kept)
+    made = answers.response(answers.problem_of(error), kept)
     if made.status == 401:
         # A browser that is asked for HTTP's basic authentication opens a dialog, and lets a script's request wait for it.
         by_script = request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate"

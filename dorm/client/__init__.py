@@ -4,6 +4,7 @@
     operating  requests of operators: forget or trust a node, pause and resume scheduling, retry an app now
     gates    hold an app, and release it
     steering  edits and restarts of an app
+    answers  what the cluster says about a request
     opening  a client with credentials
     finding  which app a user means by a name
     tail     events in order, filtered, from any position

@@ -29,21 +29,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from dorm.client import tail
+from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.client.reports import newest as newest_reports
 from dorm.core.admission import app_id, check_room
 from dorm.core.fold.evolve import evolve
+from dorm.core.apps.admission import app_id
+from dorm.core.fold.evolve import check_update
+from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
 from dorm.core.settings import all_after
 from dorm.core.shared_folder import check_folder
 from dorm.core.state import App, RefusedChange, Settings, State
+
 from dorm.history import with_history
-from dorm.snapshots import newest
+from dorm.live_fold import Fold
 from events import subjects
 from events.appending import append_event, is_stored_at
-from events.codec import decode
 from events.identities import owned_id
 from events.kinds import (
     AppAccepted,
@@ -55,22 +59,22 @@ from events.kinds import (
     LogSealed,
     NodeDrainRequested,
     PolicyChanged,
-    Round,
     SealRequested,
 )
 from events.limits import LONGEST_NAME
 from events.log.records import LogFull, LogRefused, LogUnavailable, NotSent
 from events.log.stores import EVERY_APP
 from events.nats.connection import Connection
-from events.spec import AppSpec, CheckedSpec, SpecError, check_gang, check_roles, check_spec
+from events.spec import AppSpec, CheckedSpec, SpecError, check_spec
 from events.spec.variables import check_names
 from events.times import SettingRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from dorm.core.progress import Newest
+    from dorm.core.query.reported import Newest
+    from dorm.core.state import App, RefusedChange, Settings, State
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership
     from events.log.records import Record
@@ -98,8 +102,10 @@ class Client:
         connection: Connection | None = None,
         clock: Callable[[], int] = time.time_ns,
         settle_s: float = _SETTLE_S,
+        begin: Callable[[], Awaitable[State]] | None = None,
     ) -> None:
-        """`settle_s`: how long, in seconds, an append with an unknown outcome is retried."""
+        """`settle_s`: how long, in seconds, an append with an unknown outcome is retried; `begin` returns the state that this
+        client folds from, by default that of the newest snapshot."""
         self.log = log
         self.cluster = cluster
         self.user = subjects.token(user or (connection.user if connection is not None else "") or login_name())
@@ -109,10 +115,7 @@ class Client:
         self._connection = connection
         self._clock = clock
         self._settle_s = settle_s
-        self._state = State()
-        self._begun = False
-        """Whether a snapshot was looked for, from which `_state` starts."""
-        self._beginning = asyncio.Lock()
+        self._fold = Fold(log, begin)
         self._outages = 0
         self.output = Output(bus, log, cluster, connection, lambda: self._outages)
         self._report_outage: Callable[[bool], None] = lambda _: None
@@ -153,11 +156,7 @@ class Client:
 
     async def state(self) -> State:
         """Return the state, folded up to the end of the log.  The same object each time, brought up to date."""
-        await self._begin()
-        async for batch in self.log.read(after=self._state.seq):
-            for record in batch:
-                self._fold(record)
-        return self._state
+        return await self._fold.catch_up()
 
     async def look(self, question: Callable[[State], T]) -> T:
         """Return what `question` finds in the state at the end of the log."""
@@ -165,29 +164,18 @@ class Client:
 
     async def glance(self, question: Callable[[State], T]) -> T:
         """Return what `question` finds in the state as it was read last, which costs no request to the log after the first."""
-        return question(self._state) if self._begun else await self.look(question)
+        return question(self._fold.state) if self._fold.begun else await self.look(question)
 
     async def reported(self, app: str = EVERY_APP) -> Newest:
         """Return the newest progress of each app, or of one by its id, from the stream beside the log."""
         return await newest_reports(self.log, app)
 
-    async def _begin(self) -> None:
-        """Load a snapshot, once, before the state is first used."""
-        async with self._beginning:
-            if not self._begun:
-                found = await newest(self.log)
-                self._state = found[1] if found else self._state
-                self._begun = True
-
-    def _fold(self, record: Record) -> Event:
-        """Fold a record unless it is folded already: several readers may bring the one state up to date at once."""
-        return evolve(self._state, record)[0] if record.seq > self._state.seq else decode(record)
-
     async def watch(self) -> AsyncGenerator[tuple[State, Sequence[Event]], None]:
         """Yield the state after each batch, with the events just folded; first at the current end of the log."""
-        yield await self.state(), []
-        async for batch in self.log.read(after=self._state.seq, follow=True):
-            yield self._state, [self._fold(record) for record in batch]
+        state = await self.state()
+        yield state, []
+        async for batch in self.log.read(after=state.seq, follow=True):
+            yield state, [self._fold.take_new(record) for record in batch]
 
     async def records(self, *, after: int = 0, follow: bool = False) -> AsyncIterator[Record]:
         """Yield raw records; `events.codec.decode` reads them."""
@@ -287,25 +275,19 @@ class Client:
 
     async def _answer_to(self, submission: AppSubmitted, after: int, timeout: float) -> None:
         """Wait for the answer to a submission.  Raises Refused, NoAnswer."""
-        try:
-            async with asyncio.timeout(timeout):
-                async for record in self.records(after=after, follow=True):
-                    event = decode(record)
-                    for fact in event.events if isinstance(event, Round) else []:
-                        if isinstance(fact, AppRejected) and fact.refused != "submission":
-                            continue
-                        if isinstance(fact, AppAccepted | AppRejected) and fact.submission == submission.id:
-                            await self._check_own(
-                                submission, after, int(fact.cause) if fact.cause.isdecimal() else after
-                            )
-                            if isinstance(fact, AppRejected):
-                                raise Refused(fact.reason, code=fact.code)
-                            return
-        except TimeoutError:
-            raise NoAnswer(
-                "the submission is stored, and no master has answered yet (`dorm masters`); `dorm ps` will show it once one "
-                "runs"
-            ) from None
+        no_answer = NoAnswer(
+            "the submission is stored, and no master has answered yet (`dorm masters`); `dorm ps` will show it once one runs"
+        )
+        async with contextlib.aclosing(facts_after(self.log, after, timeout=timeout, no_answer=no_answer)) as facts:
+            async for fact in facts:
+                if not isinstance(fact, AppAccepted | AppRejected) or fact.submission != submission.id:
+                    continue
+                if isinstance(fact, AppRejected) and fact.refused != "submission":
+                    continue
+                await self._check_own(submission, after, int(fact.cause) if fact.cause.isdecimal() else after)
+                if isinstance(fact, AppRejected):
+                    raise Refused(fact.reason, code=fact.code)
+                return
 
     async def _check_own(self, submission: AppSubmitted, stored: int, answered: int) -> None:
         """Raises Refused if the master answered another submission than this one, which is stored at `stored`: another
@@ -325,24 +307,14 @@ class Client:
         app = await self.app(name_or_id)
         if app.ended:
             raise Refused(f"{app.name} has ended ({app.ended})", code="app.ended")
-        given = {name: bound for name, bound in (("n_min", n_min), ("n_max", n_max)) if bound is not None}
-        lower, upper = n_min if n_min is not None else app.n_min, n_max if n_max is not None else app.n_max
+        update = AppUpdated(
+            id=self._new_id(), at=self._clock(), by=self.user, app=app.id, weight=weight, n_min=n_min, n_max=n_max
+        )
         try:
-            check_gang(app.next_spec.gang, **given)
-            if n_min is not None:
-                check_roles(app.next_spec, n_min)
-            if lower > upper:
-                text = f"n_min would be {lower} and n_max {upper}; n_min can't be the larger"
-                raise Refused(text, code="spec.n_min.above_n_max")
-            if lower > app.n_min:
-                await self.look(lambda state: check_room(state, app.next_spec, lower, app.tenant))
+            await self.look(lambda state: check_update(state, update, state.apps.get(app.id)))
         except SpecError as error:
             raise Refused(str(error), code=error.code) from None
-        await self._publish(
-            AppUpdated(
-                id=self._new_id(), at=self._clock(), by=self.user, app=app.id, weight=weight, n_min=n_min, n_max=n_max
-            )
-        )
+        await self._publish(update)
         with _stored("the change"):
             return await self.app(app.id)
         raise AssertionError("it returns or raises")
@@ -409,23 +381,17 @@ class Client:
     async def seal(self, *, answer_timeout: float = 10.0) -> LogSealed:
         """Have the master seal the log now; return the seal, which covers all earlier records.  Raises NoAnswer."""
         asked = await self._publish(SealRequested(id=self._new_id(), at=self._clock(), by=self.user))
-        rounds = [subjects.rounds(self.cluster)]
-        try:
-            async with (
-                asyncio.timeout(answer_timeout),
-                contextlib.aclosing(self.log.read(after=asked, subjects=rounds, follow=True)) as batches,
-            ):
-                async for batch in batches:
-                    for event in map(decode, batch):
-                        for fact in event.events if isinstance(event, Round) else ():
-                            if isinstance(fact, LogSealed) and fact.upto >= asked:
-                                return fact
-        except TimeoutError:
-            pass
-        raise NoAnswer(
+        no_answer = NoAnswer(
             "no master has sealed the log yet; the next one that runs and has a key will, within a minute",
             code="master.no_seal",
         )
+        rounds = [subjects.rounds(self.cluster)]
+        waited = facts_after(self.log, asked, timeout=answer_timeout, no_answer=no_answer, subjects=rounds)
+        async with contextlib.aclosing(waited) as facts:
+            async for fact in facts:
+                if isinstance(fact, LogSealed) and fact.upto >= asked:
+                    return fact
+        raise AssertionError("it returns or raises")
 
     def _new_id(self) -> str:
         return f"{self.user}.{secrets.token_hex(8)}"

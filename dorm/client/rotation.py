@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import time
 from typing import TYPE_CHECKING
 
+from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, Refused
 from events import subjects
 from events.appending import append_event
-from events.codec import decode
 from events.kinds import LogRotated, RotationFailed, RotationRequested
 
 if TYPE_CHECKING:
@@ -40,24 +39,18 @@ async def rotate(
         subjects.rotations(client.cluster),
         subjects.fact(client.cluster, RotationFailed.__name__, subjects.MASTER),
     ]
-    ends = asyncio.get_running_loop().time() + timeout
-    try:
-        async with contextlib.aclosing(client.log.read(after=asked, subjects=answers, follow=True)) as batches:
-            while True:
-                async with asyncio.timeout_at(ends):
-                    batch = await anext(batches)
-                ends = asyncio.get_running_loop().time() + timeout
-                for event in map(decode, batch):
-                    if event.cause != str(asked):
-                        continue
-                    if isinstance(event, RotationFailed):
-                        raise Refused(event.reason, code=event.code)
-                    if isinstance(event, LogRotated):
-                        yield event
-                        if not event.left:
-                            return
-    except TimeoutError:
-        raise NoAnswer(
-            "no master has answered yet; `dorm masters` shows whether one leads, and `dorm log show` what is archived",
-            code="master.no_rotation",
-        ) from None
+    no_answer = NoAnswer(
+        "no master has answered yet; `dorm masters` shows whether one leads, and `dorm log show` what is archived",
+        code="master.no_rotation",
+    )
+    waited = facts_after(client.log, asked, timeout=timeout, no_answer=no_answer, subjects=answers, renewed=True)
+    async with contextlib.aclosing(waited) as facts:
+        async for fact in facts:
+            if fact.cause != str(asked):
+                continue
+            if isinstance(fact, RotationFailed):
+                raise Refused(fact.reason, code=fact.code)
+            if isinstance(fact, LogRotated):
+                yield fact
+                if not fact.left:
+                    return

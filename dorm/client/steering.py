@@ -6,7 +6,6 @@ the master: someone else may have been first.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,20 +13,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, Refused
 from dorm.core.revisions import check_editable, check_restartable, check_unchanged, spec_of
 from events.codec import decode
 from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised, Round
+from dorm.core.apps.steering import check_editable, check_restartable, check_unchanged, spec_of
+from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised
 from events.spec import AppSpec, SpecError
 from events.spec.editing import differing, fingerprint
 from events.spec.variables import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from dorm.client.client import Client
     from dorm.core.state import App
-    from events.log.records import Record
 
 
 async def edit(
@@ -119,29 +120,17 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
         if hasattr(request, name)
     }
     asked = await client.ask(type(request), id=id, **fields)
-    try:
-        async with (
-            asyncio.timeout(timeout),
-            contextlib.aclosing(client.log.read(after=asked, follow=True)) as batches,
-        ):
-            async for batch in batches:
-                for fact in _answers(batch, id):
-                    if isinstance(fact, AppRejected):
-                        raise Refused(fact.reason, code=fact.code)
-                    # An edit that an update has overtaken meanwhile is still to be refused.
-                    if not await client.look(lambda state: id in state.submissions):
-                        return await client.app(app.id)
-    except TimeoutError:
-        pass
-    raise NoAnswer(
+    no_answer = NoAnswer(
         f"the request is stored, and no master has answered yet (`dorm masters`); one older than 0.6.0 never will; "
         f"`dorm describe {app.name}` shows what became of it"
     )
-
-
-def _answers(batch: Sequence[Record], id: str) -> Iterator[AppRejected | AppRevised | AppRestarted]:
-    """Yield the master's answers to one request."""
-    for event in map(decode, batch):
-        for fact in event.events if isinstance(event, Round) else ():
-            if isinstance(fact, AppRejected | AppRevised | AppRestarted) and fact.submission == id:
-                yield fact
+    async with contextlib.aclosing(facts_after(client.log, asked, timeout=timeout, no_answer=no_answer)) as facts:
+        async for fact in facts:
+            if not isinstance(fact, AppRejected | AppRevised | AppRestarted) or fact.submission != id:
+                continue
+            if isinstance(fact, AppRejected):
+                raise Refused(fact.reason, code=fact.code)
+            # An edit that an update has overtaken meanwhile is still to be refused.
+            if not await client.look(lambda state: id in state.submissions):
+                return await client.app(app.id)
+    raise AssertionError("it returns or raises")

@@ -534,8 +534,6 @@ def due_end(app: App, now: int) -> AppCancelled | None:
 
 # --- in words ---------------------------------------------------------------------------------------------------------
 
-CODES = ("after", "hold", "start_after")
-"""Codes of reasons that are gates."""
 MOST_NAMED = 5
 """Apps that a reason names one by one."""
 

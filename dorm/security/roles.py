@@ -101,7 +101,6 @@ PUBLISHES: dict[str, tuple[str, ...]] = {
 }
 """The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; the fold decides
 which of them count."""
-PEOPLE: tuple[str, ...] = get_args(k.Role)
 BACKUP = "backup"
 """The user whose identity backups use to read the log and the shipped folders."""
 ENTERS = ("user", "operator", "admin")

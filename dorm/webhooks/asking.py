@@ -7,7 +7,6 @@ WebhookError
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import secrets
@@ -16,12 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from dorm.client.answers import facts_after
 from dorm.webhooks import endpoints
-from dorm.webhooks.endpoints import TOPICS, Endpoints
-from dorm.webhooks.notifying import TOPIC
+from dorm.webhooks.endpoints import TOPIC, TOPICS, Endpoints
 from events import subjects
 from events.appending import append_event
-from events.codec import decode
 from events.errors import DormError
 from events.kinds import Event, WebhookRemoved, WebhookSet, WebhookTested, WebhookTestRequested
 from events.spec.notify import url_fault
@@ -159,16 +157,13 @@ async def try_out(client: Client, name: str, timeout: float) -> WebhookTested:
     after = await client.log.end()
     asked = await _say(client, WebhookTestRequested(webhook=name))
     wanted = [subjects.fact_pattern(client.cluster, WebhookTested.__name__)]
-    try:
-        async with asyncio.timeout(timeout):
-            async with contextlib.aclosing(client.log.read(after=after, subjects=wanted, follow=True)) as batches:
-                async for batch in batches:
-                    for event in map(decode, batch):
-                        if isinstance(event, WebhookTested) and event.test == asked.id:
-                            return event
-    except TimeoutError:
-        pass
-    raise NoAnswer(f"no deliverer has answered within {timeout:g} s; start one with `dorm webhooks run`")
+    no_answer = NoAnswer(f"no deliverer has answered within {timeout:g} s; start one with `dorm webhooks run`")
+    waited = facts_after(client.log, after, timeout=timeout, no_answer=no_answer, subjects=wanted)
+    async with contextlib.aclosing(waited) as facts:
+        async for fact in facts:
+            if isinstance(fact, WebhookTested) and fact.test == asked.id:
+                return fact
+    raise AssertionError("it returns or raises")
 
 
 def _as_it_is(one: Endpoint) -> WebhookSet:

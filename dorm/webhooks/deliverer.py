@@ -13,11 +13,11 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from dorm.health.checks import Check
-from dorm.webhooks import choosing, endpoints
+from dorm.webhooks import endpoints
+from dorm.webhooks.endpoints import TOPIC
 from dorm.webhooks.measured import Measured
 from dorm.webhooks.notifier import MOST_NOT_DONE, Notifier
 from dorm.webhooks.notifier import SCHEDULE_S as NOTIFY_SCHEDULE_S
-from dorm.webhooks.notifying import TOPIC
 from dorm.webhooks.sending import TIMEOUT_S, Sender
 from dorm.webhooks.waiting import Watch
 from dorm.webhooks.worker import MOST_PENDING, SCHEDULE_S, Worker
@@ -26,6 +26,8 @@ from events.appending import append_event
 from events.kinds import Event, WebhookDisabled, WebhookTested
 from events.limits import clipped
 from events.log.records import LogClosed, LogError, LogRefused, until_answered
+from events.log.records import LogClosed, LogDamaged, LogError, LogRefused
+from events.log.waiting import until_answered
 from events.logger import Logger
 from events.nats.places import AGAIN_S, WEBHOOK
 
@@ -125,7 +127,8 @@ class Deliverer:
                 yield one.waits_s
 
     async def run(self) -> None:
-        """Deliver until cancelled.  Waits for a log that does not answer.  Raises LogClosed, LogDamaged, LogRefused."""
+        """Deliver until cancelled.  Waits for a log that does not answer, and reads on after damage.  Raises LogClosed,
+        LogRefused, and LogDamaged from the first reading."""
         await until_answered(self._read_all, "reading which webhooks there are")
         try:
             async with self._sender, asyncio.TaskGroup() as tasks:
@@ -134,14 +137,24 @@ class Deliverer:
                     await self._bring(one.name, tasks)
                 tasks.create_task(self._remove_places())
                 self.ready.set()
-                async for batch in self._log.read(
-                    after=self._endpoints.seq, subjects=endpoints.subjects_of(self._cluster), follow=True
-                ):
-                    for record in batch:
-                        if name := self._endpoints.fold(record):
-                            await self._bring(name, tasks)
+                while True:
+                    try:
+                        await self._follow(tasks)
+                    except LogDamaged as error:
+                        _log.warning("the webhooks on the log cannot be followed, reading on", reason=str(error))
+                    await asyncio.sleep(_AGAIN_S)
         finally:
             self.ready.clear()
+
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow which webhooks there are, from the last record about one."""
+        wanted = endpoints.subjects_of(self._cluster)
+        batches = self._log.read(after=self._endpoints.seq, subjects=wanted, follow=True)
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                for record in batch:
+                    if name := self._endpoints.fold(record):
+                        await self._bring(name, tasks)
 
     async def _read_all(self) -> None:
         self._endpoints = endpoints.Endpoints()
@@ -188,7 +201,7 @@ class Deliverer:
         notifies = TOPIC in endpoint.events
         place = self._connection.places.reader(
             self._place(endpoint),
-            choosing.subjects_of(self._cluster),
+            endpoints.delivered_subjects(self._cluster),
             after=endpoint.added,
             most=MOST_NOT_DONE if notifies else MOST_PENDING,
             again_s=self._again_s,

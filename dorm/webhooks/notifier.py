@@ -15,7 +15,7 @@ import contextlib
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from dorm.webhooks.notifying import Allowance, may_concern, notifications
+from dorm.webhooks.endpoints import Allowance, may_concern, notifications
 from dorm.webhooks.sending import Outcome
 from dorm.webhooks.worker import Worker
 from events.kinds import WebhookTestRequested

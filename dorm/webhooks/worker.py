@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from dorm.webhooks import choosing
+from dorm.webhooks import endpoints
 from events.kinds import WebhookTestRequested
 from events.log.records import LogClosed, LogError
 from events.logger import Logger
@@ -169,7 +169,7 @@ class Worker:
     async def _send_all(self, delivery: Delivery) -> Outcome | None:
         """Send the events of a record that the endpoint does not have yet.  Return the failure that ended it, or None."""
         record = delivery.record
-        wanted = [one for one in logged(record) if choosing.wants(self.endpoint, one.event)]
+        wanted = [one for one in logged(record) if endpoints.wants(self.endpoint, one.event)]
         if not wanted or await self._left_out(wanted[0]):
             return None
         for index in range(self._partly.get(record.seq, 0), len(wanted)):
@@ -193,7 +193,7 @@ class Worker:
 
     async def _send(self, one: Logged) -> Outcome:
         return await self._post(
-            self.endpoint.url, choosing.message_id(self._cluster, one), choosing.body(one), one.time
+            self.endpoint.url, endpoints.message_id(self._cluster, one), endpoints.body(one), one.time
         )
 
     async def _post(self, url: str, message: str, body: bytes, time: int) -> Outcome:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.fold.evolve import GapError
+from dorm.live_fold import AGAIN_S, Fold
 from events.kinds import IdleTicked, PolicyFailed, Resized, Round
+from events.log.records import LogClosed, LogError
+from events.logger import Logger
 from events.subjects import kind_of
 from replay.moments import AtSequence
 from replay.shadow.comparing import MOST_APPS, Comparison, compared, figures, held
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from replay import Progress
 
 
+_log = Logger(__name__)
 _DECISIONS = (Resized, IdleTicked, PolicyFailed)
 """Facts that show that the master asked its policy; a decision that changes nothing counts too."""
 
@@ -45,17 +50,34 @@ class Shadow:
     ) -> AsyncGenerator[Comparison, None]:
         """Yield a comparison for each decision after the record `since`, up to `end`; with `follow`, also for later
         records, without end.  Of decisions that arrive together while it follows, only the last one is compared.
-        Raises as `replay.travel.travel.state_at` and `ReadableLog.read`."""
-        state = await state_at(self._log, AtSequence(since)) if since else await self._first()
+        Raises as `replay.travel.travel.state_at` and `ReadableLog.read`; while it follows, it starts over instead, with the
+        allocation at the log's end."""
+        fold = Fold(self._log, partial(self._state_at, since))
+        await fold.begin()
+        while since < end or follow:
+            try:
+                async with aclosing(self._compare(fold, since, end, follow, progress)) as comparisons:
+                    async for comparison in comparisons:
+                        yield comparison
+                return
+            except (LogError, GapError) as error:
+                if not follow or isinstance(error, LogClosed):
+                    raise
+                _log.warning("the log cannot be followed, starting over", reason=str(error))
+            await asyncio.sleep(AGAIN_S)
+            fold = Fold(self._log, self._state_at_end)
+
+    async def _compare(
+        self, fold: Fold, since: int, end: int, follow: bool, progress: Progress | None
+    ) -> AsyncGenerator[Comparison, None]:
+        state = await fold.begin()
         hypothetical = Hypothetical(self._policy, self._params, state)
-        if since >= end and not follow:
-            return
         async with aclosing(self._log.read(after=state.seq, follow=follow)) as batches:
             async for batch in batches:
                 for part in _up_to_decisions(batch, end):
                     if part[0].seq > end and not follow:
                         return
-                    found = await asyncio.to_thread(self._take, state, part, hypothetical)
+                    found = await asyncio.to_thread(self._take, fold, part, hypothetical)
                     if progress and end > since:
                         progress(min(state.seq, end) - since, end - since)
                     if found is not None:
@@ -65,19 +87,23 @@ class Shadow:
 
     async def now(self) -> Comparison:
         """Return one comparison for the log's end: the policy's changes to the present allocation."""
-        state = await state_at(self._log, AtSequence(await self._log.end()))
+        state = await self._state_at_end()
         hypothetical = Hypothetical(self._policy, self._params, state)
         return await asyncio.to_thread(self._compared, state, hypothetical, state.settings.policy)
 
-    async def _first(self) -> State:
-        return await state_at(self._log, AtSequence(await self._log.start()))
+    async def _state_at(self, seq: int) -> State:
+        return await state_at(self._log, AtSequence(seq or await self._log.start()))
 
-    def _take(self, state: State, part: Sequence[Record], hypothetical: Hypothetical) -> Comparison | None:
+    async def _state_at_end(self) -> State:
+        return await state_at(self._log, AtSequence(await self._log.end()))
+
+    def _take(self, fold: Fold, part: Sequence[Record], hypothetical: Hypothetical) -> Comparison | None:
         """Fold records, the last of which may be a decision, and compare after that."""
         decided: list[Resized | IdleTicked | PolicyFailed] = []
+        state = fold.state
         for record in part:
             before = {app.id: held(app) for app in state.live_apps()} if _may_decide(record) else {}
-            event, folded = evolve(state, record)
+            event, folded = fold.take(record)
             facts = [fact for fact in event.events if isinstance(fact, _DECISIONS)] if isinstance(event, Round) else []
             if facts and folded == "applied":
                 decided.append(facts[-1])

@@ -22,15 +22,15 @@ import msgspec
 from dorm.core.fold.evolve import GapError
 from dorm.core.snapshot import copy, dump, load, pack
 from dorm.core.state import SCHEMA
+from dorm.live_fold import LiveFold
 from events.codec import decode, encode
 from events.kinds import NodeReported
-from events.log.records import LogClosed, LogDamaged, LogError, LogUnavailable
-from events.logger import Logger
+from events.log.records import LogDamaged, LogUnavailable
 from replay.frames import build, state_after
 from replay.tenants.projection import Projection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from dorm.core.state import State
     from events.log.interface import ReadableLog
@@ -50,9 +50,7 @@ _PAST_AT_ONCE = 2
 """Threads that fold the past."""
 _PAST_OF_TENANT = 4
 """Readers of one tenant that read the past, each with a state of its own."""
-_AGAIN_S = 1.0
 _CATCH_UP_S = 5.0
-_log = Logger(__name__)
 
 
 class Views:
@@ -66,7 +64,6 @@ class Views:
         """None until the log was read."""
         self._seen: deque[Seen] = deque()
         self._bytes = 0
-        self._moved = asyncio.Event()
         self._kept: OrderedDict[tuple[str, int], tuple[SnapshotInfo, bytes]] = OrderedDict()
         """States as tenants see them, by tenant and sequence."""
         self._latest: dict[str, int] = {}
@@ -74,38 +71,26 @@ class Views:
         self._computing = asyncio.Semaphore(_PAST_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """By tenant: how many more of its readers may read the past."""
+        self._fold = LiveFold(log, begin=self._present_state, step=self._take, piece=_PIECE)
+        self._fold.on_begin.append(lambda state: self._start_over(Projection(state, key)))
+        self._fold.on_restart.append(lambda: self._start_over(None))
 
     # --- following ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Follow the log until cancelled.  Raises LogClosed."""
-        while True:
-            try:
-                await self._follow()
-            except LogClosed:
-                raise
-            except (LogError, GapError) as error:
-                _log.warning("the log cannot be followed, starting over", reason=str(error))
-            self._start_over(None)
-            await asyncio.sleep(_AGAIN_S)
+        await self._fold.run()
 
-    async def _follow(self) -> None:
-        state, _ = await state_after(self.log, await self.log.end())
-        self._start_over(Projection(state, self._key))
-        async with contextlib.aclosing(self.log.read(after=state.seq, follow=True)) as batches:
-            async for batch in batches:
-                for first in range(0, len(batch), _PIECE):
-                    self._take(batch[first : first + _PIECE])
-                    await asyncio.sleep(0)
+    async def _present_state(self) -> State:
+        return (await state_after(self.log, await self.log.end()))[0]
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, _state: State, records: Sequence[Record]) -> None:
         assert self._projection is not None
         for record in records:
             self._seen.append(self._projection.take(record))
             self._bytes += len(record.body)
         while len(self._seen) > _MOST or (self._bytes > _ROOM and len(self._seen) > 1):
             self._bytes -= len(self._seen.popleft().record.body)
-        self._wake()
 
     def _start_over(self, projection: Projection | None) -> None:
         self._projection = projection
@@ -113,11 +98,6 @@ class Views:
         self._kept.clear()
         self._latest.clear()
         self._bytes = 0
-        self._wake()
-
-    def _wake(self) -> None:
-        self._moved.set()
-        self._moved = asyncio.Event()
 
     # --- asking ---------------------------------------------------------------------------------------------------------
 
@@ -130,9 +110,7 @@ class Views:
         """Return the log's last record, once the fold has it.  Raises LogUnavailable."""
         end = await self.log.end()
         try:
-            async with asyncio.timeout(_CATCH_UP_S):
-                while (state := self.state) is None or state.seq < end:
-                    await self._moved.wait()
+            await self._fold.reach(end, _CATCH_UP_S)
         except TimeoutError:
             raise LogUnavailable("the log is not read yet; try again", code="log.view.behind") from None
         return end
@@ -155,7 +133,7 @@ class Views:
                         after = piece[-1].seq
                         yield piece
             elif after >= mine.state.seq:
-                await self._moved.wait()
+                await self._fold.moved()
             else:
                 last = min(mine.state.seq, until or mine.state.seq, after + _PIECE)
                 piece = [self._seen[seq - first].record_for(tenant) for seq in range(after + 1, last + 1)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     Uses = Mapping[tuple[str, int, int], ContainerUse]
     """The last known use of running containers, by app, generation and slot."""
 
-Group = Literal["user", "app", "node"]
 MOST_PERIODS = 10_000
 HOUR = 3600 * SECOND
 _NAMED = 10

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
-from dorm.api.encryption import Encryption
+from dorm.api.connections import Encryption
 from dorm.api.errors import CannotListen
 from dorm.api.options import Options
 from dorm.security.certificates import new_authority, server_certificate

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dorm import live_fold
 from dorm.api.connections import Addresses
 from dorm.api.errors import Missing, TooMany, Unavailable
-from dorm.api.following import follower as follower_module
-from dorm.api.following.follower import Follower
-from dorm.api.following.moments import Moments
-from dorm.api.following.threads import Heavy, Thread, Turns
+from dorm.api.follower import Follower
+from dorm.api.moments import Moments
 from dorm.api.options import Limits
+from dorm.api.threads import Heavy, Turns
 from dorm.core.state import State, digest
+from dorm.live_fold import Thread
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged
 from replay.moments import AtSequence
@@ -73,7 +74,7 @@ async def until(holds: Any) -> None:
 
 
 async def test_a_damaged_log_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(live_fold, "AGAIN_S", 0.01)
     log = FragileLog()
     await filled(log, RECORDS[:200])
     async with following(log) as follower:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from dorm.api.errors import Missing
-from dorm.api.following.lives import Life, Lives, Subject
-from dorm.api.following.moments import Moments
-from dorm.api.following.recent import RecentLog
-from dorm.api.following.threads import Heavy
+from dorm.api.follower import RecentLog
+from dorm.api.lives import Life, Lives, Subject
+from dorm.api.moments import Moments
 from dorm.api.options import Limits
+from dorm.api.threads import Heavy
 from dorm.core.state import digest
 from events import subjects
 from events.codec import encode
@@ -31,7 +31,7 @@ from tests.errors import raises
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dorm.api.following.follower import Follower
+    from dorm.api.follower import Follower
     from events.log.records import Record
 
 LENGTH = 400

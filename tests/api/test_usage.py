@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from dorm.api.following.archived import ArchivedCluster
+from dorm.api.clusters import ArchivedCluster
 from dorm.api.identity import Doorkeeper
 from dorm.api.options import Options
 from dorm.api.serving import serving

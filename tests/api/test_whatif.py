@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from dorm.api.following.archived import ArchivedCluster
+from dorm.api.clusters import ArchivedCluster
 from dorm.api.options import Limits, Options
 from dorm.api.serving import serving
 from dorm.core.query.assumed import Assumed

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dorm.api.following.archived import ArchivedCluster
+from dorm.api.clusters import ArchivedCluster
 from dorm.api.options import Options
 from dorm.api.serving import serving
 from replay.simulator.simulation import Simulation

@@ -27,8 +27,8 @@ async def test_a_flood_of_reports_hides_no_decision(
 ) -> None:
     """Neither where a change leaves it out, nor once more reports have come than the page keeps of events."""
     monkeypatch.setattr(changes, "MOST_RECORDS", most)
-    monkeypatch.setattr("dorm.api.streams.view._PAUSE_S", 2.0)
-    monkeypatch.setattr("dorm.api.streams.view._LONGEST_S", 2.0)
+    monkeypatch.setattr("dorm.api.streams._VIEW_PAUSE_S", 2.0)
+    monkeypatch.setattr("dorm.api.streams._VIEW_LONGEST_S", 2.0)
     async with connected(nats_server.url) as connection:
         await filled(connection, RECORDS)
         log, cluster = connection.log, connection.cluster

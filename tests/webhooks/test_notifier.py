@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dorm.webhooks.endpoints import Endpoint
+from dorm.webhooks.endpoints import TOPIC, Endpoint
 from dorm.webhooks.measured import Measured
 from dorm.webhooks.notifier import Notifier
-from dorm.webhooks.notifying import TOPIC
 from dorm.webhooks.sending import Outcome
 from events import subjects
 from events.codec import encode

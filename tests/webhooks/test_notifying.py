@@ -13,7 +13,7 @@ from aiohttp import web
 from dorm.core.admission import app_id
 from dorm.webhooks import asking
 from dorm.webhooks.asking import WebhookError
-from dorm.webhooks.notifying import Allowance, is_under
+from dorm.webhooks.endpoints import Allowance, is_under
 from events.kinds import AppAccepted, AppCompleted, AppFailed, AppSubmitted, Placed, Resize, Resized
 from events.spec import check_spec
 from tests.core.records import document

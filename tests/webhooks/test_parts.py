@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.webhooks import asking, choosing
+from dorm.webhooks import asking, endpoints
 from dorm.webhooks.addresses import NetworkError, parse_networks, permitted
 from dorm.webhooks.endpoints import MOST, Endpoints
 from dorm.webhooks.keys import FILE_NAME, WebhookKeyError, open_keys
@@ -144,9 +144,9 @@ def test_a_suspect_node_and_its_return_are_delivered_to_those_who_want_them() ->
     assert wanting is not None
     assert others is not None
     for event in (NodeSuspected(node="n1", reason="apps failed there"), NodeTrusted(node="n1", how="probe")):
-        assert choosing.wants(wanting, event)
-        assert not choosing.wants(others, event)
-    assert not choosing.wants(wanting, NodeLost(node="n1", last_heard=0))
+        assert endpoints.wants(wanting, event)
+        assert not endpoints.wants(others, event)
+    assert not endpoints.wants(wanting, NodeLost(node="n1", last_heard=0))
 
 
 def folded(*events: Event) -> Endpoints:
@@ -179,15 +179,15 @@ def test_webhooks_are_added_changed_removed_and_disabled() -> None:
 def test_a_body_has_its_limit() -> None:
     small = AppFailed(app="a", generation=1, reason="no")
     place = Position(5, 0)
-    shown = json.loads(choosing.body(Logged(place, 0, "dorm.c.round.master", small)))
+    shown = json.loads(endpoints.body(Logged(place, 0, "dorm.c.round.master", small)))
     assert shown["data"]["reason"] == "no"
     reasons = {f"app-{number}": Waiting("resources", "x" * 200) for number in range(2000)}
     large = Resized(
         policy="dorm", policy_version=1, params={}, solver="", changes=[], reasons=reasons, utilization=0, fairness_loss=0,
         fairness_budget=0, excess=0, overhead=0, overhead_budget=0, status="", bound=0, digest="",
     )  # fmt: skip
-    body = choosing.body(Logged(place, 0, "dorm.c.round.master", large))
-    assert len(body) <= choosing.LARGEST_BODY
+    body = endpoints.body(Logged(place, 0, "dorm.c.round.master", large))
+    assert len(body) <= endpoints.LARGEST_BODY
     assert json.loads(body)["dormtruncated"] is True
     assert json.loads(body)["id"] == "5.0"
 

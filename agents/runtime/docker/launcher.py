@@ -12,8 +12,6 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from agents.runtime import stopping
 from agents.runtime.docker import checkpoints, config
 from agents.runtime.docker import guard as docker_guard
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from agents.runtime.interface import ContainerSpec
     from agents.runtime.run_dirs import RunDirs
 
-_log = structlog.get_logger(__name__)
 _SETTLE_S: Final = 0.5
 _CREATE_TRIES: Final = 4
 

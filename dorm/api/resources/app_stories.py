@@ -11,14 +11,12 @@ import msgspec
 from aiohttp import web
 
 from dorm.api.answers import POSITION, Answer, answer
-from dorm.api.connections import address_of
+from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Missing
-from dorm.api.following.lives import Subject
-from dorm.api.guards import SECURITY
-from dorm.api.looking import Seen, seen, seq_of
+from dorm.api.handlers import Seen, seen, seq_of, streamed
+from dorm.api.lives import Subject
 from dorm.api.routes import Call, Parameters, Route
-from dorm.api.streaming import streamed
-from dorm.api.streams.sse import CONTENT_TYPE, HEARTBEAT, frame, wanted
+from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.finding import find_app
 from dorm.client.output import STAMP, stamp, timed_lines
 from dorm.core.asking import problem_of
@@ -34,8 +32,8 @@ from replay.travel.travel import clock_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from dorm.api.following.lives import Life
-    from dorm.api.streams.sse import Stream
+    from dorm.api.lives import Life
+    from dorm.api.streams import Stream
     from dorm.core.state import State
 
 TEXT = "text/plain"

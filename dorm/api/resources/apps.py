@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from dorm.api.looking import Seen, seen
-from dorm.api.resources.pages import Limit, Page, paged
-from dorm.api.resources.writing import KEY, KEY_PATTERN, Stored, idempotency_key, requester, stored
+from dorm.api.handlers import (
+    KEY,
+    KEY_PATTERN,
+    Limit,
+    Page,
+    Seen,
+    Stored,
+    idempotency_key,
+    paged,
+    requester,
+    seen,
+    stored,
+)
 from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import gates, operating
 from dorm.client.errors import NoAnswer
@@ -280,13 +290,12 @@ async def get_app(call: Call[Seen, None]) -> Answer:
 async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
     """The spec as JSON or YAML.  It waits for the master's answer for a while; a refusal is a problem with its code."""
     key = idempotency_key(call)
-    document = call.body
-    checked = await asyncio.to_thread(check_spec, document, every=True)
+    checked = await asyncio.to_thread(check_spec, call.body, every=True)
     async with requester(call) as client:
         id = await client.submission_id(key)
         answered = True
         try:
-            await client.submit(document, id=id, answer_timeout=_ANSWER_S)
+            await client.submit(checked, id=id, answer_timeout=_ANSWER_S)
         except NoAnswer:
             answered = False
         user = checked.user if checked.user != "anonymous" else client.user

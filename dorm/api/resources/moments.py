@@ -9,12 +9,11 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
-from dorm.api.following.picture import Drawing
-from dorm.api.looking import At, MinSeq, Seen, parse_moment, seen, seq_of, settled
+from dorm.api.handlers import At, MinSeq, Seen, parse_moment, seen, seq_of, settled, streamed
+from dorm.api.moments import Drawing
 from dorm.api.resources.events import LAST_EVENT_ID, POSITION
 from dorm.api.routes import Call, Parameters, Route
-from dorm.api.streaming import streamed
-from dorm.api.streams.sse import CONTENT_TYPE, last_event_id
+from dorm.api.streams import CONTENT_TYPE, last_event_id
 from dorm.core.query.views import AppRow, NodeRow, Summary, app_rows, node_rows, summary
 from dorm.core.state import Counters, Settings, State, digest
 from events.cloudevents import rfc3339
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from dorm.api.streams.sse import Stream
+    from dorm.api.streams import Stream
 
 
 class StateDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from dorm.api.answers import answer
-from dorm.api.looking import MinSeq, Seen, seen, settled
+from dorm.api.handlers import Limit, MinSeq, Page, Seen, Stored, paged, requester, seen, settled, stored
 from dorm.api.resources.apps import Why
-from dorm.api.resources.pages import Limit, Page, paged
-from dorm.api.resources.writing import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
 from dorm.client.errors import NotFound
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dorm.api.answers import Answer
-    from dorm.api.following.reports import Key
+    from dorm.api.reports import Key
     from dorm.core.state import State
 
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from dorm.api.looking import Seen
+from dorm.api.handlers import Limit, Page, Seen, Stored, paged, requester, stored
 from dorm.api.resources.apps import Why, with_newest
-from dorm.api.resources.pages import Limit, Page, paged
-from dorm.api.resources.writing import Stored, requester, stored
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client.sweeps import cancelling, submitting
 from dorm.client.sweeps.finding import find_sweep

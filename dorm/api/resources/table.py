@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.api.resources import (
-    app_stories,
-    apps,
-    decisions,
-    events,
-    health,
-    metrics,
-    moments,
-    nodes,
-    policy,
-    session,
-    sweeps,
-    usage,
-)
-from dorm.api.resources.ahead import plan, whatif
-from dorm.api.resources.past import checkpoints, history
-from dorm.api.resources.steering import restarts, specs, trying
+from dorm.api.resources import app_stories, apps, events, moments, nodes, past, policy, process, steering, sweeps
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -28,21 +12,21 @@ if TYPE_CHECKING:
 ROUTES: list[Route] = [
     *apps.ROUTES,
     *app_stories.ROUTES,
-    *specs.ROUTES,
-    *trying.ROUTES,
-    *restarts.ROUTES,
-    *checkpoints.ROUTES,
+    *steering.ROUTES,
+    *steering.TRY_ROUTES,
+    *steering.RESTART_ROUTES,
+    *past.CHECKPOINT_ROUTES,
     *sweeps.ROUTES,
-    *history.ROUTES,
+    *past.ROUTES,
     *nodes.ROUTES,
     *events.ROUTES,
-    *decisions.ROUTES,
+    *events.DECISION_ROUTES,
     *moments.ROUTES,
     *policy.ROUTES,
-    *plan.ROUTES,
-    *whatif.ROUTES,
-    *session.ROUTES,
-    *usage.ROUTES,
-    *health.ROUTES,
-    *metrics.ROUTES,
+    *policy.PLAN_ROUTES,
+    *policy.WHATIF_ROUTES,
+    *process.SESSION_ROUTES,
+    *past.USAGE_ROUTES,
+    *process.ROUTES,
+    *process.METRICS_ROUTES,
 ]

@@ -117,7 +117,7 @@ def serve(
     renewed = asyncio.Event()
 
     async def work() -> None:
-        from dorm.api.resources.health import checks_of
+        from dorm.api.resources.process import checks_of
         from dorm.api.serving import serving
 
         found = target(url, cluster).as_process("api")

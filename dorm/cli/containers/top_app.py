@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from dorm.api.following.reports import Report, Reports, Used
+    from dorm.api.reports import Report, Reports, Used
     from dorm.client.client import Client
     from dorm.core.progress import Newest
     from dorm.core.state import App, State
@@ -37,7 +37,7 @@ _AT_ONCE: Final = 16
 
 async def print_app(connected: Client, name: str) -> None:
     """Print one picture.  Raises NotFound."""
-    from dorm.api.following.reports import Reports
+    from dorm.api.reports import Reports
 
     state = await connected.state()
     found = find_app(state, name, connected.user)
@@ -47,7 +47,7 @@ async def print_app(connected: Client, name: str) -> None:
 
 async def watch_app(connected: Client, name: str, keys: Keys) -> None:
     """Draw pictures in a terminal until q; `keys` passes on the typed keys.  Raises NotFound."""
-    from dorm.api.following.reports import Reports
+    from dorm.api.reports import Reports
 
     kept = Reports(connected.bus, connected.cluster)
     done = asyncio.Event()

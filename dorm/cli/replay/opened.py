@@ -44,7 +44,7 @@ def open_archive(
     options = Options(host=host, port=port, archive=file.stem)
 
     async def work() -> None:
-        from dorm.api.following.archived import ArchivedCluster
+        from dorm.api.clusters import ArchivedCluster
         from dorm.api.serving import serving
 
         async with log_of(file, None, None) as log, serving(ArchivedCluster(log), options) as server:

@@ -143,7 +143,7 @@ def _move_fence(state: State, record: Record) -> None:
 
 def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     try:
-        app = _updatable(state, event, app_of_request(state, event.app, subjects.who_of(record.subject)))
+        app = check_update(state, event, app_of_request(state, event.app, subjects.who_of(record.subject)))
     except SpecError as refused:
         queued = queue_refused(state, event, record, str(refused), refused.code, app=event.app)
         return "refused" if queued == "applied" else queued
@@ -160,7 +160,7 @@ def _app_updated(state: State, event: k.AppUpdated, record: Record) -> Folded:
     return "applied"
 
 
-def _updatable(state: State, event: k.AppUpdated, app: App | None) -> App:
+def check_update(state: State, event: k.AppUpdated, app: App | None) -> App:
     """Return the app if the update may change it.  Raises SpecError: an update that made a running app impossible would stop
     it."""
     if app is None or app.ended:

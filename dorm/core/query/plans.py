@@ -34,7 +34,7 @@ from dorm.core.resizable import undone_s
 from dorm.core.settings import parameters_in_force
 from dorm.core.sizes import settles_until
 from dorm.core.state import State
-from dorm.policies.registry import policy
+from dorm.policies.registry import assumes_pauses, policy
 from dorm.policies.shares import fairness_budget
 from events import kinds as k
 from events import subjects
@@ -119,7 +119,6 @@ _CLUSTER = "plan"
 _WHO = "plan"
 _PORTS = (20_000, 31_999)
 MOST_ROUNDS = 100
-MOST_NODES = 100_000
 
 
 def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int = 1) -> Plan:
@@ -292,7 +291,7 @@ class _Course:
         """Return the seconds of its work that a pause of each app costs, and whether that was measured."""
         settings = self.state.settings
         assumed = float(parameters_in_force(settings, self.state.policy_plugins).get("adjust_s", 0.0))
-        by_others = settings.policy.startswith("dorm-speed")  # `dorm` assumes the parameter for every app.
+        by_others = not assumes_pauses(settings.policy)
         found = {}
         for app in problem_of(self.state, self.now).apps:
             unmeasured = app.usual_adjust_s if by_others and app.usual_adjust_s is not None else assumed

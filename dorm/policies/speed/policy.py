@@ -53,6 +53,8 @@ class SpeedPolicy:
 
     name = "dorm-speed"
     version = 6
+    assumes_pauses = False
+    """Whether every unmeasured app costs `adjust_s`; here, other apps' pauses come first (`registry.assumes_pauses`)."""
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return dict(read_numbers(self.name, params, SPEED))

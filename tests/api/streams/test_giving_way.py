@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dorm.api.streams.sse import Readers
+from dorm.api.streams import Readers
 
 if TYPE_CHECKING:
     import pytest

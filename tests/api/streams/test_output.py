@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from dorm.api.streams.sse import Stream
+    from dorm.api.streams import Stream
 
 
 class Written:

@@ -160,7 +160,7 @@ async def raw_stream(api: Api, path: str) -> tuple[asyncio.StreamReader, asyncio
 
 
 async def test_quiet_streams_send_keepalives(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dorm.api.streams.events._CHECK_S", 0.05)
+    monkeypatch.setattr("dorm.api.streams._CHECK_S", 0.05)
     async with connected(nats_server.url) as connection, served(connection, heartbeat_s=0.1) as api:
         reader, writer = await raw_stream(api, "/v1/events/stream")
         assert b"still here" in await asyncio.wait_for(reader.readuntil(b"here"), PATIENCE_S)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.api.following.follower import Follower
+from dorm.api.follower import Follower
 from dorm.api.options import Limits
-from dorm.api.streams.view import ViewStream
+from dorm.api.streams import ViewStream
 from events.codec import decode
 from events.kinds import ContainerExited, ContainerStarted, Resized, Round
 from events.log.memory import MemoryLog

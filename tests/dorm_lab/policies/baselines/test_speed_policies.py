@@ -13,6 +13,7 @@ from dorm.policies import integer, scoring
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm_lab.policies.baselines.optimus import remaining_s
+from dorm.policies.registry import assumes_pauses, names, policy
 from tests.errors import raises
 from tests.policies.problems import after, app, node, problems, slow_machine
 from tests.tries import tries
@@ -197,3 +198,8 @@ def test_parameters_are_checked(name: str, params: dict[str, Any], code: str) ->
 def test_defaults_are_filled_in() -> None:
     assert policy("tiresias").check_params({}) == {"count": 2, "counts": {}, "thresholds": [57_600.0]}
     assert policy("optimus").check_params({}) == {"assumed_s": 3600.0}
+
+
+def test_only_the_speed_policies_look_at_the_pauses_of_other_apps() -> None:
+    assert [name for name in names() if not assumes_pauses(name)] == ["dorm-speed", "dorm-speed-exact"]
+    assert assumes_pauses("a plug-in")

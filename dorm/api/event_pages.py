@@ -1,39 +1,181 @@
-"""Pages of events: the log with the progress beside it, forwards from a place or backwards from one.
+"""Events in pages: the log with the progress beside it, forwards from a place or backwards from one.
 
-A place in both is a *cut*: a position of the log, and how many records of the stream of progress come with it.  Pages are what
-lies between two cuts, so none loses or repeats an event, whatever the clocks of the two streams say.  As text:
+A place in both is a *cut*: a position of the log, and how many records of the stream of progress come with it.  Pages are
+what lies between two cuts, so none loses or repeats an event, whatever the clocks of the two streams say.  As text:
 
     after   118.2~57   the log up to 118.2 and progress up to record 57 were read
     before  118.2~58   the log up to 118.2, and progress before record 58
     before  118.2      the log before 118.2, and the progress that was stored before it
 
-The position of an event of progress, `118~57`, is such a text too: `after` continues behind that event, `before` ends before
-it. If the filter wants no progress, or the stream holds none, places are those of the log alone.
+The position of an event of progress, `118~57`, is such a text too: `after` continues behind that event, `before` ends
+before it.  If the filter wants no progress, or the stream holds none, places are those of the log alone.  An event looks
+the same in a page and on a stream.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from dorm.api.errors import Missing
-from dorm.api.following.lists.both import Both
 from dorm.client.tail import EVER, Filter, Tail
-from events.kinds import AppProgressed
+from events import subjects
+from events.cloudevents import plain, rfc3339
+from events.kinds import AppProgressed, AppSubmitted
+from events.log.interface import ReadableLog
 from events.log.records import LogRefused, LogUnavailable
 from events.positions import Position
+from replay.gist import gist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from dorm.api.following.follower import Follower
-    from dorm.api.following.recent import RecentLog
+    from dorm.api.follower import Follower, RecentLog
+    from events.log.progress import ReadableProgress
+    from events.log.records import Record
+    from events.log.snapshots import ReadableSnapshots
     from events.positions import Logged
+
+
+# --- events as they are shown -----------------------------------------------------------------------------------------
+
+
+class EventItem(msgspec.Struct, frozen=True):
+    """One event of the log."""
+
+    position: str
+    """Its place in the log: `seq`, or `seq.index` for a fact of a master's round."""
+    at: str
+    """Log time."""
+    kind: str
+    by: str
+    """Who published it."""
+    cause: str
+    """The position or id of what led to it; "" if it does not say."""
+    app: str | None
+    """The id (in some requests the name) of the app that it names."""
+    node: str | None
+    """The node that it names."""
+    text: str
+    """The gist, in one line."""
+    body: dict[str, Any]
+    """The event itself, with its `kind`."""
+
+
+def item_of(logged: Logged) -> EventItem:
+    event = logged.event
+    named: Any = event
+    by = event.by or (logged.round.by if logged.round is not None else "") or subjects.who_of(logged.subject)
+    if logged.round is None:
+        by = subjects.author_of(logged.subject, by)
+    return EventItem(
+        position=str(logged.position),
+        at=rfc3339(logged.time),
+        kind=type(event).__name__,
+        by=by,
+        cause=event.cause,
+        app=None if isinstance(event, AppSubmitted) else _name(getattr(named, "app", None)),
+        node=_name(getattr(named, "node", None)),
+        text=gist(event),
+        body=plain(event),
+    )
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+_encoder = msgspec.json.Encoder()
+_ROOM = 8 << 20
+"""Bytes of events that are kept as they are sent."""
+
+
+def encoded(logged: Logged) -> bytes:
+    """Return any published event as JSON."""
+    item = item_of(logged)
+    try:
+        return _encoder.encode(item)
+    except (TypeError, ValueError, RecursionError, UnicodeError):
+        return _encoder.encode(msgspec.structs.replace(item, body={"kind": item.kind}, text=ascii(item.text)))
+
+
+class Encoded:
+    """Events as they are sent, the latest that were asked for: lists of the newest events overlap."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Position, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, logged: Logged) -> bytes:
+        found = self._kept.get(logged.position)
+        if found is None:
+            found = self._kept[logged.position] = encoded(logged)
+            self._bytes += len(found)
+            while self._bytes > _ROOM and len(self._kept) > 1:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+        return found
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
+
+# --- the log and the progress beside it -------------------------------------------------------------------------------
+
+
+class Both(ReadableLog):
+    """Of the log up to a record; its newest records come from memory."""
+
+    def __init__(self, recent: RecentLog, follower: Follower, upto: int | None = None) -> None:
+        """`upto`: the last sequence that is read, None for all that is folded."""
+        self._recent = recent
+        self._follower = follower
+        self._upto = upto
+
+    async def read(
+        self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        upto = self._upto
+        if upto is not None and after >= upto:
+            return
+        async with aclosing(self._recent.read(after=after, subjects=subjects, follow=follow)) as batches:
+            async for batch in batches:
+                if upto is None or batch[-1].seq < upto:
+                    yield batch
+                    continue
+                if wanted := [record for record in batch if record.seq <= upto]:
+                    yield wanted
+                return
+
+    async def end(self) -> int:
+        end = await self._recent.end()
+        return end if self._upto is None else min(end, self._upto)
+
+    async def start(self) -> int:
+        return await self._recent.start()
+
+    async def at_time(self, time: int) -> int:
+        return await self._recent.at_time(time)
+
+    @property
+    def snapshots(self) -> ReadableSnapshots:
+        return self._recent.snapshots
+
+    @property
+    def progress(self) -> ReadableProgress:
+        return self._follower.log.progress
+
+    async def close(self) -> None:
+        return None
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
 
 _TIME_S = 3.0
 """How long to search for a page; what was found by then is the page."""

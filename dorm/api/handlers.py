@@ -1,29 +1,46 @@
-"""Answers from a state: the present one, or that of the moment which a request names.
+"""What handlers share.
 
-The answer follows from state and request alone, so it is kept with its position, and requests that ask the same at once share
-one computation.
+An answer from a state, the present one or that of the moment which a request names, follows from state and request alone.
+So it is kept with its position, and requests that ask the same at once share one computation.  A stream is opened,
+counted, and ended with a problem if something fails after it began.  A page of a list starts after an item, never at an
+offset, so its cost does not depend on what came before.  A request to the cluster is stored on the log by a client of the
+request's user, and answered with its position.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+import contextlib
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from dorm.api.answers import Answer, answer, packed
-from dorm.api.following.threads import apart_if_large
+from dorm.api.answers import POSITION, Answer, answer, packed, problem_of
+from dorm.api.connections import SECURITY, address_of
+from dorm.api.errors import Malformed
 from dorm.api.routes import Call, Parameters
+from dorm.api.streams import Stream, frame
+from dorm.api.threads import apart_if_large
+from events.errors import DormError
+from events.limits import LONGEST_NAME
 from events.positions import PositionError
 from events.positions import parse as position_of
 from replay.moments import AtSequence, MomentError
 from replay.moments import parse as moment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
+    from aiohttp import web
+
+    from dorm.api.follower import Requester
+    from dorm.api.routes import Call
     from dorm.core.state import State
     from replay.moments import Moment
+
+
+# --- answers from a state ---------------------------------------------------------------------------------------------
 
 At = Annotated[
     str,
@@ -129,3 +146,92 @@ async def _whole(found: Answer, *, pack: bool) -> Answer:
         return found
     body = found.body
     return msgspec.structs.replace(found, packed=await apart_if_large(len(body), lambda: packed(body)))
+
+
+# --- answers that are streams -----------------------------------------------------------------------------------------
+
+
+async def streamed(
+    call: Call[Any, Any], serve: Callable[[Stream], Awaitable[None]], position: str
+) -> web.StreamResponse:
+    """Open a stream and let `serve` write to it until it ends. Raises TooMany, Unavailable, NotAcceptable."""
+    services, request = call.services, call.request
+    known = call.user if services.door.closed else ""
+    with services.addresses.stream(address_of(request.transport), known):
+        stream = Stream(request, services.options.limits)
+        response = await stream.open({**SECURITY, POSITION: position})
+        try:
+            with services.door.watching(request, stream.end):
+                await serve(stream)
+        except ConnectionError:
+            pass  # The reader has gone; one that comes back resumes.
+        except DormError as error:
+            with contextlib.suppress(ConnectionError):
+                await stream.write([frame("", "problem", msgspec.json.encode(problem_of(error)))])
+        finally:
+            await stream.close()
+        return response
+
+
+# --- lists in pages ---------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=1000, description="Most items of the page.")]
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """A part of a list."""
+
+    items: list[T]
+    next: str | None
+    """What to pass as `after` for the next page; null on the last one."""
+    previous: str | None
+    """What to pass as `before` for the page before; null on the first one, or if a list has no way back."""
+    position: str
+    """The position of the log that the page is of."""
+
+
+def paged(found: Iterable[U], key: Callable[[U], str], limit: int) -> tuple[list[U], str | None]:
+    """Return the first items, and what the next page starts after."""
+    items: list[U] = []
+    for one in found:
+        if len(items) == limit:
+            return items, key(items[-1])
+        items.append(one)
+    return items, None
+
+
+# --- requests to the cluster ------------------------------------------------------------------------------------------
+
+KEY = "Idempotency-Key"
+KEY_PATTERN = rf"^[!-~]([ -~]{{0,{LONGEST_NAME - 2}}}[!-~])?$"
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """A request is on the log."""
+
+    position: str
+    """Where; a read with it as `min_seq` shows what follows from it."""
+
+
+@contextlib.asynccontextmanager
+async def requester(call: Call[Any, Any]) -> AsyncIterator[Requester]:
+    """Yield a client for the request's user, once it is its turn.  Raises Unavailable."""
+    async with call.services.writes.turn(call.user):
+        yield call.services.requester(call.user)
+
+
+def stored(found: Any, made: Requester, status: int = 202) -> Answer:
+    return answer(found, made.stored, status=status)
+
+
+def idempotency_key(call: Call[Any, Any]) -> str | None:
+    """Return the id of a submission that the client chose.  Raises Malformed."""
+    given = call.request.headers.get(KEY)
+    if given is None:
+        return None
+    if not re.fullmatch(KEY_PATTERN, given):
+        raise Malformed(f"{KEY}: 1 to {LONGEST_NAME} printable ASCII characters", code="api.idempotency_key.malformed")
+    return given

@@ -1,15 +1,12 @@
 """Threads that compute answers, and when the loop computes them itself.
 
 A thread cannot be cancelled, so work continues when its caller has gone. The number of threads, and of callers that wait for
-one, bounds the work.
-"""
+one, bounds the work."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -18,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from dorm.api.errors import Unavailable
+from dorm.live_fold import SMALL
 from events.limits import Shares
 from events.spec import CheckedSpec
 
@@ -25,13 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 T = TypeVar("T")
-
-_SHORT_S = 0.002
-"""Seconds that the loop may compute at once."""
-_KEPT = 0.9
-"""Of what a kind of work took, after each time that was shorter: one long answer sends its kind to the thread for a while."""
-SMALL = 64 << 10
-"""Bytes that are encoded, compressed or folded on the loop, within these seconds."""
 
 
 async def apart_if_large(size: int, work: Callable[[], T]) -> T:
@@ -42,45 +33,6 @@ async def apart_if_large(size: int, work: Callable[[], T]) -> T:
 # msgspec reads a type's annotations on first use, and two threads that do so at once crash the process.  Events and states
 # have decoders where they are defined; specs are converted.
 msgspec.json.Decoder(CheckedSpec)
-
-
-class Thread:
-    """What one thing, such as a state, is used by: one piece of work at a time, in a thread of its own.
-
-    Work that is known to be short runs on the loop instead, if nothing else uses the thing.  The way to a thread and back is
-    two waits for a processor, which on a busy machine take longer than most answers.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._using = threading.Lock()
-        self._took_s: dict[str, float] = {}
-        """How long each kind of work takes, by the names that callers gave it."""
-
-    async def run(self, work: Callable[[], T], kind: str = "", *, short: bool = False) -> T:
-        """Do some work.  It is short if the caller knows that, or if work of this kind, of which there are few, has been."""
-        if (short or self._took_s.get(kind, _SHORT_S) < _SHORT_S) and self._using.acquire(blocking=False):
-            try:
-                return self._measured(work, kind)
-            finally:
-                self._using.release()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._alone, work, kind)
-
-    def _alone(self, work: Callable[[], T], kind: str) -> T:
-        with self._using:
-            return self._measured(work, kind)
-
-    def _measured(self, work: Callable[[], T], kind: str) -> T:
-        began = time.thread_time()
-        try:
-            return work()
-        finally:
-            if kind:
-                took_s = time.thread_time() - began
-                self._took_s[kind] = max(took_s, _KEPT * self._took_s.get(kind, 0.0))
-
-    def close(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Turns:

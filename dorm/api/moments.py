@@ -1,7 +1,13 @@
-"""States of the past: the nearest copy or snapshot before a moment, and a short fold from there.
+"""The cluster at moments and over spans of the past, each from a fold that is as short as possible.
 
-Copies of states that were asked for, and of some on the way there, are kept while there is room, so a reader who moves around
-a moment folds little. The state never depends on them: it is that of a fold from the log's first record.
+**Moments.**  The state at a moment comes from the nearest copy or snapshot before it, and a fold from there.  Copies of
+states that were asked for, and of some on the way there, are kept while there is room, so a reader who moves around a
+moment folds little.  The state never depends on them: it is that of a fold from the log's first record.
+
+**Pictures.**  Partitions over time, for drawings.  What this process has folded since it caught up is in a picture that it
+keeps, within bounds.  Spans that begin earlier are folded for the request; the last few of them are kept.
+
+**Pasts.**  Past apps as rows, each span folded once: the pages of one list, and questions about one span, share a fold.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ import time
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dorm.core.fold.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, restore
@@ -20,15 +26,29 @@ from dorm.core.state import SCHEMA, State
 from events.log.interface import nearest
 from events.sources import fingerprint
 from replay.moments import AtSequence, BeforeEnd, MomentError, not_in_log
+from replay.page.timeline import TimelineView, timeline
+from replay.past import gather
+from replay.past.selecting import named
+from replay.timeline.fold import Watcher
+from replay.timeline.fold import timeline as folded
 from replay.travel.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.api.following.follower import Follower
-    from dorm.api.following.threads import Heavy
+    from dorm.api.follower import Follower
+    from dorm.api.threads import Heavy
+    from dorm.core.app import App
+    from dorm.core.fold.folded import Folded
+    from events.kinds import Event
+    from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay.moments import Moment
+    from replay.past import PastApp
+    from replay.timeline.model import Timeline
+
+
+# --- moments ----------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -171,3 +191,134 @@ class Moments:
                 taken = copy(state)
                 if len(taken.encoded) <= _LARGE:
                     self._copies.keep(taken)
+
+
+# --- partitions over a span -------------------------------------------------------------------------------------------
+
+_MOST_APPS = 20_000
+"""Apps of the picture that is kept; it then starts over."""
+_KEEP_EVERY = 500
+"""Records after which it is thinned, if it has to be."""
+_KEPT = 8
+"""Pictures of the past that are kept."""
+
+
+class Drawing(NamedTuple):
+    """What to draw."""
+
+    width: int = 1000
+    """Pixels."""
+    page: int = 0
+    """The sequence after which the first app was submitted."""
+    apps: frozenset[str] = frozenset()
+
+
+class Pictures:
+    """Of one follower's log."""
+
+    def __init__(self, follower: Follower, heavy: Heavy) -> None:
+        self._follower = follower
+        self._heavy = heavy
+        self._watcher: Watcher | None = None
+        self._seen = 0
+        self._kept: OrderedDict[tuple[int, int], Timeline] = OrderedDict()
+        follower.on_ready.append(self._begin)
+        follower.on_restart.append(self._kept.clear)
+
+    def _begin(self, state: State) -> None:
+        self._watcher, self._seen = Watcher(state), 0
+        self._follower.observers.append(self._see)
+
+    def _see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+        assert self._watcher is not None
+        self._watcher.see(state, record, event, folded)
+        self._seen += 1
+        if self._seen % _KEEP_EVERY == 0:
+            self._watcher.keep_within_bounds()
+            if len(self._watcher.picture.apps) > _MOST_APPS:
+                self._watcher = Watcher(state)
+
+    async def draw(self, begin: int, finish: int | None, drawing: Drawing) -> TimelineView:
+        """Return the span between two log times (UTC ns; `finish` None: until now).  Raises what reading the log raises."""
+        found = await self._follower.look(lambda state: self._of_present(state, begin, finish, drawing))
+        if found is not None:
+            return found
+        log = self._follower.log
+        first = await log.at_time(begin)
+        last = self._follower.seq if finish is None else min(self._follower.seq, await log.at_time(finish))
+        picture = self._kept.get((first, last))
+        if picture is None:
+            async with self._heavy.turn():
+                picture = await folded(log, AtSequence(min(first, last)), AtSequence(last))
+            self._kept[first, last] = picture
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end((first, last))
+        kept = picture
+        return await self._heavy.run(lambda: _drawn(kept, begin, finish, None, drawing))
+
+    def _of_present(self, state: State, begin: int, finish: int | None, drawing: Drawing) -> TimelineView | None:
+        """Return the span from the picture that is kept; None if that begins later."""
+        if self._watcher is None:
+            return None
+        picture = self._watcher.picture
+        if picture.first and begin < picture.start:
+            return None
+        return _drawn(picture, begin, finish, state.time, drawing)
+
+
+def _drawn(picture: Timeline, begin: int, finish: int | None, now: int | None, drawing: Drawing) -> TimelineView:
+    return timeline(picture, begin, finish, now=now, width=drawing.width, page=drawing.page, apps=drawing.apps)
+
+
+# --- apps of a span ---------------------------------------------------------------------------------------------------
+
+_KEPT_PASTS = 4
+_MOST_ROWS = 20_000
+"""Rows of a span that is kept; one with more is folded for each request."""
+
+
+class Span(NamedTuple):
+    """What is asked for."""
+
+    since: int | None
+    """A sequence, None for the log's start."""
+    until: int
+    names: tuple[str, ...]
+    """Names, ids, names of sweeps, or patterns; all apps if empty."""
+
+
+class Pasts:
+    """The latest spans of one log."""
+
+    def __init__(self, log: ReadableLog) -> None:
+        self._log = log
+        self._kept: OrderedDict[Span, list[PastApp]] = OrderedDict()
+
+    def forget(self) -> None:
+        """Drop the cache: the log was replaced."""
+        self._kept.clear()
+
+    def kept(self, span: Span) -> list[PastApp] | None:
+        """Return the rows of a span that was folded lately, in the order of their submissions."""
+        if (rows := self._kept.get(span)) is not None:
+            self._kept.move_to_end(span)
+        return rows
+
+    async def of(self, span: Span) -> list[PastApp]:
+        """Fold a span. Raises as `replay.past.gather`; expensive, so the caller needs a turn."""
+        if (rows := self.kept(span)) is not None:
+            return rows
+
+        def wanted(app: App) -> bool:
+            group = app.spec.group.name if app.spec.group is not None else ""
+            return not span.names or any(named(app.name, app.id, group, one) for one in span.names)
+
+        since = AtSequence(span.since) if span.since is not None else None
+        found = await gather(self._log, since, AtSequence(span.until), wanted=wanted)
+        if len(found.apps) <= _MOST_ROWS:
+            self._kept[span] = found.apps
+            while len(self._kept) > _KEPT_PASTS:
+                self._kept.popitem(last=False)
+        return found.apps

@@ -1,26 +1,44 @@
-"""An archive instead of a cluster: everything can be read, and nothing more happens."""
+"""What the API serves besides a cluster's whole log.
+
+An archive stands in the place of a cluster: everything can be read, and nothing more happens.  A tenant's cluster is the
+real one with the tenant's view of its log, its progress and its heartbeats, so services that follow it cannot show another
+tenant's data.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
-from events.archive.progress import Ended
-from events.log.interface import EventLog
+from events.archive.beside import Ended
+from events.log.interface import Bus, EventLog
 from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus
 from events.log.records import LogRefused
-from events.log.stores import Snapshots
+from events.log.snapshots import Snapshots
+from replay.tenants.log import TenantLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from events.log.interface import Bus, ReadableLog
+    # merged
+    from events.log.interface import Answerer, ReadableLog
     from events.log.leadership import Leadership
     from events.log.records import Appended, Record
+<<<<<<< ours
     from events.log.stores import Progress, ReadableSnapshots, SnapshotInfo
+||||||| base
+    from events.log.snapshots import ReadableSnapshots, SnapshotInfo
+=======
+    from events.log.snapshots import ReadableSnapshots, SnapshotInfo
+    from replay.tenants.views import Views
+
+
+# --- an archive -------------------------------------------------------------------------------------------------------
+>>>>>>> theirs
 
 
 class Cluster(Protocol):
@@ -112,3 +130,48 @@ class ArchivedCluster:
         self.log: EventLog = ArchivedLog(log)
         self.bus: Bus = MemoryBus(time.time_ns)
         self.leadership: Leadership = MemoryLeadership()
+
+
+# --- a tenant's view --------------------------------------------------------------------------------------------------
+
+
+class TenantBus(Bus):
+    """The bus as a tenant sees it: from a node's heartbeat, only data about the tenant's own containers."""
+
+    def __init__(self, bus: Bus, views: Views, tenant: str) -> None:
+        self._bus = bus
+        self._views = views
+        self._tenant = tenant
+
+    @property
+    def guarded(self) -> bool:
+        return self._bus.guarded
+
+    async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
+        await self._bus.publish_report(subject, body, timeout=timeout)
+
+    async def reports(self, subject: str) -> AsyncGenerator[Record, None]:
+        async with contextlib.aclosing(self._bus.reports(subject)) as reports:
+            async for record in reports:
+                if (made := self._views.report(record, self._tenant)) is not None:
+                    yield made
+
+    async def last_report(self, subject: str) -> Record | None:
+        record = await self._bus.last_report(subject)
+        return self._views.report(record, self._tenant) if record is not None else None
+
+    def ask(self, subject: str, question: bytes, *, timeout: float = 5.0) -> AsyncGenerator[bytes, None]:
+        return self._bus.ask(subject, question, timeout=timeout)
+
+    async def answer(self, subject: str, answerer: Answerer) -> None:
+        await self._bus.answer(subject, answerer)
+
+
+class TenantCluster:
+    """A cluster as a tenant sees it."""
+
+    def __init__(self, connection: Cluster, views: Views, tenant: str) -> None:
+        self.cluster = connection.cluster
+        self.log = TenantLog(connection.log, views, tenant)
+        self.bus: Bus = TenantBus(connection.bus, views, tenant)
+        self.leadership = connection.leadership

@@ -1,0 +1,654 @@
+"""Server-sent events: bounded, and resumed exactly by `Last-Event-ID`.
+
+**One stream.**  While a reader catches up, it is written to in its own time.  Afterwards it is one of many that get the
+same bytes, which are encoded once and handed to each connection without waiting; how much may wait there is bounded.  A
+reader that does not keep up is ended, and resumes: the log is one order, so the id of the last event that it has seen says
+all that is needed.
+
+**The log's events**, with the progress beside it.  Readers with the same filter share a channel, which filters and encodes
+each record once.  A channel keeps its newest frames.  A reader that resumes further back reads the log, in its own time,
+up to where the channel is, and takes the frames from there: nothing is lost and nothing comes twice, since a position says
+exactly what was read.  The id of each event says how far a reader has come with both: `118.2~57`.
+
+**Changes of the view**: what a page that draws the present follows.  One observer of the fold knows what the last view had
+(`replay.page.changes`).  It is asked for changes only while they are read.  A change replaces whole entries, so a reader
+that resumes between two changes takes the next one without the records that it has seen.  One that was away for longer is
+told to fetch the view again (`reset`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import deque
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from aiohttp import HttpVersion11, web
+from msgspec.structs import replace
+
+from dorm.api.errors import Missing, NotAcceptable, Unavailable
+from dorm.api.event_pages import Both, encoded
+from dorm.api.threads import apart_if_large
+from dorm.client.tail import EVER, Filter, Tail
+from events.log.interface import time_of
+from events.log.records import LogClosed, LogRefused, LogUnavailable
+from events.positions import Logged, Position, logged, logged_beside, parse
+from replay.page.changes import Change, Changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dorm.api.follower import Follower, RecentLog
+    from dorm.api.options import Limits
+
+    # merged
+    from dorm.core.query.concerns import Concerns
+    from dorm.core.state import State
+    from events.log.records import Record
+
+    # merged
+    from replay.page.view import View
+
+
+# --- one stream -------------------------------------------------------------------------------------------------------
+
+CONTENT_TYPE = "text/event-stream"
+HEARTBEAT = b": still here\n\n"
+_RETRY_MS = 1000
+_TURN = 16
+"""Streams that are written to at once.  A write takes the system some ten microseconds, so a thousand of them would hold a
+processor for longer than a master's round takes: Linux lets a task finish its slice, whatever else wakes up."""
+
+
+def frame(id: str, event: str, data: bytes) -> bytes:
+    """Return one event.  `data` is JSON of one line."""
+    head = f"id: {id}\n" if id else ""
+    return f"{head}event: {event}\ndata: ".encode() + data + b"\n\n"
+
+
+def last_event_id(request: web.Request) -> str | None:
+    """Return where the reader wants to resume."""
+    return request.headers.get("Last-Event-ID") or None
+
+
+def wanted(request: web.Request) -> bool:
+    """Return whether the client asks for a stream."""
+    return CONTENT_TYPE in request.headers.get("Accept", "")
+
+
+class Stream:
+    """An open stream."""
+
+    def __init__(self, request: web.Request, limits: Limits) -> None:
+        self._request = request
+        self._limits = limits
+        self._response = web.StreamResponse(
+            headers={
+                "Content-Type": f"{CONTENT_TYPE}; charset=utf-8",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        self._over = asyncio.Event()
+        self._stuck_since: float | None = None
+        self._waiting = 0
+
+    async def open(self, headers: dict[str, str]) -> web.StreamResponse:
+        """Send the head.  Raises NotAcceptable for a client of HTTP/1.0, ConnectionError for one that has gone."""
+        if self._request.version < HttpVersion11:
+            raise NotAcceptable("streams need HTTP/1.1", code="api.stream.http_version")
+        self._response.enable_chunked_encoding()
+        self._response.headers.update(headers)
+        await self._response.prepare(self._request)
+        await self.write([f"retry: {_RETRY_MS}\n\n".encode()])
+        return self._response
+
+    async def write(self, frames: Iterable[bytes]) -> None:
+        """Write in the reader's own time.  Raises ConnectionError for one that has gone or takes nothing."""
+        try:
+            async with asyncio.timeout(self._limits.write_s):
+                await self._response.write(b"".join(frames))
+        except TimeoutError:
+            self.end()
+            raise ConnectionResetError("the reader takes nothing") from None
+
+    def push(self, chunk: bytes) -> bool:
+        """Hand on a chunk (see `chunked`) without waiting; return whether the stream continues.  A reader that has taken what
+        came before gets it, however large it is."""
+        transport = self._request.transport
+        if self._over.is_set() or transport is None or transport.is_closing():
+            self._over.set()
+            return False
+        if transport.get_write_buffer_size() > self._limits.waiting:
+            self.end()
+            return False
+        transport.write(chunk)
+        return True
+
+    def check(self, now: float) -> bool:
+        """Return whether the reader receives the output; called regularly."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            self._over.set()
+            return False
+        waiting = transport.get_write_buffer_size()
+        if not waiting or waiting < self._waiting:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        elif now - self._stuck_since > self._limits.write_s:
+            self.end()
+            return False
+        self._waiting = waiting
+        return not self._over.is_set()
+
+    def end(self) -> None:
+        """End it at once, with what waits for its reader."""
+        self._over.set()
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    def finish(self) -> None:
+        """End it gracefully: the reader resumes elsewhere, or later."""
+        self._over.set()
+
+    async def over(self) -> None:
+        """Wait until it has ended."""
+        await self._over.wait()
+
+    async def close(self) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._response.write_eof()
+
+
+def chunked(body: bytes) -> bytes:
+    """Return bytes as one chunk of HTTP/1.1, for all streams alike."""
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+class Readers:
+    """Streams that get the same bytes from here on."""
+
+    def __init__(self) -> None:
+        self._streams: dict[Stream, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, stream: Stream) -> None:
+        self._streams[stream] = None
+
+    def drop(self, stream: Stream) -> None:
+        self._streams.pop(stream, None)
+
+    def push(self, body: bytes) -> None:
+        """Hand on to all, and give way now and then to what waits for this processor."""
+        chunk, over = chunked(body), list[Stream]()
+        for number, stream in enumerate(self._streams, 1):
+            if not stream.push(chunk):
+                over.append(stream)
+            if not number % _TURN:
+                os.sched_yield()
+        for stream in over:
+            self.drop(stream)
+
+    def check(self, now: float) -> None:
+        for stream in [one for one in self._streams if not one.check(now)]:
+            self.drop(stream)
+
+    def finish(self) -> None:
+        for stream in self._streams:
+            stream.finish()
+        self._streams.clear()
+
+
+# --- the log's events -------------------------------------------------------------------------------------------------
+
+_PAUSE_S = 0.05
+"""Between two pieces of news, at least.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
+`_LONGEST_S`: a thousand readers cost a twentieth of a processor, since a master and the log's server may run on the same
+machine.  Only computing counts: on a busy machine, waiting for a processor is no reason to wait longer."""
+_PAUSE_TIMES = 19
+_LONGEST_S = 0.25
+_MOST_FRAMES = 5000
+_FRAMES_ROOM = 8 << 20
+"""Frames that a channel keeps, and their bytes."""
+_MOST_CHANNELS = 64
+_UNUSED_S = 30.0
+"""How long a channel without readers continues, for readers that come back."""
+_MOST_WAITING = 50_000
+"""Records that wait for a channel; if there are more, its readers resume from the log."""
+_WRITTEN_AT_ONCE = 256 << 10
+_CHECK_S = 2.0
+
+
+class _Waits(NamedTuple):
+    record: Record
+    beside: bool
+    """Whether it is of the stream of progress."""
+
+
+class _Frame(NamedTuple):
+    position: Position
+    reached: Position
+    """What a reader has read of both, once it has this event."""
+    body: bytes
+
+
+class _Channel:
+    """All readers with one filter."""
+
+    def __init__(self, wanted: Filter, beside: int | None) -> None:
+        """It takes the progress after that record; None if there is none."""
+        self.wanted = wanted
+        self.readers = Readers()
+        self.queue: list[_Waits] = []
+        self.floor = self.position = Position(0, None, beside)
+        """Frames are kept of everything after `floor`, up to `position`."""
+        self.begun = asyncio.Event()
+        self.unused_since = 0.0
+        self._frames: deque[_Frame] = deque()
+        self._bytes = 0
+        self._concerns: Concerns | None = wanted.concerns() if wanted != Filter() else None
+
+    def know(self, state: State) -> int:
+        """Learn from a state what earlier events would have taught; return its sequence."""
+        if self._concerns is not None:
+            self._concerns.know(state)
+        return state.seq
+
+    def begin(self, seq: int) -> None:
+        """Start after a record."""
+        self.floor = self.position = replace(self.position, seq=seq)
+        self.begun.set()
+
+    def encode(self, waiting: Sequence[_Waits]) -> tuple[list[_Frame], Position]:
+        """Filter and encode, in a thread.  Return the frames, and the position behind all that waited."""
+        found: list[_Frame] = []
+        reached = self.position
+        for record, beside in waiting:
+            if beside:
+                reached = replace(reached, beside=record.seq)
+            elif record.seq <= reached.seq:
+                continue
+            for one in [logged_beside(record, reached.seq)] if beside else logged(record):
+                reached = reached if beside else replace(one.position, beside=reached.beside)
+                if self._concerns is None or self._concerns.wants(one):
+                    found.append(_Frame(one.position, reached, frame(str(reached), "event", encoded(one))))
+            reached = replace(reached, seq=reached.seq if beside else record.seq, index=None)
+        return found, reached
+
+    def publish(self, frames: list[_Frame], upto: Position) -> None:
+        for one in frames:
+            self._frames.append(one)
+            self._bytes += len(one.body)
+        while len(self._frames) > _MOST_FRAMES or self._bytes > _FRAMES_ROOM:
+            gone = self._frames.popleft()
+            self._bytes -= len(gone.body)
+            self.floor = gone.reached
+        self.position = upto
+        if frames:
+            self.readers.push(b"".join(one.body for one in frames))
+
+    def reaches_back_to(self, position: Position) -> bool:
+        """Return whether all frames after a position are kept."""
+        floor = self.floor
+        if floor.beside is not None and (position.beside is None or position.beside < floor.beside):
+            return False
+        if position.seq != floor.seq or position.index is None:
+            return position.seq >= floor.seq
+        return floor.index is not None and position.index >= floor.index
+
+    def after(self, position: Position) -> list[_Frame]:
+        """Return the frames after a position, as many as are written at once."""
+        found = [one for one in self._frames if not position.covers(one.position)]
+        size = 0
+        for index, one in enumerate(found):
+            size += len(one.body)
+            if size > _WRITTEN_AT_ONCE:
+                return found[: index + 1]
+        return found
+
+
+class EventStreams:
+    """All streams of events."""
+
+    def __init__(self, follower: Follower, recent: RecentLog, limits: Limits) -> None:
+        self._follower = follower
+        self._recent = recent
+        self._limits = limits
+        self._channels: dict[Filter, _Channel] = {}
+        self._both = Both(recent, follower)
+        self._beside: int | None = None
+        """How far the stream of progress is read; None where it can't be."""
+        self._news = asyncio.Event()
+        follower.watchers.append(self._take)
+        follower.on_restart.append(self.finish)
+
+    def _take(self, batch: list[Record]) -> None:
+        self._hand_on([_Waits(record, beside=False) for record in batch])
+
+    def _hand_on(self, batch: list[_Waits]) -> None:
+        for channel in self._channels.values():
+            channel.queue += batch
+        if self._channels:
+            self._news.set()
+
+    async def _follow_progress(self) -> None:
+        progress = self._both.progress
+        with contextlib.suppress(LogRefused, LogClosed):
+            self._beside = await progress.end()
+            async with aclosing(progress.read(after=self._beside, follow=True)) as batches:
+                async for batch in batches:
+                    self._beside = batch[-1].seq
+                    self._hand_on([_Waits(record, beside=True) for record in batch])
+        self._beside = None
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pump(), name="pump")
+            tasks.create_task(self._follow_progress(), name="progress")
+            tasks.create_task(self._watch(), name="heartbeats")
+
+    async def _pump(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            began = time.thread_time()
+            for channel in list(self._channels.values()):
+                if not channel.begun.is_set() or not channel.queue:
+                    continue
+                waiting, channel.queue = channel.queue, []
+                if len(waiting) > _MOST_WAITING:
+                    self._drop(channel)
+                    continue
+                size = sum(len(one.record.body) for one in waiting)
+                frames, upto = await apart_if_large(4 * size, partial(channel.encode, waiting))
+                if self._channels.get(channel.wanted) is channel:
+                    channel.publish(frames, upto)
+            # With many readers, fewer and larger pieces: a piece costs each of them a write, and the loop is for others too.
+            await asyncio.sleep(min(max(_PAUSE_S, _PAUSE_TIMES * (time.thread_time() - began)), _LONGEST_S))
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        beat = loop.time()
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            now = loop.time()
+            beats = now - beat >= self._limits.heartbeat_s
+            beat = now if beats else beat
+            for channel in list(self._channels.values()):
+                channel.readers.check(now)
+                if beats:
+                    channel.readers.push(HEARTBEAT)
+                if len(channel.readers):
+                    channel.unused_since = 0.0
+                elif not channel.unused_since:
+                    channel.unused_since = now
+                elif now - channel.unused_since > _UNUSED_S:
+                    self._drop(channel)
+
+    def _drop(self, channel: _Channel) -> None:
+        self._channels.pop(channel.wanted, None)
+        channel.begun.set()
+        channel.readers.finish()
+
+    def finish(self) -> None:
+        """End all streams gracefully."""
+        for channel in list(self._channels.values()):
+            self._drop(channel)
+
+    async def begin(self, text: Position | None) -> Position:
+        """Return where a stream starts: at a position, or at the end.  Raises Missing for one beyond the log."""
+        if text is None:
+            return Position(self._follower.seq, None, self._beside)
+        if text.seq > self._follower.seq:
+            end = await self._follower.log.end()
+            if text.seq > end:
+                raise Missing(f"the log ends at {end}, before {text}", code="moment.after_end")
+            await self._follower.reach(text.seq, self._limits.behind_s)
+        if self._beside is None:
+            return text
+        if text.beside is None:
+            time = await time_of(self._both, text.seq) if text.seq > await self._both.start() else 0
+            with contextlib.suppress(LogRefused, LogUnavailable):
+                return replace(text, beside=min(self._beside, await self._both.progress.at_time(time)) if time else 0)
+        return replace(text, beside=min(self._beside, text.beside or 0))
+
+    async def serve(self, stream: Stream, wanted: Filter, after: Position) -> None:
+        """Write the events after a position, until the stream is over.  Raises ConnectionError, Unavailable, and what reading
+        the log raises."""
+        channel = await self._channel(wanted)
+        try:
+            await self._catch_up(stream, channel, after)
+            await stream.over()
+        finally:
+            channel.readers.drop(stream)
+
+    async def _channel(self, wanted: Filter) -> _Channel:
+        found = self._channels.get(wanted)
+        if found is None:
+            if len(self._channels) >= _MOST_CHANNELS:
+                raise Unavailable("too many different filters are being followed", code="api.streams.too_many")
+            found = self._channels[wanted] = _Channel(wanted, self._beside)
+            try:
+                # Records that arrive in between wait in its queue; those that the state includes are left out.
+                found.begin(
+                    await self._follower.look(found.know) if wanted.users or wanted.nodes else self._follower.seq
+                )
+            except BaseException:
+                self._drop(found)
+                raise
+            self._news.set()
+        await found.begun.wait()
+        return found
+
+    async def _catch_up(self, stream: Stream, channel: _Channel, position: Position) -> None:
+        while True:
+            if not channel.reaches_back_to(position):
+                upto = channel.position
+                await self._write_from_log(stream, channel.wanted, position, upto)
+                position = upto if upto.seq >= position.seq else replace(position, beside=upto.beside)
+                continue
+            if _is_behind(channel.position, position) and self._channels.get(channel.wanted) is channel:
+                await asyncio.sleep(_PAUSE_S)  # What it publishes next would come twice.
+                continue
+            frames = channel.after(position)
+            if not frames:
+                if self._channels.get(channel.wanted) is not channel:
+                    stream.finish()  # It was dropped in between; the reader resumes.
+                channel.readers.add(stream)
+                return
+            await stream.write(one.body for one in frames)
+            position = frames[-1].reached
+
+    async def _write_from_log(self, stream: Stream, wanted: Filter, after: Position, upto: Position) -> None:
+        """Write the events between two positions."""
+        log, latest = (self._recent, None) if upto.beside is None else (self._both, EVER)
+        tail = Tail(
+            log, self._follower.cluster, wanted, after=after, until=upto.seq, latest=latest, beside_until=upto.beside
+        )
+        reached, piece = after, list[tuple[Position, Logged]]()
+        async with aclosing(tail.events()) as events:
+            async for one in events:
+                beside = one.position.beside
+                if beside is not None:
+                    reached = replace(reached, beside=beside)
+                else:
+                    reached = replace(one.position, beside=reached.beside)
+                piece.append((reached, one))
+                if len(piece) >= 200:
+                    await stream.write(await asyncio.to_thread(_frames, piece))
+                    piece = []
+        if piece:
+            await stream.write(await asyncio.to_thread(_frames, piece))
+
+
+def _is_behind(channel: Position, reader: Position) -> bool:
+    return channel.seq < reader.seq or (channel.beside is not None and channel.beside < (reader.beside or 0))
+
+
+def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
+    return [frame(str(reached), "event", encoded(one)) for reached, one in events]
+
+
+# --- changes of the view ----------------------------------------------------------------------------------------------
+
+_VIEW_PAUSE_S = 0.1
+"""Between two changes, at least; four times as long as one takes to compute if that is longer, at most `_VIEW_LONGEST_S`: a
+single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page shows
+a resize within a second of its event, even if a change takes a fifth of a second to compute."""
+_VIEW_LONGEST_S = 0.35
+_MOST_VIEW_FRAMES = 2000
+_VIEW_FRAMES_ROOM = 16 << 20
+
+
+class _ViewFrame(NamedTuple):
+    """A change from one sequence to another."""
+
+    begin: int
+    upto: int
+    change: Change
+    body: bytes
+
+
+class ViewStream:
+    """The view at the log's end, and its changes."""
+
+    def __init__(self, follower: Follower, limits: Limits) -> None:
+        self._follower = follower
+        self._limits = limits
+        self._readers = Readers()
+        self._open = 0
+        """Streams, among them those that catch up."""
+        self._changes: Changes | None = None
+        self._upto = 0
+        """In the state's thread: the sequence of the last change."""
+        self._outbox: deque[_ViewFrame] = deque()
+        """From the state's thread to the loop, in order."""
+        self._frames: deque[_ViewFrame] = deque()
+        self._bytes = 0
+        self._floor = 0
+        self._position = 0
+        follower.on_ready.append(self._begin)
+        follower.on_restart.append(self.finish)
+
+    # --- in the state's thread ------------------------------------------------------------------------------------------
+
+    def _begin(self, state: State) -> None:
+        self._changes = Changes(state, self._follower.decided)
+        self._follower.observers.append(self._changes.see)
+        self._outbox.clear()
+        self._upto = self._floor = self._position = state.seq
+
+    def _step(self, state: State) -> None:
+        assert self._changes is not None
+        change = self._changes.take(state)
+        if change is not None:
+            body = frame(change.position, "change", msgspec.json.encode(change))
+            self._outbox.append(_ViewFrame(self._upto, state.seq, change, body))
+            self._upto = state.seq
+
+    def view(self, state: State) -> View:
+        """Return the present view; changes continue exactly there."""
+        self._step(state)
+        assert self._changes is not None
+        return self._changes.view()
+
+    # --- on the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pump(), name="pump")
+            tasks.create_task(self._watch(), name="heartbeats")
+
+    async def _pump(self) -> None:
+        loop = asyncio.get_running_loop()
+        seen = -1
+        while True:
+            while self._follower.seq == seen:
+                await self._follower.moved()
+            seen, began = self._follower.seq, loop.time()
+            if self._open and self._follower.ready:
+                await self._follower.look(self._step, self._step.__qualname__)
+                self.publish()
+            await asyncio.sleep(min(max(_VIEW_PAUSE_S, 4 * (loop.time() - began)), _VIEW_LONGEST_S))
+
+    def publish(self) -> None:
+        """Hand on the changes that were taken."""
+        while self._outbox:
+            one = self._outbox.popleft()
+            self._frames.append(one)
+            self._bytes += len(one.body)
+            self._position = one.upto
+            self._readers.push(one.body)
+        while len(self._frames) > _MOST_VIEW_FRAMES or self._bytes > _VIEW_FRAMES_ROOM:
+            gone = self._frames.popleft()
+            self._bytes -= len(gone.body)
+            self._floor = gone.upto
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        beat = loop.time()
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            now = loop.time()
+            self._readers.check(now)
+            if now - beat >= self._limits.heartbeat_s:
+                beat = now
+                self._readers.push(HEARTBEAT)
+
+    def finish(self) -> None:
+        """End all streams gracefully."""
+        self._readers.finish()
+        self._frames.clear()
+        self._bytes = 0
+
+    async def serve(self, stream: Stream, after: Position | None) -> None:
+        """Write the changes after a position, until the stream is over.  Raises ConnectionError, Unavailable."""
+        self._open += 1
+        try:
+            await self._catch_up(stream, after)
+            await stream.over()
+        finally:
+            self._open -= 1
+            self._readers.drop(stream)
+
+    async def _catch_up(self, stream: Stream, after: Position | None) -> None:
+        if after is not None and after.seq > self._follower.seq and after.seq <= await self._follower.log.end():
+            await self._follower.reach(after.seq, self._limits.behind_s)
+        await self._follower.look(self._step, self._step.__qualname__)
+        self.publish()
+        position = self._position if after is None else after.seq
+        while True:
+            if not self._floor <= position <= self._position:
+                position = self._position
+                await stream.write([_reset(position)])
+                continue
+            waiting = [one for one in self._frames if one.upto > position]
+            if not waiting:
+                self._readers.add(stream)
+                return
+            await stream.write(_from(one, position) for one in waiting)
+            position = waiting[-1].upto
+
+
+def _reset(position: int) -> bytes:
+    return frame(str(position), "reset", msgspec.json.encode({"position": str(position)}))
+
+
+def _from(one: _ViewFrame, position: int) -> bytes:
+    """Return a change for a reader that has seen a part of its records."""
+    if one.begin >= position:
+        return one.body
+    records = [record for record in one.change.records if parse(record.position).seq > position]
+    # What is left out is earlier than all that is listed: a reader that has seen some of these misses none of it.
+    more = one.change.more_records if len(records) == len(one.change.records) else 0
+    change = msgspec.structs.replace(one.change, records=records, more_records=more)
+    return frame(change.position, "change", msgspec.json.encode(change))
