@@ -180,9 +180,8 @@ async def _read(log: ReadableLog) -> list[Record]:
 
 def views(records: list[Record], *, states: bool) -> list[bytes]:
     """Return what each tenant reads in place of a log, and with `states` the states that these records fold to."""
-    projection, seen = Projection(State(), _KEY), []
-    for record in records:
-        seen.append(projection.take(record))
+    projection = Projection(State(), _KEY)
+    seen = [projection.take(record) for record in records]
     state = projection.state
     tenants = sorted({*(app.tenant for app in state.apps.values()), *(state.known.users if state.known else ())})
     shown_to_all: list[bytes] = []
