@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from events.fields import FreeText, Own, holds
 from events.kinds.agents import (
     AppCheckpointed,
     AppProgressed,
@@ -50,15 +51,15 @@ from events.limits import SIGNATURE_DIGITS, Number, Sequence
 class Unreadable(Event, frozen=True, tag="Unreadable"):
     """Represents a record that cannot be decoded: the fold skips and counts it. Never published."""
 
-    subject: str
-    reason: str
+    subject: Own
+    reason: FreeText
 
 
 class Unknown(Event, frozen=True, tag="Unknown"):
     """Represents a kind, or a version of one, that this build does not know. Never published."""
 
-    subject: str
-    name: str
+    subject: Own
+    name: Own
 
 
 class Round(Event, frozen=True):
@@ -76,7 +77,7 @@ class Round(Event, frozen=True):
     """Version of the core that decided it (`dorm.core.state.SCHEMA`); an audit does not repeat decisions of another one."""
     previous: Sequence = 0
     """In a signed round: the sequence of the previous record on the rounds' subject."""
-    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
+    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS), holds("own")] = ""
     """Signature by one of the masters' keys (`events.chain.rounds`), if the cluster names them
     (`TrustEnabled.masters`)."""
 

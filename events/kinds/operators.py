@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+from events.fields import AppName, FreeText, NodeId
 from events.kinds.base import Event
-from events.limits import Name
 
 
 class NodeForgetRequested(Event, frozen=True):
     """Forget a node that has left or whose lease has ended: it is no longer listed, drained or expected. Its records
     stay, and if its agent comes back, it joins as a new node."""
 
-    node: Name
-    reason: str = ""
+    node: NodeId
+    reason: FreeText = ""
 
 
 class NodeTrustRequested(Event, frozen=True):
     """A suspect node takes new containers again, and the failures there are forgotten."""
 
-    node: Name
-    reason: str = ""
+    node: NodeId
+    reason: FreeText = ""
 
 
 class SchedulingPaused(Event, frozen=True):
     """Make no new decisions until `SchedulingResumed`. Submissions are accepted, earlier decisions are carried out,
     and apps that end release their room."""
 
-    reason: str = ""
+    reason: FreeText = ""
 
 
 class SchedulingResumed(Event, frozen=True):
     """Resume decisions."""
 
-    reason: str = ""
+    reason: FreeText = ""
 
 
 class AppRetryRequested(Event, frozen=True):
     """Retry an app now that pauses after a failure. Its failures still count."""
 
-    app: Name
+    app: AppName

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import msgspec
 
+from events.fields import Code, FreeText, Own, holds
 from events.kinds.base import Event
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
-Hash = Annotated[str, msgspec.Meta(max_length=64)]
+Hash = Annotated[str, msgspec.Meta(max_length=64), holds("own")]
 """BLAKE2b-256 as hex digits."""
 _YEAR_S = 366 * 86_400.0
 
@@ -38,26 +39,26 @@ class LogRotated(Event, frozen=True):
     """The log's hash chain after `upto`."""
     snapshot: Hash
     """The address of the snapshot of the state after `upto` (`events.log.snapshots.content_of`)."""
-    archive: Annotated[str, msgspec.Meta(max_length=200)]
+    archive: Annotated[str, msgspec.Meta(max_length=200), holds("own")]
     """The archive's name in its store, which holds the sequences and the file's hash."""
     bytes: Number
-    place: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    place: Annotated[str, msgspec.Meta(max_length=1000), holds("own")] = ""
     """The store as its master reaches it: a folder, or s3://BUCKET/PREFIX."""
     left: Number = 0
     """Number of records that the same rotation still has to move, into further archives."""
     epoch: Number = 0
-    key: str = ""
+    key: Own = ""
     """The public key that verifies the signature: an nkey."""
-    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
+    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS), holds("own")] = ""
     """Signature of `events.chain.cuts.statement`: 128 hex digits."""
 
 
 class RotationFailed(Event, frozen=True):
     """A requested or due rotation failed. Nothing was removed."""
 
-    code: Annotated[str, msgspec.Meta(max_length=64)]
+    code: Code
     """The stable code of the error."""
-    reason: str
+    reason: FreeText
     """For people, with what to do."""
 
     @property

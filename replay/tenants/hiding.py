@@ -21,6 +21,7 @@ from events import kinds as k
 from events.identities import Identities, tenant_in
 from events.quantities import CPU
 from events.spec import AppSpec, Group, can_be_read
+from events.spec.declared import declared_in
 from events.spec.gates import After, awaited
 from replay.export.disguise import WITHHELD, Disguise
 
@@ -44,6 +45,8 @@ REQUESTS = (
     k.AppHoldRequested, k.AppReleaseRequested,
 )  # fmt: skip
 """Kinds that name an app as their author does."""
+
+_SHOWN_OF_SPEC = tuple(name for name, declared in declared_in(AppSpec).items() if declared.shown)
 
 
 class Hiding(Disguise):
@@ -75,15 +78,15 @@ class Hiding(Disguise):
         """Return the resources of a spec, under a name that is already a pseudonym."""
         if not can_be_read(spec):
             return AppSpec(name=name, command=["-"], demand={CPU: WITHHELD})
-        demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
         return AppSpec(
-            name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
-            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, resizable=spec.resizable, hold=spec.hold,
-            start_after=spec.start_after, max_runtime=spec.max_runtime,
+            name=name,
+            command=["-"],
+            demand={self.name("resources", kind): amount for kind, amount in spec.demand.items()},
             after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)],
             user=self._names.user(user),
             group=spec.group and self._group(spec.group, tenant),
-        )  # fmt: skip
+            **{field: getattr(spec, field) for field in _SHOWN_OF_SPEC},
+        )
 
     def _group(self, group: Group, tenant: str) -> Group:
         """Return the part of a spec that determines its group's limit."""
