@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from events.fields import AppId, CoreWord, FreeText, Label, LabelValue, NodeId, Own, ResourceKey, holds
-from events.kinds.base import Address, Amount, Event, ExitCode, FolderId, Identity, Port, Step
+from events.kinds.base import Address, Amount, Event, ExitCode, FolderId, Identity, Kind, Port, Step
 from events.kinds.offers import NodeOffers
 from events.limits import Moment, Number, Seconds, Slot
 
@@ -21,6 +21,8 @@ Members = Annotated[list[Slot], msgspec.Meta(max_length=4096)]
 
 class NodeJoined(Event, frozen=True):
     """An agent has started on this node and states what the node has."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="joins", on="node", shown=True, lists=("news", "nodes"))
 
     node: NodeId
     address: Address
@@ -71,6 +73,10 @@ class ContainerUsed(msgspec.Struct, frozen=True, gc=False):
 class NodeReported(Event, frozen=True):
     """A heartbeat with resource usage; on a stream of its own, with an age limit."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("node",), rule="of_node", on="node", folded=False, stored="reports", lists=("noise",)
+    )
+
     node: NodeId
     used: dict[ResourceKey, Amount] = {}
     containers: list[ContainerUse] = []
@@ -79,6 +85,8 @@ class NodeReported(Event, frozen=True):
 
 class NodeLeft(Event, frozen=True):
     """An agent stopped cleanly: none of its containers runs."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="node", shown=True, lists=("news", "nodes"))
 
     node: NodeId
     identity: Identity = ""
@@ -112,6 +120,8 @@ class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ContainerStarted(Event, frozen=True):
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", shown=True, lists=("containers",))
+
     app: AppId
     generation: Number
     slot: Slot
@@ -132,6 +142,8 @@ class ContainersPrepared(Event, frozen=True):
     """This node has prepared a generation that is not released yet: its image is present, and its containers are
     created but not started. Containers that could not be prepared are created at the release."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", shown=True, lists=("containers",))
+
     app: AppId
     generation: Number
     node: NodeId
@@ -150,6 +162,8 @@ it, start it, read its app's checkpoints, tell it of its members, stop it, remov
 class ContainerDelayed(Event, frozen=True):
     """A node does the same for a container again and again, because it fails or takes long. Stated once it has lasted for
     seconds, again when the reason changes, and when it is over; the start or the end of the container ends it as well."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", lists=("containers",))
 
     app: AppId
     generation: Number
@@ -183,6 +197,8 @@ CUT_OFF = "the node was cut off from the log for longer than its lease"
 class ContainerExited(Event, frozen=True):
     """A container ended, or could not start (then `exit_code` is None and `message` says why)."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", shown=True, lists=("containers",))
+
     app: AppId
     generation: Number
     slot: Slot
@@ -215,6 +231,8 @@ LossIs = Literal["", "nan", "inf", "-inf"]
 class AppCheckpointed(Event, frozen=True):
     """The app reported, in its progress file, that it saved its state up to this step."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("noise",))
+
     app: AppId
     generation: Number
     step: Step
@@ -225,6 +243,8 @@ class AppProgressed(Event, frozen=True):
 
     The log has the first report of each generation and membership, the last one before a container's end, and marks in
     between: after seconds at first, then one a minute.  The reports between two marks are on the stream of progress."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("noise",))
 
     app: AppId
     generation: Number
@@ -244,6 +264,8 @@ LONGEST_EXAMPLE = 200
 class ProgressLinesSkipped(Event, frozen=True):
     """Lines of a container's progress file that could not be used: a mistake in the app, or in how it writes them."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app")
+
     app: AppId
     generation: Number
     slot: Slot
@@ -259,6 +281,8 @@ class AppResizeRequested(Event, frozen=True):
     """The app reported, in its progress file, that it gains nothing from more than this many containers.  A hint: it only
     lowers what the app may get, within its n_min and n_max, until the app withdraws it."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("news",))
+
     app: AppId
     generation: Number
     containers: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
@@ -270,6 +294,8 @@ class AppResizeRequested(Event, frozen=True):
 class MembershipChanged(Event, frozen=True):
     """The leader of a live app (its lowest slot) reports that a membership trains: the first of a generation, an
     announced one, or the rest of one after a death. This commits an announced membership."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("news",))
 
     app: AppId
     generation: Number
@@ -306,6 +332,8 @@ class EpochRun(msgspec.Struct, frozen=True, gc=False):
 
 class EpochCompleted(Event, frozen=True):
     """The leader of a live app reports the end of an epoch of data, with those that ended since its last report."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("noise",))
 
     app: AppId
     generation: Number

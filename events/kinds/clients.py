@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from events.fields import AppName, FreeText, NodeId, Params, PolicyName, SpecDocument, UserName
-from events.kinds.base import Event, FolderId, Identity
+from events.kinds.base import Event, FolderId, Identity, Kind
 
 
 class AppSubmitted(Event, frozen=True):
     """A client submits an app.  The spec is kept as it came, so that a bad one can be refused with a reason."""
+
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="submits", on="app", answered=True, shown=True, lists=("news", "apps")
+    )
 
     spec: SpecDocument = None
 
 
 class AppUpdated(Event, frozen=True):
     """New weight or bounds for an app; None keeps the current value."""
+
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, answered=True, shown=True, lists=("news", "apps")
+    )
 
     app: AppName
     weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
@@ -26,6 +34,10 @@ class AppUpdated(Event, frozen=True):
 
 
 class AppCancelRequested(Event, frozen=True):
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, shown=True, lists=("news", "apps")
+    )
+
     app: AppName
     reason: FreeText = ""
     kill: bool = False
@@ -38,6 +50,10 @@ class AppCancelRequested(Event, frozen=True):
 
 class NodeDrainRequested(Event, frozen=True):
     """Empty this node by adjustments (or, with `drain=False`, use it again)."""
+
+    KIND: ClassVar[Kind] = Kind(
+        writers=("operator", "node"), rule="drains", on="node", shown=True, lists=("news", "nodes")
+    )
 
     node: NodeId
     drain: bool = True
@@ -53,6 +69,8 @@ class NodeDrainRequested(Event, frozen=True):
 
 class PolicyChanged(Event, frozen=True):
     """New settings of the cluster; None keeps the current value.  They are on the log, so a replay has them."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", shown=True, lists=("news",))
 
     policy: PolicyName | None = None
     """A changed policy starts with its defaults, unless `params` or `set_params` override them."""
@@ -101,3 +119,5 @@ class PolicyChanged(Event, frozen=True):
 
 class SealRequested(Event, frozen=True):
     """Seal the log now (`LogSealed`), this record included; the master also seals now and then without a request."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False, shown=True)

@@ -9,12 +9,12 @@ These events contain no secrets: keys are public keys, and a bearer token appear
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from events.fields import holds
-from events.kinds.base import Address, Amount, Event, Port
+from events.kinds.base import Address, Amount, Event, Kind, Port
 from events.limits import Moment, Name
 
 Role = Literal["user", "reader", "operator", "admin"]
@@ -43,6 +43,8 @@ class TrustEnabled(Event, frozen=True):
     """Identities count from here on.  The author of the first one becomes an admin; later ones are for admins, and replace
     the masters' keys."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("admin",), rule="identity", on="cluster", shown=True)
+
     public_key: PublicKey = ""
     """The author's public key."""
     masters: Annotated[list[PublicKey], msgspec.Meta(max_length=MOST_MASTER_KEYS), holds("own")] = []
@@ -54,6 +56,8 @@ class TrustEnabled(Event, frozen=True):
 class UserAdded(Event, frozen=True):
     """An admin adds a user, or changes a user's key or role."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("admin",), rule="identity", on="cluster", shown=True)
+
     name: UserHolder
     role: Role = "user"
     tenant: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9_@+=-]*$"), holds("user")] = ""
@@ -64,11 +68,15 @@ class UserAdded(Event, frozen=True):
 class UserRemoved(Event, frozen=True):
     """An admin removes a user, whose tokens end with it.  The user's apps stay."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("admin",), rule="identity", on="cluster", shown=True)
+
     name: UserHolder
 
 
 class NodeEnrolled(Event, frozen=True):
     """An admin admits a node, or changes its entry, and bounds what it may claim when it joins."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("admin",), rule="identity", on="node", shown=True)
 
     node: NodeHolder
     public_key: PublicKey = ""
@@ -86,11 +94,15 @@ class NodeExpelled(Event, frozen=True):
     """An admin expels a node: from here on, its records do not count, so its containers count as gone when its lease
     has ended."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("admin",), rule="identity", on="node", shown=True)
+
     node: NodeHolder
 
 
 class TokenAdded(Event, frozen=True):
     """An admin, or the user, adds a bearer token with which the HTTP API accepts requests as the user's."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("admin", "reader"), rule="identity", on="cluster")
 
     token: TokenHolder
     """Names the token; it is not the secret."""
@@ -103,6 +115,8 @@ class TokenAdded(Event, frozen=True):
 
 class TokenRemoved(Event, frozen=True):
     """An admin, or the user, removes a token."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("admin", "reader"), rule="identity", on="cluster")
 
     token: Annotated[Name, holds("token")]
 

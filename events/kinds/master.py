@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ from events.fields import (
     RequestId,
     holds,
 )
-from events.kinds.base import Address, Event, ExitCode, FolderId, PortOrNone, Step
+from events.kinds.base import Address, Event, ExitCode, FolderId, Kind, PortOrNone, Step
 from events.kinds.revisions import OfSteering
 from events.limits import Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
 from events.spec import AppSpec, BatchSize
@@ -30,6 +30,8 @@ from events.spec import AppSpec, BatchSize
 
 class AppAccepted(Event, frozen=True):
     """The app is admitted. Carries the checked spec, which is everything that agents know about an app."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "apps"))
 
     app: AppId
     spec: AppSpec
@@ -42,6 +44,10 @@ class AppAccepted(Event, frozen=True):
 class AppRejected(Event, frozen=True):
     """A submission or an update is refused, and why.  `app` is empty if there was no usable name."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", by_name=True, stored="round", lists=("news", "failures", "apps")
+    )
+
     app: AppName
     submission: RequestId
     reason: FreeText
@@ -52,6 +58,8 @@ class AppRejected(Event, frozen=True):
 
 class AppCompleted(Event, frozen=True):
     """All slots of the generation ended with exit code 0, without a request to stop."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "apps"))
 
     app: AppId
     generation: Number
@@ -71,6 +79,10 @@ earlier versions."""
 
 
 class AppFailed(Event, frozen=True):
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures", "apps")
+    )
+
     app: AppId
     generation: Number
     reason: FreeText
@@ -85,6 +97,8 @@ class AppFailed(Event, frozen=True):
 class AppCancelled(Event, frozen=True):
     """The app has ended on request, or, with a code, because of its spec."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "apps"))
+
     app: AppId
     generation: Number
     reason: FreeText = ""
@@ -98,12 +112,16 @@ class AppKilled(Event, frozen=True):
     is cancelled in the same round.  Agents from before 0.6.0 do not know it, and give its containers their grace
     time."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round")
+
     app: AppId
     generation: Number
 
 
 class GenerationFailed(Event, frozen=True):
     """A generation can't continue: agents stop the rest of it, and the app waits until `retry_at`."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures"))
 
     app: AppId
     generation: Number
@@ -129,6 +147,10 @@ class GenerationFailed(Event, frozen=True):
 class NodeSuspected(Event, frozen=True):
     """Different apps failed on a node at their start, so it takes nothing new until `NodeTrusted`; what runs there stays."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="node", stored="round", lists=("news", "failures", "nodes")
+    )
+
     node: NodeId
     reason: FreeText
     apps: list[AppId] = []
@@ -144,6 +166,8 @@ class NodeSuspected(Event, frozen=True):
 class NodeTrusted(Event, frozen=True):
     """A suspect node takes new containers again."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="node", stored="round", lists=("news", "nodes"))
+
     node: NodeId
     how: Literal["probe", "evidence", "operator"]
     """An app was started there and ran well; the apps that failed there turned out to be broken; nodes do not become suspect
@@ -154,16 +178,26 @@ class NodeTrusted(Event, frozen=True):
 class NodeLost(Event, frozen=True):
     """A node is silent for longer than the grace time: no new containers go there; those running may still run."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="node", stored="round", lists=("news", "failures", "nodes")
+    )
+
     node: NodeId
     last_heard: Moment
 
 
 class NodeRecovered(Event, frozen=True):
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="node", stored="round", lists=("news", "nodes"))
+
     node: NodeId
 
 
 class NodeLeaseEnded(Event, frozen=True):
     """A node has been silent long enough to have certainly stopped all its containers by itself."""
+
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="node", stored="round", lists=("news", "failures", "nodes")
+    )
 
     node: NodeId
     last_heard: Moment
@@ -171,6 +205,10 @@ class NodeLeaseEnded(Event, frozen=True):
 
 class GenerationReleased(Event, frozen=True):
     """The generation may start: every container of earlier generations has ended and the room is free."""
+
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", stored="round", lists=("news", "decisions")
+    )
 
     app: AppId
     generation: Number
@@ -241,6 +279,10 @@ class MembersReleased(Event, frozen=True):
     """A live adjustment may start: the room of its new members is free.  Agents start them, and announce this
     membership to all members, old and new."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", stored="round", lists=("news", "decisions")
+    )
+
     app: AppId
     generation: Number
     membership: Number
@@ -258,6 +300,8 @@ class MembersReleased(Event, frozen=True):
 class MembersLost(Event, frozen=True):
     """Members of a live app ended without a request, and enough still run: these continue, and agents announce this
     membership to them. Failure and retries are as in GenerationFailed; the generation continues."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures"))
 
     app: AppId
     generation: Number
@@ -284,6 +328,8 @@ class MembersLost(Event, frozen=True):
 class MembershipCommitted(Event, frozen=True):
     """An announced membership trains (`MembershipChanged`).  Agents stop the members that it leaves out and that still run."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round")
+
     app: AppId
     generation: Number
     membership: Number
@@ -292,6 +338,8 @@ class MembershipCommitted(Event, frozen=True):
 class LiveResizeFailed(Event, frozen=True):
     """An announced membership did not train within the app's live deadline: the app restarts from its checkpoint,
     with the target placement on the nodes that are available."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures"))
 
     app: AppId
     generation: Number
@@ -318,6 +366,10 @@ class IdleTicked(Event, frozen=True):
     one until there is a new cause, so an idle log does not grow.  Policy, solver, status and digest as in
     `Resized`."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="cluster", stored="round", lists=("decisions", "noise")
+    )
+
     policy: PolicyName
     policy_version: Number
     solver: CoreWord
@@ -334,6 +386,10 @@ class PolicyFailed(Event, frozen=True):
     next event that could change the allocation, and on idle ticks whose distance doubles. The same failure is
     recorded once, and with each idle tick."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="cluster", stored="round", lists=("news", "failures")
+    )
+
     policy: Annotated[Name, holds("policy")]
     policy_version: Number
     code: Code
@@ -347,6 +403,10 @@ class PolicyFailed(Event, frozen=True):
 
 class Resized(Event, frozen=True):
     """One decision: all resizes of a round, and everything that is needed to explain them."""
+
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="apps", stored="round", lists=("news", "decisions")
+    )
 
     policy: PolicyName
     policy_version: Number
@@ -406,6 +466,8 @@ class AppPlanned(Event, frozen=True):
     the app's next plan. The last slot has no containers: the app should then be done. A plan without slots is
     withdrawn. A refusal is a reason in `Resized`, because it is reconsidered with each decision."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round")
+
     app: AppId
     slots: list[PlannedSlot]
     worth: Figure = 0.0
@@ -436,6 +498,8 @@ class RecordsRefused(Event, frozen=True):
     """Records had no effect, because their authors may not publish them; submissions and updates are answered instead
     (`AppRejected`)."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="cluster", stored="round")
+
     records: Annotated[list[RefusedRecord], msgspec.Meta(max_length=64)]
     upto: Sequence
     """The last of them."""
@@ -445,6 +509,8 @@ class RecordsRefused(Event, frozen=True):
 
 class MasterElected(Event, frozen=True):
     """A master took over: decisions of lower epochs are void."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="cluster", stored="round", lists=("news",))
 
     epoch: Number
     build: Own = ""
@@ -459,6 +525,8 @@ class LogSealed(Event, frozen=True):
     """The log's hash chain (`events.chain.hash_chain`) as this master read it, signed with its key.  After that, no one
     without the key can change, remove or move a record at or before `upto` and still show a valid seal.  Alone in its round.
     A seal is a record, so the next one covers it."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="cluster", stored="round", lists=("noise",))
 
     upto: Sequence
     """The last record covered: the basis of its round."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar, get_args
 
 import msgspec
 
@@ -22,7 +22,7 @@ from events.kinds.agents import (
     NodeReported,
     ProgressLinesSkipped,
 )
-from events.kinds.base import Event
+from events.kinds.base import Event, Kind
 from events.kinds.clients import (
     AppCancelRequested,
     AppSubmitted,
@@ -51,12 +51,16 @@ from events.limits import SIGNATURE_DIGITS, Number, Sequence
 class Unreadable(Event, frozen=True, tag="Unreadable"):
     """Represents a record that cannot be decoded: the fold skips and counts it. Never published."""
 
+    KIND: ClassVar[Kind] = Kind(writers=(), rule="round", on="cluster")
+
     subject: Own
     reason: FreeText
 
 
 class Unknown(Event, frozen=True, tag="Unknown"):
     """Represents a kind, or a version of one, that this build does not know. Never published."""
+
+    KIND: ClassVar[Kind] = Kind(writers=(), rule="round", on="cluster")
 
     subject: Own
     name: Own
@@ -65,6 +69,8 @@ class Unknown(Event, frozen=True, tag="Unknown"):
 class Round(Event, frozen=True):
     """Everything that the master publishes at once: one message, stored completely or not at all. A fact's position
     is `seq.index`."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="apps", shown=True)
 
     epoch: Number
     basis: Sequence
@@ -92,11 +98,11 @@ Published = (
     | NodeDrainRequested
     | NodeForgetRequested
     | NodeTrustRequested
-    | SchedulingPaused
-    | SchedulingResumed
     | PolicyChanged
     | SealRequested
     | OfRotation
+    | SchedulingPaused
+    | SchedulingResumed
     | OfWebhooks
     | OfIdentities
     | NodeJoined
@@ -116,3 +122,6 @@ Published = (
     | Round
 )
 """What one message on the log may hold."""
+
+EVENTS: tuple[type[Event], ...] = (*(kind for kind in get_args(Published) if kind is not Round), *get_args(MasterFact))
+"""Every kind of event, in records of its own and in rounds; a `Round` is an envelope."""

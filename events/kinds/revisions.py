@@ -5,18 +5,22 @@ The master answers an edit with `AppRevised`, a restart with `AppRestarted`, and
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from events.fields import AppId, AppName, Code, FreeText, RequestId, SpecDocument, UserName, holds
-from events.kinds.base import Event
+from events.kinds.base import Event, Kind
 from events.limits import Number
 from events.spec import AppSpec
 
 
 class AppEditRequested(Event, frozen=True):
     """Give an app another spec.  It is kept as it came, so that a bad one can be refused with a reason."""
+
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, answered=True, shown=True
+    )
 
     app: AppName
     spec: SpecDocument = None
@@ -30,6 +34,10 @@ class AppRestartRequested(Event, frozen=True):
     """Start an app again: a running app by an adjustment with its partition; a failed or cancelled app under its
     name, from its last checkpoint."""
 
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, answered=True, shown=True
+    )
+
     app: AppName
     fresh: bool = False
     """Without its checkpoint, with its start command."""
@@ -38,6 +46,8 @@ class AppRestartRequested(Event, frozen=True):
 
 class AppRevised(Event, frozen=True):
     """An edit is accepted: the app has another spec from here on."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news",))
 
     app: AppId
     revision: Number
@@ -61,6 +71,8 @@ class AppRevised(Event, frozen=True):
 
 class AppRestarted(Event, frozen=True):
     """A restart is accepted. Earlier failures are forgotten: retries count from zero."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news",))
 
     app: AppId
     generation: Number

@@ -3,12 +3,12 @@ change no state. Each has its own subject, so that one request finds the newest 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from events.fields import Code, FreeText, Own, holds
-from events.kinds.base import Event
+from events.kinds.base import Event, Kind
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
 Hash = Annotated[str, msgspec.Meta(max_length=64), holds("own")]
@@ -20,6 +20,8 @@ class RotationRequested(Event, frozen=True):
     """Rotate the log now (`LogRotated`), without waiting for the leading master's policy. None uses that master's own
     values."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
+
     keep_records: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | None = None
     """The fewest records that stay in the stream."""
     keep_s: Annotated[float, msgspec.Meta(ge=0, le=_YEAR_S)] | None = None
@@ -30,6 +32,8 @@ class LogRotated(Event, frozen=True):
     """The records `after` < sequence ≤ `upto` are in an archive, which the master has read back and compared with a
     seal. From here on, masters may remove records up to `upto` from the stream, and a reader may start from the
     snapshot at `upto` instead of the log's start.  Signed by the master's key."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="rotates", on="cluster", folded=False)
 
     after: Sequence
     """The end of the archive before this one, 0 for the first."""
@@ -55,6 +59,8 @@ class LogRotated(Event, frozen=True):
 
 class RotationFailed(Event, frozen=True):
     """A requested or due rotation failed. Nothing was removed."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="rotates", on="cluster", folded=False)
 
     code: Code
     """The stable code of the error."""

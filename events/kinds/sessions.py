@@ -3,10 +3,10 @@ log never contains the bytes of a session, which pass between a user and an agen
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from events.fields import AppId, FreeText, NodeId, UserName, holds
-from events.kinds.base import Amount, Event, ExitCode, PortOrNone
+from events.kinds.base import Amount, Event, ExitCode, Kind, PortOrNone
 from events.limits import Name, Number, Slot
 
 SessionIs = Literal["exec", "shell", "forward"]
@@ -15,6 +15,8 @@ SessionIs = Literal["exec", "shell", "forward"]
 
 class SessionStarted(Event, frozen=True):
     """A user enters a container. The event is stored before anything runs for the user."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_session", on="app", folded=False)
 
     app: AppId
     generation: Number
@@ -33,6 +35,8 @@ class SessionStarted(Event, frozen=True):
 
 class SessionEnded(Event, frozen=True):
     """A session has ended, by the user or otherwise: none of its processes runs any more."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_session", on="app", folded=False)
 
     app: AppId
     generation: Number

@@ -4,12 +4,12 @@ no secrets: a webhook's keys are named by ids, and derived from a file that the 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from events.fields import AppId, Code, CutText, WebhookName, holds
-from events.kinds.base import Event
+from events.kinds.base import Event, Kind
 from events.limits import Moment, Name, Seconds
 
 Url = Annotated[str, msgspec.Meta(max_length=2000), holds("own")]
@@ -18,6 +18,8 @@ KeyId = Annotated[str, msgspec.Meta(max_length=64), holds("own")]
 
 class WebhookSet(Event, frozen=True):
     """An operator adds a webhook, changes all of it, or enables it again."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
 
     webhook: WebhookName
     url: Url
@@ -36,11 +38,15 @@ class WebhookSet(Event, frozen=True):
 class WebhookRemoved(Event, frozen=True):
     """An operator removes a webhook: its undelivered events are dropped."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
+
     webhook: WebhookName
 
 
 class WebhookTestRequested(Event, frozen=True):
     """An operator requests one delivery of this event, as a test."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
 
     webhook: WebhookName
 
@@ -50,6 +56,8 @@ class WebhookTestRequested(Event, frozen=True):
 
 class WebhookTested(Event, frozen=True):
     """The result of the delivery that a WebhookTestRequested requested."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("deliverer",), rule="delivers", on="cluster", folded=False)
 
     webhook: WebhookName
     test: Annotated[Name, holds("own")]
@@ -63,6 +71,8 @@ class WebhookTested(Event, frozen=True):
 class WebhookDisabled(Event, frozen=True):
     """Nothing more is delivered until an operator enables the webhook again."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("deliverer",), rule="delivers", on="cluster", folded=False)
+
     webhook: WebhookName
     code: Code
     """`webhook.gone`, `webhook.dead` or `webhook.key.unknown`."""
@@ -72,6 +82,8 @@ class WebhookDisabled(Event, frozen=True):
 class AppWaitsLong(Event, frozen=True):
     """An app has had no partition for the time that a webhook names: an event, so that it can be delivered like any
     other."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("deliverer",), rule="delivers", on="app", folded=False)
 
     app: AppId
     since: Moment

@@ -30,22 +30,11 @@ if TYPE_CHECKING:
 
     from replay.tenants.names import Names
 
-SHOWN = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
-    k.AppEditRequested, k.AppRestartRequested,
-    k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested,
-    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
-    k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
-    k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
-    k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted, k.Round,
-)  # fmt: skip
+SHOWN = (*(kind for kind in k.EVENTS if kind.KIND.shown), k.Round)
 """Kinds that the fold of an app's share depends on.  Of all others, other tenants only see that there was a record."""
-REQUESTS = (
-    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppEditRequested, k.AppRestartRequested,
-    k.AppHoldRequested, k.AppReleaseRequested,
-)  # fmt: skip
+REQUESTS: tuple[type[Any], ...] = tuple(kind for kind in k.EVENTS if kind.KIND.by_name and kind.KIND.stored == "log")
 """Kinds that name an app as their author does."""
-
+_ANSWERED = tuple(kind for kind in k.EVENTS if kind.KIND.answered)
 _SHOWN_OF_SPEC = tuple(name for name, declared in declared_in(AppSpec).items() if declared.shown)
 
 
@@ -64,7 +53,7 @@ class Hiding(Disguise):
         """Return an event.  `app` is the app that a request names, by id or by name."""
         made = self.struct(event)
         more: dict[str, Any] = {"by": self._names.user(event.by)}
-        if isinstance(event, k.AppSubmitted | k.AppUpdated | k.AppEditRequested | k.AppRestartRequested):
+        if isinstance(event, _ANSWERED):
             more["id"] = self._names.request(event.id)
         if isinstance(event, REQUESTS) and app is not None:
             more["app"] = self._names.app(app)
