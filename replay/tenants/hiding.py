@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from replay.tenants.names import Names
 
-SHOWN = (*(kind for kind in k.EVENTS if kind.KIND.shown), k.Round)
+SHOWN: tuple[type[k.Event], ...] = (*(kind for kind in k.EVENTS if kind.KIND.shown), k.Round)
 """Kinds that the fold of an app's share depends on.  Of all others, other tenants only see that there was a record."""
 REQUESTS: tuple[type[Any], ...] = tuple(kind for kind in k.EVENTS if kind.KIND.by_name and kind.KIND.stored == "log")
 """Kinds that name an app as their author does."""
-_ANSWERED = tuple(kind for kind in k.EVENTS if kind.KIND.answered)
+_ANSWERED: tuple[type[k.Event], ...] = tuple(kind for kind in k.EVENTS if kind.KIND.answered)
 _SHOWN_OF_SPEC = tuple(name for name, declared in declared_in(AppSpec).items() if declared.shown)
 
 

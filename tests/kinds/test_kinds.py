@@ -129,7 +129,8 @@ def test_lists_for_people_are_the_same() -> None:
     lists = {name: named(kind for kind in k.EVENTS if name in kind.KIND.lists) for name in get_args(k.List)}
     assert lists["news"] == sorted(oracle.NOTABLE)
     assert {name: lists[name] for name in oracle.GROUPS} == {name: sorted(of) for name, of in oracle.GROUPS.items()}
-    for kind in (*k.EVENTS, *STAND_INS):
+    kinds: list[type[k.Event]] = [*k.EVENTS, *STAND_INS]
+    for kind in kinds:
         event = type(kind.__name__, (), {"KIND": kind.KIND})()
         assert style_of(event) == oracle.STYLES.get(kind.__name__, "bold cyan")
 
