@@ -16,11 +16,12 @@ master's fold and every agent's fold apply the rules here, so they agree on the 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from events import kinds as k
+from events.fields import CoreWord, FreeText, Label, LabelValue, NodeKey, Own, ResourceKey, TokenKey, UserKey, holds
 from events.kinds import Role
 
 MOST_REFUSALS = 32
@@ -36,10 +37,10 @@ _OPERATORS = ("operator", "admin")
 
 
 class User(msgspec.Struct, frozen=True):
-    name: str
+    name: UserKey
     role: Role
-    tenant: str
-    public_key: str
+    tenant: UserKey
+    public_key: Own
     seq: int
     """The record that states it."""
 
@@ -47,21 +48,21 @@ class User(msgspec.Struct, frozen=True):
 class Enrolment(msgspec.Struct, frozen=True):
     """What a node may claim when it joins; see `NodeEnrolled`."""
 
-    node: str
-    public_key: str
+    node: NodeKey
+    public_key: Own
     seq: int
-    capacity: dict[str, int] | None = None
-    labels: dict[str, str] | None = None
-    addresses: list[str] = []
+    capacity: dict[ResourceKey, int] | None = None
+    labels: dict[Label, LabelValue] | None = None
+    addresses: list[Annotated[str, holds("address")]] = []
     ports: tuple[int, int] | None = None
 
 
 class Token(msgspec.Struct, frozen=True):
     """A bearer token of the HTTP API; see `TokenAdded`."""
 
-    name: str
-    user: str
-    digest: str
+    name: TokenKey
+    user: UserKey
+    digest: Annotated[str, holds("secret")]
     expires_at: int
     seq: int
 
@@ -72,12 +73,12 @@ class Refusal(msgspec.Struct, frozen=True):
     seq: int
     at: int
     """Log time (UTC ns)."""
-    who: str
-    kind: str
-    about: str
+    who: UserKey
+    kind: CoreWord
+    about: Own
     """The app, node, user or webhook that it names; "" for none."""
-    code: str
-    reason: str
+    code: CoreWord
+    reason: FreeText
     answered: bool = False
     """Whether its author gets an answer of its own (`AppRejected`)."""
 
@@ -87,15 +88,15 @@ class Identities(msgspec.Struct):
 
     since: int
     """Sequence of the first `TrustEnabled`."""
-    masters: list[str] = []
+    masters: Annotated[list[str], holds("own")] = []
     """Public keys, one of which has to sign each round.  Empty if rounds need no signature."""
     masters_since: int = 0
     """The record that named them."""
-    masters_before: list[str] = []
+    masters_before: Annotated[list[str], holds("own")] = []
     """Those that counted before it."""
-    users: dict[str, User] = {}
-    nodes: dict[str, Enrolment] = {}
-    tokens: dict[str, Token] = {}
+    users: dict[UserKey, User] = {}
+    nodes: dict[NodeKey, Enrolment] = {}
+    tokens: dict[TokenKey, Token] = {}
     refused: int = 0
     """How many records were refused, because their authors may not publish them."""
     refusals: list[Refusal] = []

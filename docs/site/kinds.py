@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,12 @@ UTC nanoseconds. A field with a default may be left out; every other field is re
 
 Every kind also has the fields of `Event`.
 """
-_SECTIONS = re.compile(r"^ {4}(\w+) +(\w.*(?:\n {9,}\w.*)*)", re.MULTILINE)
-_INLINE = re.compile(r"\b[A-Z]\w+")
+_WRITERS = {
+    "user": "clients", "operator": "operators", "deliverer": "deliverers", "admin": "admins", "node": "agents",
+    "master": "master",
+}  # fmt: skip
+"""The usual writer of a kind, as a heading."""
+_DECLARATIONS = (events.kinds.Event, events.kinds.Kind)
 
 
 def page() -> str:
@@ -41,15 +44,18 @@ def page() -> str:
 
 
 def writers() -> dict[str, list[str]]:
-    """Return who writes which kinds, from the module's own docstring."""
-    found = _SECTIONS.findall(events.kinds.__doc__ or "")
-    return {writer: _INLINE.findall(kinds) for writer, kinds in found}
+    """Return who writes which kinds."""
+    named: dict[str, list[str]] = {writer: [] for writer in _WRITERS.values()}
+    kinds: list[type[events.kinds.Event]] = [events.kinds.Round, *events.kinds.EVENTS]
+    for kind in kinds:
+        named[_WRITERS[kind.KIND.writers[0]]].append(kind.__name__)
+    return named
 
 
 def _parts() -> Iterator[type[msgspec.Struct]]:
     for _, value in inspect.getmembers(events.kinds, inspect.isclass):
         ours = value.__module__.startswith(f"{events.kinds.__name__}.")
-        if ours and issubclass(value, msgspec.Struct) and not issubclass(value, events.kinds.Event):
+        if ours and issubclass(value, msgspec.Struct) and not issubclass(value, _DECLARATIONS):
             yield value
 
 

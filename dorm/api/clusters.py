@@ -24,21 +24,14 @@ from replay.tenants.log import TenantLog
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    # merged
     from events.log.interface import Answerer, ReadableLog
     from events.log.leadership import Leadership
     from events.log.records import Appended, Record
-<<<<<<< ours
     from events.log.stores import Progress, ReadableSnapshots, SnapshotInfo
-||||||| base
-    from events.log.snapshots import ReadableSnapshots, SnapshotInfo
-=======
-    from events.log.snapshots import ReadableSnapshots, SnapshotInfo
     from replay.tenants.views import Views
 
 
 # --- an archive -------------------------------------------------------------------------------------------------------
->>>>>>> theirs
 
 
 class Cluster(Protocol):

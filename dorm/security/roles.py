@@ -48,59 +48,31 @@ _RESPONSES = "_R_.>"
 """Where the server receives answers to imported requests; each has its own random subject."""
 
 
-def _names(*kinds: type[k.Event]) -> tuple[str, ...]:
+def _written_by(*writers: k.Writer) -> tuple[str, ...]:
+    """Return the kinds that these write as records of their own on the log, in this order.  What a node says about itself
+    comes first."""
+    kinds = [
+        kind for writer in writers for kind in k.EVENTS if writer in kind.KIND.writers and kind.KIND.stored == "log"
+    ]
+    if writers == ("node",):
+        kinds.sort(key=lambda kind: (kind.KIND.on != "node", kind.KIND.writers[0] != "node"))
     return tuple(kind.__name__ for kind in kinds)
 
 
-_OF_TOKENS = _names(k.TokenAdded, k.TokenRemoved)
-_OF_READERS = _OF_TOKENS
-_OF_USERS = (
-    *_OF_READERS,
-    *_names(k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, *get_args(k.OfGates)),
-    *_names(k.AppEditRequested, k.AppRestartRequested),
-)
-_OF_OPERATORS = (
-    *_OF_USERS,
-    *_names(
-        k.NodeDrainRequested,
-        k.NodeForgetRequested,
-        k.NodeTrustRequested,
-        k.PolicyChanged,
-        k.SealRequested,
-        k.RotationRequested,
-    ),
-    *_names(k.SchedulingPaused, k.SchedulingResumed),
-    *_names(k.WebhookSet, k.WebhookRemoved, k.WebhookTestRequested),
-)
-_OF_DELIVERERS = _names(k.WebhookTested, k.WebhookDisabled, k.AppWaitsLong)
-_OF_NODES = _names(
-    k.NodeJoined,
-    k.NodeLeft,
-    k.NodeDrainRequested,
-    k.ContainersPrepared,
-    k.ContainerDelayed,
-    k.ContainerStarted,
-    k.ContainerExited,
-    k.AppCheckpointed,
-    k.AppProgressed,
-    k.ProgressLinesSkipped,
-    k.AppResizeRequested,
-    k.MembershipChanged,
-    k.EpochCompleted,
-    k.SessionStarted,
-    k.SessionEnded,
-)
+_OF_OPERATORS = _written_by("reader", "user", "operator")
+_OF_DELIVERERS = _written_by("deliverer")
+_OF_NODES = _written_by("node")
 PUBLISHES: dict[str, tuple[str, ...]] = {
-    "reader": _OF_READERS,
-    "user": _OF_USERS,
+    "reader": _written_by("reader"),
+    "user": _written_by("reader", "user"),
     "operator": _OF_OPERATORS,
     "api": _OF_OPERATORS,
     "node": _OF_NODES,
     "master": (),
     "joining": (),
 }
-"""The kinds of events that each role publishes in its own name.  An admin publishes any kind in its own name; the fold decides
-which of them count."""
+"""The kinds of events that each role publishes in its own name, as they say it (`events.kinds.base.Kind`).  An admin publishes
+any kind in its own name; the fold decides which of them count."""
 BACKUP = "backup"
 """The user whose identity backups use to read the log and the shipped folders."""
 ENTERS = ("user", "operator", "admin")

@@ -1,19 +1,9 @@
 """Every kind of event: facts, in the past tense, frozen, with exactly one writer each.
 
-    clients    AppSubmitted AppUpdated AppCancelRequested AppRetryRequested AppHoldRequested AppReleaseRequested
-               AppEditRequested AppRestartRequested
-    operators  NodeDrainRequested NodeForgetRequested NodeTrustRequested SchedulingPaused SchedulingResumed PolicyChanged
-               SealRequested RotationRequested WebhookSet WebhookRemoved WebhookTestRequested
-    deliverers AppWaitsLong WebhookTested WebhookDisabled
-    admins     TrustEnabled UserAdded UserRemoved NodeEnrolled NodeExpelled TokenAdded TokenRemoved
-    agents     NodeJoined NodeReported NodeLeft ContainersPrepared ContainerDelayed ContainerStarted ContainerExited
-               AppCheckpointed AppProgressed ProgressLinesSkipped AppResizeRequested MembershipChanged EpochCompleted
-               SessionStarted SessionEnded
-    master     Round, and in it AppAccepted AppRejected AppCompleted AppFailed AppCancelled AppKilled GenerationReleased
-               GenerationFailed MembersReleased MembersLost MembershipCommitted LiveResizeFailed IdleTicked PolicyFailed
-               Resized AppPlanned RecordsRefused AppRevised AppRestarted NodeLost NodeRecovered NodeLeaseEnded
-               NodeSuspected NodeTrusted MasterElected LogSealed;
-               beside its rounds LogRotated RotationFailed
+Each class says who writes it, what it is about and who sees it (`base.Kind`), and the types of its fields say what they hold
+(`events.fields`): the permissions of servers, authority, filters, tenants' views, exports and lists follow from that.  `Round`
+holds the facts of a master.  `EVENTS` is all of them.  A new kind is a class, a member of the union of its module or of
+`messages.Published`, a name here, and a handler of the fold (`dorm.core.fold.evolve`, `rounds`).
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,
@@ -55,7 +45,22 @@ from events.kinds.agents import (
     NodeReported,
     ProgressLinesSkipped,
 )
-from events.kinds.base import NO_FOLDER, Address, Amount, Event, ExitCode, FolderId, Identity, Port, PortOrNone, Step
+from events.kinds.base import (
+    NO_FOLDER,
+    Address,
+    Amount,
+    Event,
+    ExitCode,
+    FolderId,
+    Identity,
+    Kind,
+    List,
+    Port,
+    PortOrNone,
+    Rule,
+    Step,
+    Writer,
+)
 from events.kinds.clients import (
     AppCancelRequested,
     AppSubmitted,
@@ -115,7 +120,7 @@ from events.kinds.master import (
     Trigger,
     Waiting,
 )
-from events.kinds.messages import Published, Round, Unknown, Unreadable
+from events.kinds.messages import EVENTS, Published, Round, Unknown, Unreadable
 from events.kinds.offers import LONGEST_UNFIT, MOST_OFFERED, MOST_SECRETS, MOST_UNFIT, NodeOffers, Unfit, VolumeOffer
 from events.kinds.operators import (
     AppRetryRequested,
@@ -139,6 +144,7 @@ from events.kinds.webhooks import (
 
 __all__ = [
     "CUT_OFF",
+    "EVENTS",
     "LONGEST_DOUBTED",
     "LONGEST_EXAMPLE",
     "LONGEST_UNFIT",
@@ -192,6 +198,8 @@ __all__ = [
     "GenerationReleased",
     "Identity",
     "IdleTicked",
+    "Kind",
+    "List",
     "LiveReason",
     "LiveResizeFailed",
     "LogRotated",
@@ -240,6 +248,7 @@ __all__ = [
     "RotationFailed",
     "RotationRequested",
     "Round",
+    "Rule",
     "SchedulingPaused",
     "SchedulingResumed",
     "SealRequested",
@@ -263,4 +272,5 @@ __all__ = [
     "WebhookSet",
     "WebhookTestRequested",
     "WebhookTested",
+    "Writer",
 ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from events.kinds.base import Address, Amount, Event, ExitCode, FolderId, Identity, Port, Step
+from events.fields import AppId, CoreWord, FreeText, Label, LabelValue, NodeId, Own, ResourceKey, holds
+from events.kinds.base import Address, Amount, Event, ExitCode, FolderId, Identity, Kind, Port, Step
 from events.kinds.offers import NodeOffers
-from events.limits import Moment, Name, Number, Seconds, Slot
+from events.limits import Moment, Number, Seconds, Slot
 
 Duration = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 """Seconds that a program measured."""
-Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$"), holds("digest")]
 Ability = Annotated[str, msgspec.Meta(max_length=64)]
 Members = Annotated[list[Slot], msgspec.Meta(max_length=4096)]
 """Slots, ascending."""
@@ -21,15 +22,17 @@ Members = Annotated[list[Slot], msgspec.Meta(max_length=4096)]
 class NodeJoined(Event, frozen=True):
     """An agent has started on this node and states what the node has."""
 
-    node: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="joins", on="node", shown=True, lists=("news", "nodes"))
+
+    node: NodeId
     address: Address
     """The address at which other nodes reach this node's containers."""
-    capacity: dict[str, Amount]
+    capacity: dict[ResourceKey, Amount]
     ports: tuple[Port, Port]
     """First and last port that decisions may assign to containers here; disjoint among agents on one address."""
-    labels: dict[str, str] = {}
-    runtime: str = "process"
-    build: str = ""
+    labels: dict[Label, LabelValue] = {}
+    runtime: Annotated[str, holds("runtime")] = "process"
+    build: Own = ""
     lease_s: Annotated[float, msgspec.Meta(ge=0, le=864_000)] = 0.0
     """Longest lease the node may still honor, in seconds: longer than the cluster's lease if that was lowered."""
     identity: Identity = ""
@@ -38,7 +41,7 @@ class NodeJoined(Event, frozen=True):
     """Id of the mounted folder of checkpoints, or NO_FOLDER; "" from an agent that does not check."""
     prepares: bool = False
     """Whether this agent reports `ContainersPrepared`; False from agents before 0.6.0."""
-    abilities: Annotated[list[Ability], msgspec.Meta(max_length=64)] = []
+    abilities: Annotated[list[Ability], msgspec.Meta(max_length=64), holds("abilities")] = []
     """Abilities of this agent that earlier agents lack (`events.spec.abilities`)."""
     offers: NodeOffers | None = None
     """What apps may use here beyond resources; None from agents that offer nothing, and from those before 0.6.0."""
@@ -49,7 +52,7 @@ class NodeJoined(Event, frozen=True):
 class ContainerUse(msgspec.Struct, frozen=True, gc=False):
     """What one container used: CPU seconds since its start, bytes resident now."""
 
-    app: Name
+    app: AppId
     generation: Number
     slot: Slot
     cpu_s: Seconds
@@ -70,8 +73,12 @@ class ContainerUsed(msgspec.Struct, frozen=True, gc=False):
 class NodeReported(Event, frozen=True):
     """A heartbeat with resource usage; on a stream of its own, with an age limit."""
 
-    node: Name
-    used: dict[str, Amount] = {}
+    KIND: ClassVar[Kind] = Kind(
+        writers=("node",), rule="of_node", on="node", folded=False, stored="reports", lists=("noise",)
+    )
+
+    node: NodeId
+    used: dict[ResourceKey, Amount] = {}
     containers: list[ContainerUse] = []
     identity: Identity = ""
 
@@ -79,7 +86,9 @@ class NodeReported(Event, frozen=True):
 class NodeLeft(Event, frozen=True):
     """An agent stopped cleanly: none of its containers runs."""
 
-    node: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="node", shown=True, lists=("news", "nodes"))
+
+    node: NodeId
     identity: Identity = ""
     process: Identity = ""
     """The process that stopped. The event has no effect if another process of the node has joined since
@@ -97,7 +106,8 @@ class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     (`agents.outputs.believed`)."""
 
     files: Annotated[
-        list[Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED)]], msgspec.Meta(max_length=MOST_DOUBTED)
+        list[Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED), holds("text")]],
+        msgspec.Meta(max_length=MOST_DOUBTED),
     ] = []
     """Paths in the app's folder; a folder whose whole content is new ends with `/`."""
     more: Number = 0
@@ -105,15 +115,17 @@ class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     before: bool = False
     """Whether earlier ones are there, complete and under names of their own, so that the doubtful ones can be set
     aside."""
-    aside: Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED)] = ""
+    aside: Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED), holds("text")] = ""
     """Where in the app's folder they were moved before the container started; "" if they are in their place."""
 
 
 class ContainerStarted(Event, frozen=True):
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", shown=True, lists=("containers",))
+
+    app: AppId
     generation: Number
     slot: Slot
-    node: Name
+    node: NodeId
     started_at: Moment = 0
     identity: Identity = ""
     environment_s: Duration = 0.0
@@ -130,12 +142,14 @@ class ContainersPrepared(Event, frozen=True):
     """This node has prepared a generation that is not released yet: its image is present, and its containers are
     created but not started. Containers that could not be prepared are created at the release."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", shown=True, lists=("containers",))
+
+    app: AppId
     generation: Number
-    node: Name
+    node: NodeId
     created: Number = 0
     """Number of its containers that are created on this node."""
-    reason: str = ""
+    reason: FreeText = ""
     """Why some are not created."""
     identity: Identity = ""
 
@@ -149,14 +163,16 @@ class ContainerDelayed(Event, frozen=True):
     """A node does the same for a container again and again, because it fails or takes long. Stated once it has lasted for
     seconds, again when the reason changes, and when it is over; the start or the end of the container ends it as well."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", lists=("containers",))
+
+    app: AppId
     generation: Number
     slot: Slot
-    node: Name
+    node: NodeId
     doing: Doing = "start"
-    reason: str = ""
+    reason: FreeText = ""
     """What the engine, the operating system or the servers said."""
-    code: str = ""
+    code: CoreWord = ""
     """The error's stable code."""
     for_s: Duration = 0.0
     """For how long already."""
@@ -181,17 +197,19 @@ CUT_OFF = "the node was cut off from the log for longer than its lease"
 class ContainerExited(Event, frozen=True):
     """A container ended, or could not start (then `exit_code` is None and `message` says why)."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_node", on="app", shown=True, lists=("containers",))
+
+    app: AppId
     generation: Number
     slot: Slot
-    node: Name
+    node: NodeId
     exit_code: ExitCode | None = None
     asked: bool = False
     """Whether the agent had asked the container to stop before it ended."""
     killed: bool = False
     """Whether it outlived its grace time and was killed: work after its last checkpoint is lost."""
     reason: ExitReason = "exit"
-    message: str = ""
+    message: FreeText = ""
     started_at: Moment = 0
     exited_at: Moment = 0
     identity: Identity = ""
@@ -213,7 +231,9 @@ LossIs = Literal["", "nan", "inf", "-inf"]
 class AppCheckpointed(Event, frozen=True):
     """The app reported, in its progress file, that it saved its state up to this step."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("noise",))
+
+    app: AppId
     generation: Number
     step: Step
 
@@ -224,7 +244,9 @@ class AppProgressed(Event, frozen=True):
     The log has the first report of each generation and membership, the last one before a container's end, and marks in
     between: after seconds at first, then one a minute.  The reports between two marks are on the stream of progress."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("noise",))
+
+    app: AppId
     generation: Number
     step: Step
     loss: float | None = None
@@ -242,14 +264,16 @@ LONGEST_EXAMPLE = 200
 class ProgressLinesSkipped(Event, frozen=True):
     """Lines of a container's progress file that could not be used: a mistake in the app, or in how it writes them."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app")
+
+    app: AppId
     generation: Number
     slot: Slot
     lines: Number
     """Number of such lines so far."""
-    example: Annotated[str, msgspec.Meta(max_length=LONGEST_EXAMPLE)] = ""
+    example: Annotated[str, msgspec.Meta(max_length=LONGEST_EXAMPLE), holds("text")] = ""
     """The first such line, shortened."""
-    reason: str = ""
+    reason: FreeText = ""
     """Why that line could not be used, and what would be valid."""
 
 
@@ -257,11 +281,13 @@ class AppResizeRequested(Event, frozen=True):
     """The app reported, in its progress file, that it gains nothing from more than this many containers.  A hint: it only
     lowers what the app may get, within its n_min and n_max, until the app withdraws it."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("news",))
+
+    app: AppId
     generation: Number
     containers: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     """0 withdraws the request."""
-    reason: str = ""
+    reason: FreeText = ""
     """The app's own words."""
 
 
@@ -269,7 +295,9 @@ class MembershipChanged(Event, frozen=True):
     """The leader of a live app (its lowest slot) reports that a membership trains: the first of a generation, an
     announced one, or the rest of one after a death. This commits an announced membership."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("news",))
+
+    app: AppId
     generation: Number
     membership: Number
     step: Step
@@ -305,7 +333,9 @@ class EpochRun(msgspec.Struct, frozen=True, gc=False):
 class EpochCompleted(Event, frozen=True):
     """The leader of a live app reports the end of an epoch of data, with those that ended since its last report."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_app", on="app", shown=True, lists=("noise",))
+
+    app: AppId
     generation: Number
     epoch: Number
     step: Step

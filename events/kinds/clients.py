@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from events.kinds.base import Event, FolderId, Identity
-from events.limits import Name
+from events.fields import AppName, FreeText, NodeId, Params, PolicyName, SpecDocument, UserName
+from events.kinds.base import Event, FolderId, Identity, Kind
 
 
 class AppSubmitted(Event, frozen=True):
     """A client submits an app.  The spec is kept as it came, so that a bad one can be refused with a reason."""
 
-    spec: Any = None
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="submits", on="app", answered=True, shown=True, lists=("news", "apps")
+    )
+
+    spec: SpecDocument = None
 
 
 class AppUpdated(Event, frozen=True):
     """New weight or bounds for an app; None keeps the current value."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, answered=True, shown=True, lists=("news", "apps")
+    )
+
+    app: AppName
     weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] | None = None
     n_min: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
     n_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
 
 
 class AppCancelRequested(Event, frozen=True):
-    app: Name
-    reason: str = ""
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, shown=True, lists=("news", "apps")
+    )
+
+    app: AppName
+    reason: FreeText = ""
     kill: bool = False
     """Kill the containers immediately, without a checkpoint and without the grace time; this includes containers of
     an ended app that are still stopping."""
@@ -39,12 +51,16 @@ class AppCancelRequested(Event, frozen=True):
 class NodeDrainRequested(Event, frozen=True):
     """Empty this node by adjustments (or, with `drain=False`, use it again)."""
 
-    node: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("operator", "node"), rule="drains", on="node", shown=True, lists=("news", "nodes")
+    )
+
+    node: NodeId
     drain: bool = True
     until_rejoin: bool = False
     """Set by an agent that is about to stop: its next NodeJoined ends this drain. It never ends an operator's
     drain."""
-    reason: str = ""
+    reason: FreeText = ""
     maintenance: bool = False
     """The node is in maintenance: it may be silent without causing an alarm."""
     identity: Identity = ""
@@ -54,11 +70,13 @@ class NodeDrainRequested(Event, frozen=True):
 class PolicyChanged(Event, frozen=True):
     """New settings of the cluster; None keeps the current value.  They are on the log, so a replay has them."""
 
-    policy: str | None = None
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", shown=True, lists=("news",))
+
+    policy: PolicyName | None = None
     """A changed policy starts with its defaults, unless `params` or `set_params` override them."""
-    params: dict[str, Any] | None = None
+    params: Params | None = None
     """Replaces all parameters: those not named return to their defaults."""
-    set_params: dict[str, Any] | None = None
+    set_params: Params | None = None
     """Changes only these parameters; None returns one to its default.  The fold merges them, so two operators who change
     different parameters at once do not undo each other."""
     quiet_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] | None = None
@@ -80,7 +98,9 @@ class PolicyChanged(Event, frozen=True):
     retention_s: Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None = None
     """How long an ended app, its containers, logs, checkpoints and outputs are kept."""
     tenant_retention_s: (
-        Annotated[dict[Name, Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None], msgspec.Meta(max_length=1000)]
+        Annotated[
+            dict[UserName, Annotated[float, msgspec.Meta(ge=0, le=31_536_000)] | None], msgspec.Meta(max_length=1000)
+        ]
         | None
     ) = None
     """The same for apps of some tenants (on an open cluster, of some users). Changes only these; None resets one to
@@ -99,3 +119,5 @@ class PolicyChanged(Event, frozen=True):
 
 class SealRequested(Event, frozen=True):
     """Seal the log now (`LogSealed`), this record included; the master also seals now and then without a request."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False, shown=True)

@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from events.kinds.base import Address, Event, ExitCode, FolderId, PortOrNone, Step
+from events.fields import (
+    AppId,
+    AppKey,
+    AppName,
+    Code,
+    CoreWord,
+    CutText,
+    FreeText,
+    NodeId,
+    NodeKey,
+    Own,
+    Params,
+    PolicyName,
+    RequestId,
+    holds,
+)
+from events.kinds.base import Address, Event, ExitCode, FolderId, Kind, PortOrNone, Step
 from events.kinds.revisions import OfSteering
-from events.limits import LONGEST_TEXT, Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
+from events.limits import Figure, Moment, Name, Number, Seconds, Sequence, Signed, Slot
 from events.spec import AppSpec, BatchSize
 
 
 class AppAccepted(Event, frozen=True):
     """The app is admitted. Carries the checked spec, which is everything that agents know about an app."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "apps"))
+
+    app: AppId
     spec: AppSpec
-    submission: Name
+    submission: RequestId
     """Id of the AppSubmitted."""
-    after: list[Name] = []
+    after: list[AppId] = []
     """Ids of the apps that it waits for, one for each entry of `after` in the spec."""
 
 
 class AppRejected(Event, frozen=True):
     """A submission or an update is refused, and why.  `app` is empty if there was no usable name."""
 
-    app: Name
-    submission: Name
-    reason: str
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", by_name=True, stored="round", lists=("news", "failures", "apps")
+    )
+
+    app: AppName
+    submission: RequestId
+    reason: FreeText
     refused: Literal["submission", "update"] = "submission"
-    code: str = ""
+    code: CoreWord = ""
     """The reason's stable code, such as `spec.demand.too_large`; "" in logs of earlier versions."""
 
 
 class AppCompleted(Event, frozen=True):
     """All slots of the generation ended with exit code 0, without a request to stop."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "apps"))
+
+    app: AppId
     generation: Number
 
 
@@ -55,13 +79,17 @@ earlier versions."""
 
 
 class AppFailed(Event, frozen=True):
-    app: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures", "apps")
+    )
+
+    app: AppId
     generation: Number
-    reason: str
+    reason: FreeText
     failure: Failure = ""
     exit_codes: dict[str, ExitCode | None] = {}
     """By slot, as text: maps with other keys have no deterministic encoding."""
-    node: Name = ""
+    node: NodeId = ""
     """Where the first container failed; "" in logs of earlier versions."""
     fault: OfWhom = ""
 
@@ -69,10 +97,12 @@ class AppFailed(Event, frozen=True):
 class AppCancelled(Event, frozen=True):
     """The app has ended on request, or, with a code, because of its spec."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "apps"))
+
+    app: AppId
     generation: Number
-    reason: str = ""
-    code: str = ""
+    reason: FreeText = ""
+    code: CoreWord = ""
     """`after`: an app that it waited for has not ended as required; `max_runtime`: it has run for as long as it may.
     Its containers get their grace time, as on request."""
 
@@ -82,16 +112,20 @@ class AppKilled(Event, frozen=True):
     is cancelled in the same round.  Agents from before 0.6.0 do not know it, and give its containers their grace
     time."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round")
+
+    app: AppId
     generation: Number
 
 
 class GenerationFailed(Event, frozen=True):
     """A generation can't continue: agents stop the rest of it, and the app waits until `retry_at`."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures"))
+
+    app: AppId
     generation: Number
-    reason: str
+    reason: FreeText
     counted: bool = True
     """Whether it uses up one of the app's retries; a lost node or a taken port is not the app's fault."""
     port: bool = False
@@ -105,7 +139,7 @@ class GenerationFailed(Event, frozen=True):
     """It had worked long enough (`retries.reset` of its spec) for earlier failures to be forgotten."""
     retry_at: Moment = 0
     """UTC ns before which it is not placed again."""
-    node: Name = ""
+    node: NodeId = ""
     """Where the first container failed; "" if that is not known, and in logs of earlier versions."""
     fault: OfWhom = ""
 
@@ -113,11 +147,15 @@ class GenerationFailed(Event, frozen=True):
 class NodeSuspected(Event, frozen=True):
     """Different apps failed on a node at their start, so it takes nothing new until `NodeTrusted`; what runs there stays."""
 
-    node: Name
-    reason: str
-    apps: list[Name] = []
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="node", stored="round", lists=("news", "failures", "nodes")
+    )
+
+    node: NodeId
+    reason: FreeText
+    apps: list[AppId] = []
     """Those that failed there."""
-    failures: list[str] = []
+    failures: list[FreeText] = []
     """How each of them failed, in words."""
     least: Number = 0
     """The node returns when fewer of these apps are left that are not broken themselves."""
@@ -128,35 +166,51 @@ class NodeSuspected(Event, frozen=True):
 class NodeTrusted(Event, frozen=True):
     """A suspect node takes new containers again."""
 
-    node: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="node", stored="round", lists=("news", "nodes"))
+
+    node: NodeId
     how: Literal["probe", "evidence", "operator"]
     """An app was started there and ran well; the apps that failed there turned out to be broken; nodes do not become suspect
     any more by the settings.  An operator's own word is a `NodeTrustRequested`."""
-    reason: str = ""
+    reason: FreeText = ""
 
 
 class NodeLost(Event, frozen=True):
     """A node is silent for longer than the grace time: no new containers go there; those running may still run."""
 
-    node: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="node", stored="round", lists=("news", "failures", "nodes")
+    )
+
+    node: NodeId
     last_heard: Moment
 
 
 class NodeRecovered(Event, frozen=True):
-    node: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="node", stored="round", lists=("news", "nodes"))
+
+    node: NodeId
 
 
 class NodeLeaseEnded(Event, frozen=True):
     """A node has been silent long enough to have certainly stopped all its containers by itself."""
 
-    node: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="node", stored="round", lists=("news", "failures", "nodes")
+    )
+
+    node: NodeId
     last_heard: Moment
 
 
 class GenerationReleased(Event, frozen=True):
     """The generation may start: every container of earlier generations has ended and the room is free."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", stored="round", lists=("news", "decisions")
+    )
+
+    app: AppId
     generation: Number
     previous: Number = 0
     """The generation that it replaces, 0 for a first start."""
@@ -173,7 +227,7 @@ class GenerationReleased(Event, frozen=True):
     `prepare_s`."""
     wait_s: Seconds = 0.0
     """Seconds from then until this release: waiting for room."""
-    lease_ended: list[str] = []
+    lease_ended: list[NodeKey] = []
     """Nodes where the previous generation ended by the node's lease, not by its containers' exits."""
     checkpoints: FolderId = ""
     """Id of the cluster's checkpoint folder: a node starts these containers only where that folder is mounted."""
@@ -185,7 +239,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     """One slot of a generation: its container's node, and the address at which its peers find it."""
 
     slot: Slot
-    node: Name
+    node: NodeId
     address: Address
     port: PortOrNone
 
@@ -203,7 +257,7 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     target membership.  Members that stay keep slot, node, address and port; new members have slots that the
     generation has never used."""
 
-    app: Name
+    app: AppId
     from_generation: Number
     to_generation: Number
     placement: list[Placed]
@@ -225,7 +279,11 @@ class MembersReleased(Event, frozen=True):
     """A live adjustment may start: the room of its new members is free.  Agents start them, and announce this
     membership to all members, old and new."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="app", stored="round", lists=("news", "decisions")
+    )
+
+    app: AppId
     generation: Number
     membership: Number
     members: list[Placed]
@@ -243,7 +301,9 @@ class MembersLost(Event, frozen=True):
     """Members of a live app ended without a request, and enough still run: these continue, and agents announce this
     membership to them. Failure and retries are as in GenerationFailed; the generation continues."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures"))
+
+    app: AppId
     generation: Number
     membership: Number
     members: list[Placed]
@@ -252,7 +312,7 @@ class MembersLost(Event, frozen=True):
     leavers: list[Slot] = []
     """Members that have to leave: because of the adjustment in progress, or because their gang is no longer
     complete."""
-    reason: str = ""
+    reason: FreeText = ""
     counted: bool = True
     port: bool = False
     failure: Failure = ""
@@ -261,14 +321,16 @@ class MembersLost(Event, frozen=True):
     anew: bool = False
     resize_at: Moment = 0
     """UTC ns before which the app is not resized again."""
-    node: Name = ""
+    node: NodeId = ""
     fault: OfWhom = ""
 
 
 class MembershipCommitted(Event, frozen=True):
     """An announced membership trains (`MembershipChanged`).  Agents stop the members that it leaves out and that still run."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round")
+
+    app: AppId
     generation: Number
     membership: Number
 
@@ -277,21 +339,23 @@ class LiveResizeFailed(Event, frozen=True):
     """An announced membership did not train within the app's live deadline: the app restarts from its checkpoint,
     with the target placement on the nodes that are available."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news", "failures"))
+
+    app: AppId
     generation: Number
     membership: Number
-    reason: str
+    reason: FreeText
     restart: Resize
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """Why an app waits or is below its n_max: a code for programs and a sentence for people."""
 
-    code: str
-    text: str
+    code: CoreWord
+    text: FreeText
 
 
-Plugin = Annotated[str, msgspec.Meta(max_length=200)]
+Plugin = Annotated[str, msgspec.Meta(max_length=200), holds("own")]
 """The distribution that a plug-in policy comes from, and its version: `acme-dorm 1.2.0`; "" for a policy of Dorm itself."""
 
 
@@ -302,11 +366,15 @@ class IdleTicked(Event, frozen=True):
     one until there is a new cause, so an idle log does not grow.  Policy, solver, status and digest as in
     `Resized`."""
 
-    policy: str
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="cluster", stored="round", lists=("decisions", "noise")
+    )
+
+    policy: PolicyName
     policy_version: Number
-    solver: str
-    status: str
-    digest: str
+    solver: CoreWord
+    status: CoreWord
+    digest: Own
     plugin: Plugin = ""
 
 
@@ -318,12 +386,16 @@ class PolicyFailed(Event, frozen=True):
     next event that could change the allocation, and on idle ticks whose distance doubles. The same failure is
     recorded once, and with each idle tick."""
 
-    policy: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="cluster", stored="round", lists=("news", "failures")
+    )
+
+    policy: Annotated[Name, holds("policy")]
     policy_version: Number
-    code: Annotated[str, msgspec.Meta(max_length=64)]
+    code: Code
     """`policy.raised`, `policy.infeasible`, `policy.nonsense`, `policy.too_slow`, `policy.ended`, `policy.not_installed`."""
-    reason: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
-    digest: str
+    reason: CutText
+    digest: Own
     """Digest of the state at `basis`."""
     trigger: Trigger = "events"
     plugin: Plugin = ""
@@ -332,13 +404,17 @@ class PolicyFailed(Event, frozen=True):
 class Resized(Event, frozen=True):
     """One decision: all resizes of a round, and everything that is needed to explain them."""
 
-    policy: str
+    KIND: ClassVar[Kind] = Kind(
+        writers=("master",), rule="round", on="apps", stored="round", lists=("news", "decisions")
+    )
+
+    policy: PolicyName
     policy_version: Number
-    params: dict[str, Any]
-    solver: str
+    params: Params
+    solver: CoreWord
     """Library and version that solved it: if they differ, a replay reports `not checked`."""
     changes: list[Resize]
-    reasons: dict[str, Waiting]
+    reasons: dict[AppKey, Waiting]
     """By app, for each that waits or is below n_max."""
     utilization: Figure
     fairness_loss: Figure
@@ -346,13 +422,13 @@ class Resized(Event, frozen=True):
     excess: float
     overhead: Number
     overhead_budget: Signed
-    status: str
+    status: CoreWord
     bound: float
-    digest: str
+    digest: Own
     """Digest of the state at `basis` from which this was decided."""
     change_cost: Figure = 0.0
     """The price of its changes, in units of utilization: `utilization - change_cost` was maximized."""
-    shortage: dict[str, Number] = {}
+    shortage: dict[AppKey, Number] = {}
     """Number of missing containers, for each app that waits for n_min."""
     trigger: Trigger = "events"
     """Why it was decided: an event, a quiet period (`IdleTicked`), or the end of a pause or of an app's patience."""
@@ -363,7 +439,7 @@ class Resized(Event, frozen=True):
     """How many changes of this allocation did not fit.  The figures include them, and the next decision follows
     immediately."""
     plugin: Plugin = ""
-    batches: dict[Name, BatchSize] = {}
+    batches: dict[AppId, BatchSize] = {}
     """New batch sizes, by app: an app that this decision changes uses its size from its next generation or membership
     on, any other app as soon as it reads it."""
 
@@ -371,7 +447,7 @@ class Resized(Event, frozen=True):
 class PolicyPlugin(msgspec.Struct, frozen=True, omit_defaults=True):
     """A plug-in policy that is installed where a master runs."""
 
-    name: Name
+    name: Annotated[Name, holds("policy")]
     version: Number
     plugin: Plugin
     defaults: dict[str, Any] = {}
@@ -382,7 +458,7 @@ class PlannedSlot(msgspec.Struct, frozen=True, gc=False):
     """One slot of a plan: from `at` (UTC ns) on, until the next slot, the app has these containers by node."""
 
     at: Moment
-    containers: dict[Name, Number]
+    containers: dict[NodeId, Number]
 
 
 class AppPlanned(Event, frozen=True):
@@ -390,7 +466,9 @@ class AppPlanned(Event, frozen=True):
     the app's next plan. The last slot has no containers: the app should then be done. A plan without slots is
     withdrawn. A refusal is a reason in `Resized`, because it is reconsidered with each decision."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round")
+
+    app: AppId
     slots: list[PlannedSlot]
     worth: Figure = 0.0
     """The value of completing by then, from the utility that the owner declares."""
@@ -406,19 +484,21 @@ class RefusedRecord(msgspec.Struct, frozen=True, gc=False):
     """A record that its author may not publish."""
 
     seq: Sequence
-    who: Annotated[str, msgspec.Meta(max_length=64)]
+    who: Annotated[str, msgspec.Meta(max_length=64), holds("user")]
     """The author: the last token of the record's subject."""
-    of: Annotated[str, msgspec.Meta(max_length=64)]
+    of: Code
     """The event's kind."""
-    about: Name
+    about: Annotated[Name, holds("own")]
     """The app, node, user or webhook that it names; "" for none."""
-    code: Annotated[str, msgspec.Meta(max_length=64)]
-    reason: Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+    code: Code
+    reason: CutText
 
 
 class RecordsRefused(Event, frozen=True):
     """Records had no effect, because their authors may not publish them; submissions and updates are answered instead
     (`AppRejected`)."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="cluster", stored="round")
 
     records: Annotated[list[RefusedRecord], msgspec.Meta(max_length=64)]
     upto: Sequence
@@ -430,9 +510,11 @@ class RecordsRefused(Event, frozen=True):
 class MasterElected(Event, frozen=True):
     """A master took over: decisions of lower epochs are void."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="cluster", stored="round", lists=("news",))
+
     epoch: Number
-    build: str = ""
-    key: str = ""
+    build: Own = ""
+    key: Own = ""
     """The public key of its seals (`LogSealed`), empty if it makes none."""
     policies: list[PolicyPlugin] = []
     """The plug-in policies that it can use. The fold accepts only these policies and Dorm's own, so a state does not
@@ -444,18 +526,20 @@ class LogSealed(Event, frozen=True):
     without the key can change, remove or move a record at or before `upto` and still show a valid seal.  Alone in its round.
     A seal is a record, so the next one covers it."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="cluster", stored="round", lists=("noise",))
+
     upto: Sequence
     """The last record covered: the basis of its round."""
-    chain: str
+    chain: Own
     """The chain after that record: 64 hex digits."""
-    key: str
+    key: Own
     """The public key that verifies the seal: an nkey."""
-    signature: str
-    """Signature of `events.chain.seal_statement`: 128 hex digits."""
+    signature: Own
+    """Signature of `events.chain.seals.statement`: 128 hex digits."""
     after: Sequence = 0
     """Marks cover records after this one: the end of the previous seal, as far as this master knew."""
     every: Annotated[int, msgspec.Meta(ge=1, le=2**62)] = 1
-    marks: str = ""
+    marks: Own = ""
     """The first 16 hex digits of the chain after each record whose sequence is a multiple of `every`, from `after` to `upto`.
     They locate damage."""
 

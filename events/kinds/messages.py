@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar, get_args
 
 import msgspec
 
+from events.fields import FreeText, Own, holds
 from events.kinds.agents import (
     AppCheckpointed,
     AppProgressed,
@@ -21,7 +22,7 @@ from events.kinds.agents import (
     NodeReported,
     ProgressLinesSkipped,
 )
-from events.kinds.base import Event
+from events.kinds.base import Event, Kind
 from events.kinds.clients import (
     AppCancelRequested,
     AppSubmitted,
@@ -50,20 +51,26 @@ from events.limits import SIGNATURE_DIGITS, Number, Sequence
 class Unreadable(Event, frozen=True, tag="Unreadable"):
     """Represents a record that cannot be decoded: the fold skips and counts it. Never published."""
 
-    subject: str
-    reason: str
+    KIND: ClassVar[Kind] = Kind(writers=(), rule="round", on="cluster")
+
+    subject: Own
+    reason: FreeText
 
 
 class Unknown(Event, frozen=True, tag="Unknown"):
     """Represents a kind, or a version of one, that this build does not know. Never published."""
 
-    subject: str
-    name: str
+    KIND: ClassVar[Kind] = Kind(writers=(), rule="round", on="cluster")
+
+    subject: Own
+    name: Own
 
 
 class Round(Event, frozen=True):
     """Everything that the master publishes at once: one message, stored completely or not at all. A fact's position
     is `seq.index`."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="apps", shown=True)
 
     epoch: Number
     basis: Sequence
@@ -76,8 +83,8 @@ class Round(Event, frozen=True):
     """Version of the core that decided it (`dorm.core.state.SCHEMA`); an audit does not repeat decisions of another one."""
     previous: Sequence = 0
     """In a signed round: the sequence of the previous record on the rounds' subject."""
-    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
-    """Signature by one of the masters' keys (`events.chain`), if the cluster names them
+    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS), holds("own")] = ""
+    """Signature by one of the masters' keys (`events.chain.rounds`), if the cluster names them
     (`TrustEnabled.masters`)."""
 
 
@@ -91,11 +98,11 @@ Published = (
     | NodeDrainRequested
     | NodeForgetRequested
     | NodeTrustRequested
-    | SchedulingPaused
-    | SchedulingResumed
     | PolicyChanged
     | SealRequested
     | OfRotation
+    | SchedulingPaused
+    | SchedulingResumed
     | OfWebhooks
     | OfIdentities
     | NodeJoined
@@ -115,3 +122,6 @@ Published = (
     | Round
 )
 """What one message on the log may hold."""
+
+EVENTS: tuple[type[Event], ...] = (*(kind for kind in get_args(Published) if kind is not Round), *get_args(MasterFact))
+"""Every kind of event, in records of its own and in rounds; a `Round` is an envelope."""

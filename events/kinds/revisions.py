@@ -5,22 +5,27 @@ The master answers an edit with `AppRevised`, a restart with `AppRestarted`, and
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from events.kinds.base import Event
-from events.limits import Name, Number
+from events.fields import AppId, AppName, Code, FreeText, RequestId, SpecDocument, UserName, holds
+from events.kinds.base import Event, Kind
+from events.limits import Number
 from events.spec import AppSpec
 
 
 class AppEditRequested(Event, frozen=True):
     """Give an app another spec.  It is kept as it came, so that a bad one can be refused with a reason."""
 
-    app: Name
-    spec: Any = None
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, answered=True, shown=True
+    )
+
+    app: AppName
+    spec: SpecDocument = None
     """The whole document, not only what changes."""
-    made_from: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    made_from: Annotated[str, msgspec.Meta(max_length=64), holds("own")] = ""
     """Fingerprint of the spec that was edited (`events.spec.editing.fingerprint`): the edit is refused if the app has
     another spec by then, so that two editors do not overwrite each other. "" edits any spec."""
 
@@ -29,16 +34,22 @@ class AppRestartRequested(Event, frozen=True):
     """Start an app again: a running app by an adjustment with its partition; a failed or cancelled app under its
     name, from its last checkpoint."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(
+        writers=("user",), rule="changes_app", on="app", by_name=True, answered=True, shown=True
+    )
+
+    app: AppName
     fresh: bool = False
     """Without its checkpoint, with its start command."""
-    reason: str = ""
+    reason: FreeText = ""
 
 
 class AppRevised(Event, frozen=True):
     """An edit is accepted: the app has another spec from here on."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news",))
+
+    app: AppId
     revision: Number
     """Counts the app's specs: the submitted one is 1."""
     spec: AppSpec
@@ -48,32 +59,34 @@ class AppRevised(Event, frozen=True):
     """The spec of the next generation; None if that is `spec`."""
     restarts: bool = False
     """Whether `spec` or `next` differs from the spec of its containers in fields that need a restart."""
-    changed: list[Annotated[str, msgspec.Meta(max_length=64)]] = []
+    changed: list[Code] = []
     """The fields of the spec that differ from the previous revision."""
-    after: list[Name] = []
+    after: list[AppId] = []
     """Ids of the additional apps that it waits for, one for each entry of `after` that the edit has added."""
-    submission: Name = ""
+    submission: RequestId = ""
     """Id of the AppEditRequested."""
-    editor: Name = ""
+    editor: UserName = ""
     """The author of the request."""
 
 
 class AppRestarted(Event, frozen=True):
     """A restart is accepted. Earlier failures are forgotten: retries count from zero."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="round", on="app", stored="round", lists=("news",))
+
+    app: AppId
     generation: Number
     """Its latest generation, which is replaced."""
     fresh: bool = False
     spec: AppSpec | None = None
     """If the app had ended and resumes: its spec."""
-    tenant: Name = ""
+    tenant: UserName = ""
     """With `spec`: the owner; "" on an open cluster."""
-    submission: Name = ""
+    submission: RequestId = ""
     """Id of the AppRestartRequested."""
-    editor: Name = ""
+    editor: UserName = ""
     """The author of the request."""
-    reason: str = ""
+    reason: FreeText = ""
 
 
 Steering = AppEditRequested | AppRestartRequested

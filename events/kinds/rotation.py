@@ -3,14 +3,15 @@ change no state. Each has its own subject, so that one request finds the newest 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from events.kinds.base import Event
+from events.fields import Code, FreeText, Own, holds
+from events.kinds.base import Event, Kind
 from events.limits import SIGNATURE_DIGITS, Number, Sequence
 
-Hash = Annotated[str, msgspec.Meta(max_length=64)]
+Hash = Annotated[str, msgspec.Meta(max_length=64), holds("own")]
 """BLAKE2b-256 as hex digits."""
 _YEAR_S = 366 * 86_400.0
 
@@ -18,6 +19,8 @@ _YEAR_S = 366 * 86_400.0
 class RotationRequested(Event, frozen=True):
     """Rotate the log now (`LogRotated`), without waiting for the leading master's policy. None uses that master's own
     values."""
+
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
 
     keep_records: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | None = None
     """The fewest records that stay in the stream."""
@@ -30,6 +33,8 @@ class LogRotated(Event, frozen=True):
     seal. From here on, masters may remove records up to `upto` from the stream, and a reader may start from the
     snapshot at `upto` instead of the log's start.  Signed by the master's key."""
 
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="rotates", on="cluster", folded=False)
+
     after: Sequence
     """The end of the archive before this one, 0 for the first."""
     upto: Sequence
@@ -37,27 +42,29 @@ class LogRotated(Event, frozen=True):
     chain: Hash
     """The log's hash chain after `upto`."""
     snapshot: Hash
-    """The address of the snapshot of the state after `upto` (`events.log.stores.content_of`)."""
-    archive: Annotated[str, msgspec.Meta(max_length=200)]
+    """The address of the snapshot of the state after `upto` (`events.log.snapshots.content_of`)."""
+    archive: Annotated[str, msgspec.Meta(max_length=200), holds("own")]
     """The archive's name in its store, which holds the sequences and the file's hash."""
     bytes: Number
-    place: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    place: Annotated[str, msgspec.Meta(max_length=1000), holds("own")] = ""
     """The store as its master reaches it: a folder, or s3://BUCKET/PREFIX."""
     left: Number = 0
     """Number of records that the same rotation still has to move, into further archives."""
     epoch: Number = 0
-    key: str = ""
+    key: Own = ""
     """The public key that verifies the signature: an nkey."""
-    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS)] = ""
-    """Signature of `events.chain.cut_statement`: 128 hex digits."""
+    signature: Annotated[str, msgspec.Meta(max_length=SIGNATURE_DIGITS), holds("own")] = ""
+    """Signature of `events.chain.cuts.statement`: 128 hex digits."""
 
 
 class RotationFailed(Event, frozen=True):
     """A requested or due rotation failed. Nothing was removed."""
 
-    code: Annotated[str, msgspec.Meta(max_length=64)]
+    KIND: ClassVar[Kind] = Kind(writers=("master",), rule="rotates", on="cluster", folded=False)
+
+    code: Code
     """The stable code of the error."""
-    reason: str
+    reason: FreeText
     """For people, with what to do."""
 
     @property

@@ -3,9 +3,10 @@ log never contains the bytes of a session, which pass between a user and an agen
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from events.kinds.base import Amount, Event, ExitCode, PortOrNone
+from events.fields import AppId, FreeText, NodeId, UserName, holds
+from events.kinds.base import Amount, Event, ExitCode, Kind, PortOrNone
 from events.limits import Name, Number, Slot
 
 SessionIs = Literal["exec", "shell", "forward"]
@@ -15,16 +16,18 @@ SessionIs = Literal["exec", "shell", "forward"]
 class SessionStarted(Event, frozen=True):
     """A user enters a container. The event is stored before anything runs for the user."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_session", on="app", folded=False)
+
+    app: AppId
     generation: Number
     slot: Slot
-    node: Name
-    session: Name
+    node: NodeId
+    session: Annotated[Name, holds("own")]
     """Chosen by the user's client, unique among the user's sessions on the node."""
-    user: Name
+    user: UserName
     """The user, as authenticated by the server; on an open cluster, as claimed."""
     what: SessionIs
-    command: str = ""
+    command: FreeText = ""
     """The command as one line for a shell, cut, and without what looks like a secret; "" for forwarded connections."""
     port: PortOrNone = 0
     """The container's port to which connections are forwarded; 0 for a command."""
@@ -33,16 +36,18 @@ class SessionStarted(Event, frozen=True):
 class SessionEnded(Event, frozen=True):
     """A session has ended, by the user or otherwise: none of its processes runs any more."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("node",), rule="of_session", on="app", folded=False)
+
+    app: AppId
     generation: Number
     slot: Slot
-    node: Name
-    session: Name
-    user: Name
+    node: NodeId
+    session: Annotated[Name, holds("own")]
+    user: UserName
     what: SessionIs
     exit_code: ExitCode | None = None
     """Exit code of the command; None if it did not end by itself, and for forwarded connections."""
-    reason: str = ""
+    reason: FreeText = ""
     """Why the session ended, if the command did not end by itself."""
     connections: Number = 0
     """Number of forwarded connections."""

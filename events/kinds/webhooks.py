@@ -4,24 +4,26 @@ no secrets: a webhook's keys are named by ids, and derived from a file that the 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from events.kinds.base import Event
-from events.limits import LONGEST_TEXT, Moment, Name, Seconds
+from events.fields import AppId, Code, CutText, WebhookName, holds
+from events.kinds.base import Event, Kind
+from events.limits import Moment, Name, Seconds
 
-Url = Annotated[str, msgspec.Meta(max_length=2000)]
-KeyId = Annotated[str, msgspec.Meta(max_length=64)]
-Reason = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+Url = Annotated[str, msgspec.Meta(max_length=2000), holds("own")]
+KeyId = Annotated[str, msgspec.Meta(max_length=64), holds("own")]
 
 
 class WebhookSet(Event, frozen=True):
     """An operator adds a webhook, changes all of it, or enables it again."""
 
-    webhook: Name
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
+
+    webhook: WebhookName
     url: Url
-    events: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=64)]
+    events: Annotated[list[Code], msgspec.Meta(max_length=64)]
     """What it delivers: `app.ended`, `app.failed`, `app.waits`, `node.lost`, `node.suspect`, `adjustment`; other
     words are ignored."""
     key: KeyId
@@ -36,13 +38,17 @@ class WebhookSet(Event, frozen=True):
 class WebhookRemoved(Event, frozen=True):
     """An operator removes a webhook: its undelivered events are dropped."""
 
-    webhook: Name
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
+
+    webhook: WebhookName
 
 
 class WebhookTestRequested(Event, frozen=True):
     """An operator requests one delivery of this event, as a test."""
 
-    webhook: Name
+    KIND: ClassVar[Kind] = Kind(writers=("operator",), rule="operates", on="cluster", folded=False)
+
+    webhook: WebhookName
 
 
 # --- the delivering process -----------------------------------------------------------------------------------------
@@ -51,36 +57,42 @@ class WebhookTestRequested(Event, frozen=True):
 class WebhookTested(Event, frozen=True):
     """The result of the delivery that a WebhookTestRequested requested."""
 
-    webhook: Name
-    test: Name
+    KIND: ClassVar[Kind] = Kind(writers=("deliverer",), rule="delivers", on="cluster", folded=False)
+
+    webhook: WebhookName
+    test: Annotated[Name, holds("own")]
     """Id of the request."""
     delivered: bool
     status: Annotated[int, msgspec.Meta(ge=0, le=999)] = 0
     """The HTTP status of the answer; 0 for no answer."""
-    reason: Reason = ""
+    reason: CutText = ""
 
 
 class WebhookDisabled(Event, frozen=True):
     """Nothing more is delivered until an operator enables the webhook again."""
 
-    webhook: Name
-    code: Annotated[str, msgspec.Meta(max_length=64)]
+    KIND: ClassVar[Kind] = Kind(writers=("deliverer",), rule="delivers", on="cluster", folded=False)
+
+    webhook: WebhookName
+    code: Code
     """`webhook.gone`, `webhook.dead` or `webhook.key.unknown`."""
-    reason: Reason
+    reason: CutText
 
 
 class AppWaitsLong(Event, frozen=True):
     """An app has had no partition for the time that a webhook names: an event, so that it can be delivered like any
     other."""
 
-    app: Name
+    KIND: ClassVar[Kind] = Kind(writers=("deliverer",), rule="delivers", on="app", folded=False)
+
+    app: AppId
     since: Moment
     """When its wait began (log time)."""
     after_s: Seconds
     """The waiting time that the webhook names."""
-    code: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    code: Code = ""
     """Code of the reason in the last decision."""
-    reason: Reason = ""
+    reason: CutText = ""
 
 
 OfWebhooks = WebhookSet | WebhookRemoved | WebhookTestRequested | WebhookTested | WebhookDisabled | AppWaitsLong

@@ -9,37 +9,11 @@ from events.addresses import shown
 from events.errors import code_of
 from events.log.records import (
     LogRefused,
-<<<<<<< ours
     LogUnavailable,  # fmt: skip
     until_answered,
 )
-from events.logger import Logger
 from events.nats.access import ADMIN
 from events.nats.bus import NatsBus, Said, ask_everyone
-||||||| base
-    LogUnavailable,
-)  # fmt: skip
-from events.log.waiting import until_answered
-from events.logger import Logger
-from events.nats.access.names import ADMIN
-from events.nats.beside.shadows import Comparisons
-from events.nats.beside.viewed import USER, ViewedBus, ViewedLog
-from events.nats.bus import NatsBus
-from events.nats.inspection.everyone import Said, ask_everyone
-from events.nats.inspection.servers import ClockState, ServerState, server_clock, server_states
-from events.nats.inspection.streams import StreamState, stream_states
-=======
-    LogUnavailable,
-)  # fmt: skip
-from events.log.waiting import until_answered
-from events.nats.access.names import ADMIN
-from events.nats.beside.shadows import Comparisons
-from events.nats.beside.viewed import USER, ViewedBus, ViewedLog
-from events.nats.bus import NatsBus
-from events.nats.inspection.everyone import Said, ask_everyone
-from events.nats.inspection.servers import ClockState, ServerState, server_clock, server_states
-from events.nats.inspection.streams import StreamState, stream_states
->>>>>>> theirs
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link
 from events.nats.log import JetStreamLog

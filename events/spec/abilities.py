@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from events.spec.provided import shipped
+import msgspec
+
+from events.spec.declared import declared_in
+from events.spec.spec import AppSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from events.spec.spec import AppSpec
 
 WORKDIR: Final = "workdir"
 """Fetches shipped folders, and starts containers in copies of them."""
@@ -25,15 +26,15 @@ FALLS_BACK: Final = "falls-back"
 """Sets a doubtful checkpoint aside (`on_doubtful: fall_back`)."""
 ABILITIES: Final = (EDITS, FALLS_BACK, WORKDIR)
 """What agents of this release can do, sorted."""
-_NEEDED: Final = (FALLS_BACK, WORKDIR)
-"""Those that a spec can need."""
+_NEEDED: Final = {name: declared.needs for name, declared in declared_in(AppSpec).items() if declared.needs}
+"""Fields of a spec, and the ability without which an agent would ignore them."""
+_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(AppSpec)}
 _LABEL = "agent-with-"
 
 
 def needed(spec: AppSpec) -> tuple[str, ...]:
     """Return the abilities that an app's nodes need, sorted."""
-    falls_back = (FALLS_BACK,) if spec.on_doubtful == "fall_back" else ()
-    return (*falls_back, *((WORKDIR,) if shipped(spec) is not None else ()))
+    return tuple(sorted({ability for name, ability in _NEEDED.items() if getattr(spec, name) != _DEFAULTS[name]}))
 
 
 def requirement_with(spec: AppSpec) -> str:
@@ -46,4 +47,4 @@ def requirement_with(spec: AppSpec) -> str:
 
 def labels_with(labels: Mapping[str, str], abilities: Iterable[str]) -> dict[str, str]:
     """Return a node's labels, including those for its agent's abilities that a spec can need."""
-    return {**labels, **{f"{_LABEL}{ability}": "yes" for ability in abilities if ability in _NEEDED}}
+    return {**labels, **{f"{_LABEL}{ability}": "yes" for ability in abilities if ability in _NEEDED.values()}}

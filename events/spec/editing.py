@@ -6,7 +6,7 @@
     never         the name, the user and the group: they say which app it is.  Of the group, how many of it run at once
                   changes at once, and for all of it (`dorm.core.gates`)
 
-A field that this module does not name needs a restart, which is safe for whatever a later version adds.
+Each field says which of these it is (`events.spec.declared`); one that says nothing needs a restart.
 """
 
 from __future__ import annotations
@@ -16,28 +16,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from events.spec.declared import declared_in
 from events.spec.faults import SpecError
-from events.spec.gates import origin_of
-from events.spec.spec import document_of
+from events.spec.origin import origin_of
+from events.spec.spec import AppSpec, document_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from events.spec.spec import AppSpec
-
-AT_ONCE = (
-    "n_min", "n_max", "weight", "require", "placement", "steps", "speed", "speed_on", "utility", "work", "grace", "retries",
-    "on_doubtful", "deadlines", "labels", "notify", "max_runtime", "group", "hold", "after", "start_after", "resizable",
-)  # fmt: skip
+_DECLARED = declared_in(AppSpec)
+AT_ONCE = tuple(name for name, declared in _DECLARED.items() if declared.edited == "live")
 """Fields that can change without a restart, and the gates of an app that has not started."""
-NEVER = ("name", "user")
+NEVER = tuple(name for name, declared in _DECLARED.items() if declared.edited == "never")
 """Fields that identify the app."""
-BEFORE_START = {
-    "hold": "`dorm hold {app}` and `dorm release {app}` are for an app that has started",
-    "after": "`dorm hold {app}` keeps it waiting until `dorm release {app}`",
-    "start_after": "`dorm hold {app}` keeps it waiting until `dorm release {app}`",
-    "origin": "submit another app that starts from that checkpoint",
-}
+BEFORE_START = {name: declared.later for name, declared in _DECLARED.items() if declared.later}
 """Fields that count until the first containers start, and what to do later instead."""
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
+from events.fields import holds
+
 from events.quantities import short
 from events.spec.faults import SpecError, unknown_field
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 LONGEST_REQUIREMENTS = 5000
 """Lines."""
 Requirements = Annotated[
-    list[Annotated[str, msgspec.Meta(min_length=1, max_length=16_384)]],
+    list[Annotated[str, msgspec.Meta(min_length=1, max_length=16_384), holds("argument")]],
     msgspec.Meta(
         max_length=LONGEST_REQUIREMENTS,
         description="Python packages, installed once on each node into an environment of the app's own; each as in a "
@@ -42,7 +44,7 @@ Requirements = Annotated[
     ),
 ]
 Setup = Annotated[
-    list[Annotated[str, msgspec.Meta(min_length=1, max_length=16_384)]],
+    list[Annotated[str, msgspec.Meta(min_length=1, max_length=16_384), holds("argument")]],
     msgspec.Meta(
         max_length=64,
         description="shell commands that are run once on each node, in that environment, after its packages are installed",

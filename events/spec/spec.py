@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from events.fields import Argument, holds
 from events.quantities import Quantity, duration, resources
+from events.spec.declared import by_restart, live, never
 from events.spec.engines import EngineName, EngineOptions
 from events.spec.gates import MOST_AWAITED, After, AppReference, OriginText
 from events.spec.groups import Group
@@ -29,19 +31,23 @@ Name = Annotated[
         description="lower-case letters, digits and dashes, at most 48",
         examples=["digits-mlp"],
     ),
+    holds("app"),
 ]
-User = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_@+-]{0,63}$")]
-ResourceName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,62}$")]
+User = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_@+-]{0,63}$"), holds("user")]
+ResourceName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_./-]{0,62}$"), holds("resource")]
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-Command = Annotated[list[str], msgspec.Meta(max_length=1000)]
-Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds")]
+Command = Annotated[list[Argument], msgspec.Meta(max_length=1000)]
+Resource = Annotated[Quantity, holds("word")]
+Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds"), holds("word")]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
-Variable = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,126}$")]
-SecretName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Variable = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"), holds("variable")]
+SecretName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"), holds("setting")]
 BatchSize = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 """Samples in one step, over all containers."""
 Rate = Annotated[float, msgspec.Meta(ge=1e-9, le=1e12, description="steps per second")]
 Curve = Annotated[list[tuple[Count, Rate]], msgspec.Meta(min_length=1, max_length=1000)]
+
+_WAIT = "`dorm hold {app}` keeps it waiting until `dorm release {app}`"
 
 SignalName = Literal["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"]
 SIGNALS: tuple[str, ...] = get_args(SignalName)
@@ -191,19 +197,25 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     `check_spec` refuses them.
     """
 
-    name: Name
+    name: Annotated[Name, never()]
     command: Annotated[Command, msgspec.Meta(min_length=1, description="the command that starts one worker")]
     demand: Annotated[
-        dict[ResourceName, Quantity],
+        dict[ResourceName, Resource],
         msgspec.Meta(min_length=1, max_length=32, description="resources of one container: cpu, memory, gpu, others"),
     ]
     n_min: Annotated[
-        Count, msgspec.Meta(description="the smallest number of containers with which it can run; default: gang")
+        Count,
+        msgspec.Meta(description="the smallest number of containers with which it can run; default: gang"),
+        live(shown=True),
     ] = 1
     n_max: Annotated[
-        Count, msgspec.Meta(description="the largest number of containers that it can use; default: n_min")
+        Count,
+        msgspec.Meta(description="the largest number of containers that it can use; default: n_min"),
+        live(shown=True),
     ] = 1
-    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000, description="its share relative to other apps")] = 1.0
+    weight: Annotated[
+        float, msgspec.Meta(ge=0.001, le=1000, description="its share relative to other apps"), live(shown=True)
+    ] = 1.0
     require: Annotated[
         str,
         msgspec.Meta(
@@ -211,6 +223,8 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="which nodes it may use, by their labels; default: any",
             examples=['gpu_type == "h100" and zone in ["a", "b"] and not has spot'],
         ),
+        live(),
+        holds("requirement"),
     ] = ""
     placement: Annotated[
         Literal["", "spread", "pack"],
@@ -218,6 +232,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="few containers on each node, or few nodes: a preference that decides only among "
             "placements that are otherwise equally good; default: none"
         ),
+        live(shown=True),
     ] = ""
     gang: Annotated[
         int,
@@ -227,6 +242,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="containers come in groups of this many, each group whole on one node; n_min and n_max are "
             "multiples of it",
         ),
+        by_restart(shown=True),
     ] = 1
     steps: Annotated[
         int,
@@ -236,6 +252,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="its total work, in the steps that it reports, for policies that use the remaining work; "
             "default: unknown",
         ),
+        live(),
     ] = 0
     speed: Annotated[
         list[tuple[Count, Rate]],
@@ -245,19 +262,24 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "compare the gains of apps; default: unknown",
             examples=[[[1, 2.5], [2, 4.7], [4, 8.1]]],
         ),
+        live(),
     ] = []
     speed_on: Annotated[
-        dict[Text, Curve],
+        dict[Annotated[Text, holds("value")], Curve],
         msgspec.Meta(max_length=32, description="the speed on nodes of a type (their label `type`), if it differs"),
+        live(),
     ] = {}
     utility: Annotated[
         Utility | None,
         msgspec.Meta(
             description="the value of its completion by the time of completion; default: its weight at any time"
         ),
+        live(),
     ] = None
     work: Annotated[
-        Work | None, msgspec.Meta(description="its amount of work, for policies that plan ahead; default: unknown")
+        Work | None,
+        msgspec.Meta(description="its amount of work, for policies that plan ahead; default: unknown"),
+        live(),
     ] = None
     batch: Annotated[
         BatchRange | None,
@@ -273,6 +295,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="live: members join and leave while the others train (`DORM_MEMBERS`); "
             "default: it is resized by checkpoint and restart"
         ),
+        by_restart(shown=True),
     ] = ""
     resizable: Annotated[
         Literal["auto", "never"],
@@ -280,14 +303,19 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="never: once started, it keeps its containers until it ends, up to its fair share (or n_min, if that "
             "is more); auto: it is resized, and rarely while it has reported no checkpoint",
         ),
+        live(shown=True),
     ] = "auto"
     image: Annotated[
-        str, msgspec.Meta(max_length=512, description="the container image; ignored on nodes that run plain processes")
+        str,
+        msgspec.Meta(max_length=512, description="the container image; ignored on nodes that run plain processes"),
+        holds("image"),
     ] = ""
     resume: Annotated[
         Command, msgspec.Meta(description="the command that starts a worker from the checkpoint; default: `command`")
     ] = []
-    origin: OriginText = msgspec.field(default="", name="from")
+    origin: Annotated[
+        OriginText, by_restart(later="submit another app that starts from that checkpoint"), holds("origin")
+    ] = msgspec.field(default="", name="from")
     checkpoint: Annotated[
         Command,
         msgspec.Meta(description="a command to run in each container before a resize stops it; default: SIGTERM only"),
@@ -299,9 +327,12 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "container is killed while it saves: `resume` from them, or `fall_back` to the one before, if that has a "
             "name of its own"
         ),
+        live(needs="falls-back"),
     ] = "resume"
-    workdir: WorkdirField = None
-    env: Annotated[dict[str, str], msgspec.Meta(max_length=1000)] = {}
+    workdir: Annotated[WorkdirField, by_restart(needs="workdir"), holds("workdir")] = None
+    env: Annotated[
+        dict[Annotated[str, holds("variable")], Annotated[str, holds("setting")]], msgspec.Meta(max_length=1000)
+    ] = {}
     secrets: Annotated[
         dict[Variable, SecretName],
         msgspec.Meta(
@@ -311,7 +342,7 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[{"WANDB_API_KEY_FILE": "wandb"}],
         ),
     ] = {}
-    python: PythonVersion = ""
+    python: Annotated[PythonVersion, holds("own")] = ""
     requirements: Requirements = []
     setup: Setup = []
     volumes: Annotated[
@@ -321,8 +352,9 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "container; a list allows further settings for each",
             examples=[{"datasets": "/data"}, [{"name": "scratch", "at": "/scratch", "read_only": False}]],
         ),
+        holds("volumes"),
     ] = {}
-    grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h")] = "10s"
+    grace: Annotated[Duration, msgspec.Meta(description="time between SIGTERM and SIGKILL, at most 1h"), live()] = "10s"
     stop_signal: Annotated[
         StopSignal,
         msgspec.Meta(
@@ -331,13 +363,18 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             examples=[{"signal": "SIGUSR1", "before": "60s"}],
         ),
     ] = StopSignal()
-    retries: Retries = Retries()
-    deadlines: Deadlines = Deadlines()
-    group: Annotated[Group | None, msgspec.Meta(description="the sweep or array that it belongs to; default: none")] = (
-        None
-    )
+    retries: Annotated[Retries, live()] = Retries()
+    deadlines: Annotated[Deadlines, live()] = Deadlines()
+    group: Annotated[
+        Group | None,
+        msgspec.Meta(description="the sweep or array that it belongs to; default: none"),
+        live(),
+        holds("group"),
+    ] = None
     hold: Annotated[
-        bool, msgspec.Meta(description="the app is accepted and held: it gets no containers before `dorm release`")
+        bool,
+        msgspec.Meta(description="the app is accepted and held: it gets no containers before `dorm release`"),
+        live(shown=True, later="`dorm hold {app}` and `dorm release {app}` are for an app that has started"),
     ] = False
     after: Annotated[
         list[After | AppReference],
@@ -347,6 +384,8 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "If one ends otherwise, this app is cancelled",
             examples=[["prep", {"app": "baseline", "when": "ended"}]],
         ),
+        live(later=_WAIT),
+        holds("after"),
     ] = []
     start_after: Annotated[
         Quantity,
@@ -354,6 +393,8 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             description="the earliest start: a time with its zone, or a delay from the submission on",
             examples=["2026-11-24T08:00+01:00", "2h"],
         ),
+        live(shown=True, later=_WAIT),
+        holds("word"),
     ] = ""
     max_runtime: Annotated[
         Duration,
@@ -362,15 +403,20 @@ class AppSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             "and pauses do not count; default: no limit",
             examples=["12h"],
         ),
+        live(shown=True),
     ] = ""
     notify: Annotated[
         Notify | None,
         msgspec.Meta(
             description="where to notify its owner: a URL, or a map with `url` and `on`; default: no notification"
         ),
+        live(),
+        holds("notify"),
     ] = None
-    user: User = "anonymous"
-    labels: Annotated[dict[Text, Text], msgspec.Meta(max_length=100)] = {}
+    user: Annotated[User, never()] = "anonymous"
+    labels: Annotated[
+        dict[Annotated[Text, holds("label")], Annotated[Text, holds("value")]], msgspec.Meta(max_length=100), live()
+    ] = {}
 
     def resources(self) -> dict[str, int]:
         """Return the demand of one container (d_i) in base units."""

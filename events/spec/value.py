@@ -10,9 +10,10 @@ from typing import Annotated
 
 import msgspec
 
+from events.fields import holds
 from events.quantities import Quantity, duration
 
-Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds")]
+Duration = Annotated[Quantity, msgspec.Meta(description="10s, 500ms, 2m, 1h, or a number of seconds"), holds("word")]
 HOUR_S = 3600.0
 
 

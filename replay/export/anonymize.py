@@ -46,15 +46,14 @@ if TYPE_CHECKING:
 
     from replay import Progress
 
-_AGENTS = (
-    k.NodeJoined, k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerDelayed, k.ContainerStarted, k.ContainerExited,
-    k.AppCheckpointed, k.AppProgressed, k.ProgressLinesSkipped, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted,
-    k.SessionStarted, k.SessionEnded,
-)  # fmt: skip
+_AGENTS = tuple(kind for kind in k.EVENTS if kind.KIND.writers[0] == "node")
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
-_MASTERS = frozenset((k.LogRotated.__name__, k.RotationFailed.__name__))
+_OF_MASTERS = tuple(kind for kind in k.EVENTS if kind.KIND.writers[0] == "master" and kind.KIND.stored == "log")
+_MASTERS = frozenset(cls.__name__ for cls in _OF_MASTERS)
 """What masters publish in addition to their rounds."""
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))
+_ANSWERED = tuple(kind for kind in k.EVENTS if kind.KIND.answered and kind is not k.AppSubmitted)
+"""Requests with an answer; `submission_of` finds the submissions, also unreadable ones."""
 _SOLVED = (k.Resized, k.IdleTicked, k.PolicyFailed)
 _REASONED = (k.AppRejected, k.AppFailed, k.AppCancelled, k.GenerationFailed)
 _NO_DIGEST = "0" * 32
@@ -128,7 +127,7 @@ class Survey:
                 names.masters.add(event.by)
             if _kind(parts) not in _KINDS:
                 names.kinds.add(_kind(parts))
-        if isinstance(event, k.AppUpdated | k.AppEditRequested | k.AppRestartRequested) or submission_of(event):
+        if isinstance(event, _ANSWERED) or submission_of(event):
             names.requests.add(event.id)
         if isinstance(event, k.AppSubmitted):
             self._submitted(event.id, event.spec)
@@ -240,7 +239,7 @@ class Rewriter:
 
     def _by(self, event: k.Event) -> str:
         names = self._names
-        if isinstance(event, k.Round | k.LogRotated | k.RotationFailed):
+        if isinstance(event, (k.Round, *_OF_MASTERS)):
             return names.masters[event.by]
         if isinstance(event, _AGENTS):
             return names.nodes.get(event.by) or names.node_tokens.get(event.by) or names.users[event.by]

@@ -1,8 +1,8 @@
-"""Replaces names in events and states: one table states which kind of name each field holds.
+"""Replaces names in events and states, by what their fields' types say that they hold (`events.fields`).
 
 The same traversal first collects names and then replaces them (`Naming`). It keeps numbers, and words that the core
-itself chose (`_WORDS`); text in any other field is dropped. A new field therefore reveals nothing until a rule for it
-is added here.
+itself chose; text in a field whose type says nothing is dropped. A new field therefore reveals nothing until its type
+says what it holds. The classes of states have plain types, so a table says it for them (`_STATES`).
 
 What people and programs wrote for people (reasons, messages) is withheld, since it may contain anything.  Of a spec that was
 refused for the content of a field, only the name is kept.
@@ -12,16 +12,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_args, get_origin
 
 import msgspec
 
-from dorm.core.admission import name_of
+from dorm.core.apps.admission import name_of
 from dorm.core.state import can_be_kept
-from dorm.policies.registry import all_names as policy_names
-from dorm.policies.registry import check_params
-from events.kinds import NO_FOLDER
+from dorm.policies.registry import names as policy_names
+from dorm.policies.registry import policy
+from events.fields import (
+    AppId,
+    AppKey,
+    AppName,
+    CoreWord,
+    FreeText,
+    Holds,
+    Label,
+    LabelValue,
+    NodeId,
+    NodeKey,
+    Own,
+    Params,
+    PolicyName,
+    RequestId,
+    ResourceKey,
+    SpecDocument,
+    UserName,
+    held_in,
+    holds,
+    is_silent,
+    types_of,
+    unmarked,
+    without_none,
+)  # fmt: skip
+from events.kinds import NO_FOLDER, Address, FolderId, Identity
 from events.quantities import CPU, duration, resource
 from events.spec import (
     AppSpec,
@@ -72,45 +97,7 @@ _WORKDIR = set(Workdir.__struct_fields__)
 _AFTER = set(After.__struct_fields__)
 _PAUSES = ("backoff", "longest", "reset")
 _WHOLE = range(-(2**63), 2**64)
-_WORDS = {
-    "adjustment", "code", "condition", "draining", "ended", "failure", "retries_used", "solver", "state", "status", "trigger",
-    "Awaited.when", "Awaited.outcome", "App.end_code", "MembershipChanged.change", "loss_is", "Resize.why", "App.kill",
-    "NodeOffers.pythons", "Unfit.code", "AppRevised.changed", "Revision.changed", "Asked.what", "Doubted.how",
-    "UserAdded.role", "User.role", "Refusal.kind", "RefusedRecord.of",
-    "WebhookSet.events", "AppRejected.refused", "ContainerExited.reason", "Container.reason",
-    "SessionStarted.what", "SessionEnded.what", "doing", "PolicyChanged.weights", "Settings.weights",
-    "GenerationFailed.fault", "MembersLost.fault", "AppFailed.fault", "NodeTrusted.how",
-}  # fmt: skip
-"""Fields that hold the core's own words."""
 _HEX = re.compile(r"[0-9a-f]{64}")
-_DROPPED = {
-    "build", "by", "chain", "digest", "id", "key", "marks", "name", "plugin", "previous_key", "signature",
-    "subject", "test", "url", "public_key", "about", "session", "made_from",
-}  # fmt: skip
-"""Fields that are wrong under other names, or that the rewriter fills in from the record."""
-_NAMES = {
-    "app": "app_references", "App.id": "app_references", "App.name": "app_references", "Submission.app": "app_references",
-    "submission": "requests", "Submission.id": "requests", "Submission.by": "users", "App.user": "users", "Pause.by": "users",
-    "Hold.by": "users", "Awaited.app": "app_references", "Awaited.name": "app_references",
-    "node": "nodes", "Node.id": "nodes", "address": "addresses", "identity": "identities",
-    "NodeJoined.process": "identities", "NodeLeft.process": "identities", "Node.process": "identities",
-    "State.leader": "masters", "Suspect.probe": "app_references",
-    "webhook": "webhooks", "UserAdded.name": "users", "UserRemoved.name": "users", "User.name": "users",
-    "tenant": "users", "TokenAdded.user": "users", "Token.user": "users", "Refusal.who": "users", "RefusedRecord.who": "users",
-    "editor": "users", "Revision.by": "users", "Restart.by": "users", "AppRestarted.tenant": "users",
-    "token": "tokens", "Token.name": "tokens", "SessionStarted.user": "users", "SessionEnded.user": "users",
-}  # fmt: skip
-_TEXTS = {
-    "reason",
-    "message",
-    "example",
-    "text",
-    "cancel_reason",
-    "end_reason",
-    "Submission.refused",
-    "SessionStarted.command",
-    "Doubt.aside",
-}
 
 
 class Disguise:
@@ -154,13 +141,6 @@ class Disguise:
         app, at, step = value.partition("@")
         return self.name("app_references", app) + at + step
 
-    def keys(self, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a map that is keyed by names."""
-        return {self.name(kind, key): self.plain(one) for key, one in value.items()}
-
-    def labels(self, value: Mapping[str, str]) -> dict[str, str]:
-        return {self.name("labels", key): self.name("values", one) for key, one in value.items()}
-
     def secrets(self, value: Mapping[str, list[str]]) -> dict[str, list[str]] | None:
         """Replace users and the names of their secrets as specs' secrets are."""
         return {
@@ -197,19 +177,11 @@ class Disguise:
         return {"name": self.name("app_references", name)} if name else {}
 
     def _fields_of_spec(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        made = {field: _SPEC[field](self, value) if field in _SPEC else value for field, value in spec.items()}
+        rules = _rules_of_spec()
+        made = {field: rules[field](self, value) for field, value in spec.items() if field in rules}
         if spec.get("group"):
             made = _with_own_variables(self, spec, made)
         return made
-
-    def after(self, value: Any) -> Any:
-        """Replace the apps that a spec waits for."""
-        return [
-            {**one, "app": self.name("app_references", one["app"])}
-            if isinstance(one, dict)
-            else self.name("app_references", one)
-            for one in value
-        ]
 
     # --- policies -------------------------------------------------------------------------------------------------------
 
@@ -248,7 +220,10 @@ def _with_own_variables(disguise: Disguise, spec: Mapping[str, Any], made: dict[
     env = {name: value for name, value in spec.get("env", {}).items() if name not in own}
     if len(env) == len(spec.get("env", {})):
         return made
-    return {**made, "env": {**_SPEC["env"](disguise, env), **msgspec.convert(made["group"], Group).variables()}}
+    return {
+        **made,
+        "env": {**_rules_of_spec()["env"](disguise, env), **msgspec.convert(made["group"], Group).variables()},
+    }
 
 
 def _field(error: SpecError) -> str:
@@ -300,12 +275,7 @@ def _number(value: Any) -> Any:
 
 @cache
 def _parameters() -> frozenset[str]:
-    return frozenset(name for one in policy_names() for name in check_params(one, {}))
-
-
-def _no_digest(disguise: Disguise, value: str) -> str:
-    """Replace the digest of a secret: under another name, no such token exists."""
-    return "0" * 64
+    return frozenset(name for one in policy_names() for name in policy(one).check_params({}))
 
 
 def _workdir(value: Any) -> Any:
@@ -316,33 +286,8 @@ def _workdir(value: Any) -> Any:
 Rule = Callable[[Disguise, Any], Any]
 
 
-def _of(kind: str) -> Rule:
-    return lambda disguise, value: disguise.name(kind, value)
-
-
-def _keys(kind: str) -> Rule:
-    return lambda disguise, value: disguise.keys(kind, value)
-
-
-def _map(kind: str, of: str) -> Rule:
-    """A map from names to names."""
-    return lambda disguise, value: {disguise.name(kind, key): disguise.name(of, one) for key, one in value.items()}
-
-
-def _list(kind: str) -> Rule:
-    return lambda disguise, value: [disguise.name(kind, one) for one in value]
-
-
-def _withheld(disguise: Disguise, value: str) -> str:
-    return WITHHELD
-
-
-def _nothing(disguise: Disguise, value: str) -> str:
-    return ""
-
-
 def _needs(disguise: Disguise, value: list[str]) -> list[str]:
-    """Replace what an app needs of a node (`dorm.core.faults.needs_of`): resources, `volume/NAME`, and words."""
+    """Replace what an app needs of a node (`dorm.core.apps.faults.needs_of`): resources, `volume/NAME`, and words."""
     made = []
     for need in value:
         kind, slash, name = need.partition("/")
@@ -370,65 +315,135 @@ def _volumes(disguise: Disguise, value: Any) -> dict[str, str] | list[dict[str, 
     return [{"name": disguise.name("labels", one["name"]), "read_only": one.get("read_only", True)} for one in value]
 
 
-_RULES: dict[str, Rule] = {
-    **{field: _of(kind) for field, kind in _NAMES.items()},
-    **dict.fromkeys(_TEXTS, _withheld),
-    **dict.fromkeys(_DROPPED, _nothing),
-    "checkpoints": _folder, "checkpoint_in": _folder, "ledger": _digest, "master_address": _of("addresses"),
-    "capacity": _keys("resources"), "used": _keys("resources"), "App.demand": _keys("resources"),
-    "NodeJoined.labels": Disguise.labels, "Node.labels": Disguise.labels, "App.served_on": _keys("values"),
-    "MeasuredSpeed.type": _of("values"), "NodeOffers.volumes": _keys("labels"), "VolumeOffer.tenants": _list("users"),
-    "NodeOffers.secrets": lambda disguise, value: disguise.secrets(value),
-    "abilities": lambda disguise, value: [ability for ability in value if ability in ABILITIES],
-    "NodeEnrolled.labels": Disguise.labels, "Enrolment.labels": Disguise.labels, "addresses": _list("addresses"),
-    "TrustEnabled.nodes": _list("nodes"), "masters": lambda disguise, value: [],
-    "masters_before": lambda disguise, value: [],
-    "TokenAdded.digest": _no_digest, "Token.digest": _no_digest,
-    "Identities.users": _keys("users"), "Identities.nodes": _keys("nodes"), "Identities.tokens": _keys("tokens"),
-    "GenerationReleased.lease_ended": _list("nodes"), "PlannedSlot.containers": _keys("nodes"),
-    "reasons": _keys("app_references"), "shortage": _keys("app_references"),
-    "batches": _keys("app_references"), "tenant_retention_s": _keys("users"), "App.awaited_by": _list("app_references"),
-    "AppAccepted.after": _list("app_references"),
-    "AppRevised.after": _list("app_references"),
-    "NodeSuspected.apps": _list("app_references"), "Suspect.apps": _list("app_references"),
-    "NodeSuspected.failures": lambda disguise, value: [WITHHELD] * len(value),
-    "Suspect.failures": lambda disguise, value: [WITHHELD] * len(value),
-    "PairFailure.needs": _needs, "Suspect.needs": _needs,
-    "Node.failed": _keys("app_references"), "App.failed_on": _keys("nodes"), "App.ran_well_on": _list("nodes"),
-    "origin_digest": _digest, "Doubt.files": lambda disguise, value: [WITHHELD] * len(value),
-    "State.nodes": _keys("nodes"), "State.apps": _keys("app_references"), "State.submissions": _keys("requests"),
-    "State.names": _map("app_references", "app_references"),
-    "params": Disguise.params, "set_params": Disguise.params, "policy": Disguise.policy, "PolicyPlugin.name": Disguise.policy,
-    "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
-    "cause": Disguise.cause, "LogRotated.archive": _nothing, "LogRotated.place": _nothing, "LogRotated.snapshot": _nothing,
-    "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document, "AppEditRequested.spec": Disguise.document,
+def _after(disguise: Disguise, value: Any) -> Any:
+    """Replace the apps that a spec waits for."""
+    return [
+        {**one, "app": disguise.name("app_references", one["app"])}
+        if isinstance(one, dict)
+        else disguise.name("app_references", one)
+        for one in value
+    ]
+
+
+def _group(disguise: Disguise, value: Any) -> Any:
+    return value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
+
+
+def _same(disguise: Disguise, value: Any) -> Any:
+    return value
+
+
+_NAMED: dict[Holds, str] = {
+    "app": "app_references", "node": "nodes", "user": "users", "request": "requests", "address": "addresses",
+    "identity": "identities", "webhook": "webhooks", "token": "tokens", "master": "masters", "resource": "resources",
+    "label": "labels", "value": "values", "requirement": "requirements", "image": "images", "argument": "arguments",
+    "variable": "variables", "setting": "settings",
+}  # fmt: skip
+"""What a field holds, and which kind of pseudonym replaces it."""
+_HELD: dict[Holds, Rule] = {
+    "word": _same,
+    "text": lambda disguise, value: WITHHELD,
+    "own": lambda disguise, value: type(value)(),
+    "secret": lambda disguise, value: "0" * 64,  # Under another name, no such token exists.
+    "cause": Disguise.cause,
+    "folder": _folder,
+    "digest": _digest,
+    "policy": Disguise.policy,
+    "params": Disguise.params,
     "runtime": lambda disguise, value: first if (first := value.partition(" ")[0]) in _RUNTIMES else "",
-}  # fmt: skip
-_SPEC: dict[str, Rule] = {
-    "name": _of("app_references"), "user": _of("users"), "image": _of("images"), "require": _of("requirements"),
-    "from": lambda disguise, value: disguise.origin(value),
-    "command": _list("arguments"), "resume": _list("arguments"), "checkpoint": _list("arguments"),
-    "demand": lambda disguise, value: {disguise.name("resources", key): one for key, one in value.items()},
-    "env": _map("variables", "settings"), "secrets": _map("variables", "settings"), "labels": _map("labels", "values"),
-    "after": Disguise.after,
-    "speed_on": lambda disguise, value: {disguise.name("values", key): one for key, one in value.items()},
-    "workdir": lambda disguise, value: _workdir(value),
-    "notify": lambda disguise, value: None,
-    "group": lambda disguise, value: (
-        value and {**value, "name": disguise.name("app_references", value["name"]), "run": "", "parameters": {}}
-    ),
+    "abilities": lambda disguise, value: [ability for ability in value if ability in ABILITIES],
+    "secrets": lambda disguise, value: disguise.secrets(value),
+    "needs": _needs,
+    "document": Disguise.document,
+    "origin": Disguise.origin,
+    "after": _after,
     "volumes": _volumes,
-    "requirements": _list("arguments"), "setup": _list("arguments"), "python": _nothing,
+    "workdir": lambda disguise, value: _workdir(value),
+    "group": _group,
+    "notify": lambda disguise, value: None,
+}
+_STATES: dict[str, Any] = {
+    "State.leader": Annotated[str, holds("master")], "State.nodes": dict[NodeKey, Any], "State.apps": dict[AppKey, Any],
+    "State.submissions": dict[Annotated[str, holds("request")], Any], "State.names": dict[AppKey, AppKey],
+    "State.plugins": dict[PolicyName, Any], "State.checkpoints": FolderId, "Settings.checkpoints": FolderId,
+    "Settings.params": Params, "Settings.policy": PolicyName, "Settings.tenant_retention_s": dict[UserName, Any],
+    "Settings.weights": CoreWord, "FailedPolicy.policy": PolicyName, "FailedPolicy.code": CoreWord,
+    "FailedPolicy.reason": FreeText, "Pause.by": UserName, "Pause.reason": FreeText,
+    "RefusedChange.id": Own, "RefusedChange.by": Own, "RefusedChange.code": CoreWord, "RefusedChange.reason": FreeText,
+    "ShortenedTime.by": Own,
+    "Submission.id": RequestId, "Submission.app": AppName, "Submission.by": UserName, "Submission.refused": FreeText,
+    "Submission.spec": SpecDocument, "Asked.made_from": Own, "Asked.reason": FreeText,
+    "Node.id": NodeId, "Node.address": Address, "Node.identity": Identity, "Node.process": Identity,
+    "Node.labels": dict[Label, LabelValue], "Node.capacity": dict[ResourceKey, Any], "Node.checkpoints": FolderId,
+    "Node.abilities": Annotated[list[str], holds("abilities")], "Node.runtime": Annotated[str, holds("runtime")],
+    "Node.failed": dict[AppKey, Any], "Refused.address": Address, "Refused.identity": Identity,
+    "Suspect.probe": AppKey, "Suspect.reason": FreeText, "Suspect.apps": list[AppKey],
+    "Suspect.failures": list[FreeText], "Suspect.needs": Annotated[list[str], holds("needs")],
+    "PairFailure.app": AppKey, "PairFailure.node": NodeKey, "PairFailure.reason": FreeText,
+    "PairFailure.failure": CoreWord, "PairFailure.needs": Annotated[list[str], holds("needs")],
+    "App.id": AppId, "App.name": AppName, "App.submission": RequestId, "App.user": UserName,
+    "App.cancel_reason": FreeText, "App.end_reason": FreeText, "App.end_code": CoreWord,
+    "App.retries_used": Annotated[dict[str, int], holds("word")], "App.demand": dict[ResourceKey, Any],
+    "App.served_on": dict[LabelValue, Any], "App.awaited_by": list[AppKey], "App.failed_on": dict[NodeKey, Any],
+    "App.ran_well_on": list[NodeKey], "App.checkpoint_in": FolderId, "App.origin_digest": Annotated[str, holds("digest")],
+    "MeasuredSpeed.type": LabelValue, "SizeRequest.reason": FreeText,
+    "SkippedLines.example": FreeText, "SkippedLines.reason": FreeText,
+    "Hold.by": UserName, "Hold.reason": FreeText, "Awaited.app": AppName, "Awaited.name": AppName,
+    "Revision.by": UserName, "Revision.changed": list[CoreWord], "Restart.by": UserName,
+    "Generation.master_address": Address, "Generation.adjustment": CoreWord,
+    "Container.node": NodeKey, "Container.address": Address, "Container.message": FreeText, "Container.reason": CoreWord,
+    "Delay.reason": FreeText, "Delay.code": CoreWord,
 }  # fmt: skip
+"""What the fields of states hold, whose own types say nothing."""
 
 
 @cache
 def _rules(cls: type[msgspec.Struct]) -> tuple[tuple[str, Rule], ...]:
     """Return the rule for each field of a class that may hold a name."""
-    found = []
-    for field in cls.__struct_fields__:
-        exact = f"{cls.__name__}.{field}"
-        if exact in _WORDS or field in _WORDS:
-            continue
-        found.append((field, _RULES.get(exact) or _RULES.get(field) or Disguise.plain))
-    return tuple(found)
+    rules = {
+        name: _rule(_STATES.get(f"{cls.__name__}.{name}", kind)) or Disguise.plain
+        for name, kind in types_of(cls).items()
+    }
+    return tuple((name, rule) for name, rule in rules.items() if rule is not _same)
+
+
+@cache
+def _rules_of_spec() -> dict[str, Rule]:
+    """Return the rules for the fields of a spec, in the form in which its owner writes it.  A field with a text that says
+    nothing of what it holds has none, and is left out."""
+    fields = zip(AppSpec.__struct_encode_fields__, types_of(AppSpec).values(), strict=True)
+    return {written: _rule(kind) or _same for written, kind in fields if not is_silent(kind)}
+
+
+def _rule(kind: Any) -> Rule | None:
+    """Return the rule for a type; None if nothing in it says what it holds."""
+    what = held_in(kind)
+    if what is not None:
+        named = _NAMED.get(what)
+        return _HELD[what] if named is None else partial(_name, named)
+    kind = without_none(unmarked(kind))
+    if kind is not unmarked(kind) or held_in(kind):
+        return _rule(kind)
+    match get_origin(kind), get_args(kind):
+        case (origin, (one, *_)) if origin is list:
+            return _in_list(_rule(one))
+        case (origin, (key, value)) if origin is dict:
+            return _in_map(_rule(key), _rule(value))
+    return None
+
+
+def _name(kind: str, disguise: Disguise, value: str) -> str:
+    return disguise.name(kind, value)
+
+
+def _in_list(rule: Rule | None) -> Rule | None:
+    if rule is None or rule is _same:
+        return rule
+    return lambda disguise, value: [rule(disguise, one) for one in value]
+
+
+def _in_map(key: Rule | None, value: Rule | None) -> Rule | None:
+    if key is None:
+        return None
+    of_value = value or Disguise.plain
+    return lambda disguise, given: {key(disguise, name): of_value(disguise, one) for name, one in given.items()}

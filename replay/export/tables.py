@@ -43,12 +43,9 @@ _GROUP = 32_768
 """Rows that are written to Parquet at once."""
 _REMEMBERED = 100_000
 """Apps, and unanswered submissions, whose users are remembered at a time."""
-_CLIENTS = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
-    k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested,
-    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
-    k.AppEditRequested, k.AppRestartRequested,
-)  # fmt: skip
+_PEOPLE = ("user", "operator", "admin")
+_CLIENTS = tuple(kind for kind in k.EVENTS if kind.KIND.writers[0] in _PEOPLE)
+"""Kinds that people publish, through clients."""
 _encode = msgspec.json.Encoder().encode
 
 

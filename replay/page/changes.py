@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.asking import problem_of
+from dorm.core.changed import NOTHING, changed_by
+from dorm.core.decide.asking import problem_of
 from dorm.core.query.standing import standings
 from events import kinds as k
 from events import subjects
@@ -56,13 +57,6 @@ LONGEST_TEXT = 400
 SHARES_EVERY_S = 5
 LARGE = 400_000
 """Apps times nodes from which on fair shares are computed less often."""
-_SILENT = (
-    k.AppProgressed, k.AppCheckpointed, k.ProgressLinesSkipped, k.AppResizeRequested, k.EpochCompleted, k.ContainersPrepared,
-    k.NodeReported, k.AppSubmitted, k.AppCancelRequested, k.SealRequested, k.SessionStarted, k.SessionEnded, k.Unknown,
-)  # fmt: skip
-"""Kinds that change no entry of a view: their effects come with a round."""
-_OF_AN_APP = (k.ContainerDelayed, k.ContainerStarted, k.ContainerExited, k.MembershipChanged)
-"""Kinds from agents that change the entries of one app and its nodes."""
 _NO_SHARES = (k.GenerationReleased, k.MembersReleased, k.MembershipCommitted, k.LogSealed, k.IdleTicked)
 """Facts of rounds from which no fair share follows."""
 
@@ -129,13 +123,13 @@ class Changes:
         """Note the possible changes of a record that was folded into `state`."""
         self._folded = True
         self._tell(record, event)
-        if isinstance(event, _SILENT) or folded in ("void", "unknown"):
+        changed = changed_by(state, record, event, folded)
+        if "noise" in event.KIND.lists or (changed is NOTHING and not isinstance(event, k.Round)) or folded == "void":
             return
-        if isinstance(event, _OF_AN_APP):
-            self._touched[event.app] = None
-        else:
-            # A round, an update or a node can change any app: its phase, its reason, its bounds.
-            self._everything = True
+        self._touched |= dict.fromkeys(changed.apps)
+        if event.KIND.writers[0] != "node" or changed.everything:
+            # A round can change any app, its reason or its bounds, and says of the cluster who leads it.
+            self._everything |= changed.everything or isinstance(event, k.Round)
             facts = event.events if isinstance(event, k.Round) else [event]
             self._shares_due |= not all(isinstance(fact, _NO_SHARES) for fact in facts)
         if isinstance(event, k.Round):

@@ -19,6 +19,7 @@ from events import kinds as k
 from events.identities import Identities, tenant_in
 from events.quantities import CPU
 from events.spec import AppSpec, Group, can_be_read
+from events.spec.declared import declared_in
 from events.spec.gates import After, awaited
 from replay.export.disguise import WITHHELD, Disguise
 
@@ -27,21 +28,12 @@ if TYPE_CHECKING:
 
     from replay.tenants.names import Names
 
-SHOWN = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
-    k.AppEditRequested, k.AppRestartRequested,
-    k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested,
-    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged, k.SealRequested,
-    k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled,
-    k.NodeJoined, k.NodeLeft, k.ContainersPrepared, k.ContainerStarted, k.ContainerExited, k.AppCheckpointed,
-    k.AppProgressed, k.AppResizeRequested, k.MembershipChanged, k.EpochCompleted, k.Round,
-)  # fmt: skip
+SHOWN: tuple[type[k.Event], ...] = (*(kind for kind in k.EVENTS if kind.KIND.shown), k.Round)
 """Kinds that the fold of an app's share depends on.  Of all others, other tenants only see that there was a record."""
-REQUESTS = (
-    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppEditRequested, k.AppRestartRequested,
-    k.AppHoldRequested, k.AppReleaseRequested,
-)  # fmt: skip
+REQUESTS: tuple[type[Any], ...] = tuple(kind for kind in k.EVENTS if kind.KIND.by_name and kind.KIND.stored == "log")
 """Kinds that name an app as their author does."""
+_ANSWERED: tuple[type[k.Event], ...] = tuple(kind for kind in k.EVENTS if kind.KIND.answered)
+_SHOWN_OF_SPEC = tuple(name for name, declared in declared_in(AppSpec).items() if declared.shown)
 
 
 class Hiding(Disguise):
@@ -59,7 +51,7 @@ class Hiding(Disguise):
         """Return an event.  `app` is the app that a request names, by id or by name."""
         made = self.struct(event)
         more: dict[str, Any] = {"by": self._names.user(event.by)}
-        if isinstance(event, k.AppSubmitted | k.AppUpdated | k.AppEditRequested | k.AppRestartRequested):
+        if isinstance(event, _ANSWERED):
             more["id"] = self._names.request(event.id)
         if isinstance(event, REQUESTS) and app is not None:
             more["app"] = self._names.app(app)
@@ -73,15 +65,15 @@ class Hiding(Disguise):
         """Return the resources of a spec, under a name that is already a pseudonym."""
         if not can_be_read(spec):
             return AppSpec(name=name, command=["-"], demand={CPU: WITHHELD})
-        demand = {self.name("resources", kind): amount for kind, amount in spec.demand.items()}
         return AppSpec(
-            name=name, command=["-"], demand=demand, n_min=spec.n_min, n_max=spec.n_max, weight=spec.weight,
-            gang=spec.gang, placement=spec.placement, elastic=spec.elastic, resizable=spec.resizable, hold=spec.hold,
-            start_after=spec.start_after, max_runtime=spec.max_runtime,
+            name=name,
+            command=["-"],
+            demand={self.name("resources", kind): amount for kind, amount in spec.demand.items()},
             after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)],
             user=self._names.user(user),
             group=spec.group and self._group(spec.group, tenant),
-        )  # fmt: skip
+            **{field: getattr(spec, field) for field in _SHOWN_OF_SPEC},
+        )
 
     def _group(self, group: Group, tenant: str) -> Group:
         """Return the part of a spec that determines its group's limit."""

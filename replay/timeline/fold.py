@@ -1,7 +1,7 @@
 """Makes a timeline from a log: folds it once, batch by batch in a thread, within bounds of memory.
 
-The watcher looks only at apps and nodes that a record can have changed: the app that it names, everything that a round
-names, and everything after a node came or left.  Most records of a log report progress, and cost nothing here.
+The watcher looks only at apps and nodes that a record can have changed (`dorm.core.changed`).  Most records of a log
+report progress, and cost nothing here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.gates import shown_reason
 from dorm.core.submissions import app_of_request
+from dorm.core.changed import changed_by
+from dorm.core.query.gates import shown_reason
 from events import kinds as k
 from events.instants import length_of_phase
 from events.quantities import SECOND
@@ -51,9 +53,15 @@ if TYPE_CHECKING:
 CHANGES = 40
 """Most changes of a decision that are kept, and most reasons; the totals are kept too."""
 REASONS = 12
-_ALL_APPS = (k.NodeLeft, k.NodeJoined, k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested)
-"""Events that may affect any app: plans become void, containers end."""
-_NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded, k.NodeSuspected, k.NodeTrusted)
+_NODE_FACTS: tuple[type[Any], ...] = tuple(
+    fact for fact in k.EVENTS if fact.KIND.on == "node" and fact.KIND.stored == "round"
+)
+_APP_FACTS: tuple[type[Any], ...] = tuple(
+    fact
+    for fact in k.EVENTS
+    if fact.KIND.on == "app" and fact.KIND.stored == "round" and fact not in (k.AppRejected, k.AppPlanned, k.AppKilled)
+)
+"""A refusal and a plan are marks of the cluster, and a kill shows in its containers."""
 _NODE_WORDS = {
     "NodeJoined": "joined",
     "NodeLeft": "left",
@@ -64,10 +72,6 @@ _NODE_WORDS = {
     "NodeTrusted": "trusted again",
     "NodeTrustRequested": "trusted again",
 }
-_APP_FACTS = (
-    k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.GenerationFailed, k.GenerationReleased, k.MembersReleased,
-    k.MembersLost, k.MembershipCommitted, k.LiveResizeFailed, k.AppRevised, k.AppRestarted,
-)  # fmt: skip
 
 
 async def timeline(
@@ -173,6 +177,7 @@ class Watcher:
         if isinstance(event, k.AppProgressed | k.AppCheckpointed) or folded == "forbidden":
             return
         cause = f"{type(event).__name__} {state.seq}"
+        changed = changed_by(state, record, event, folded)
         if isinstance(event, k.Round):
             self._round(state, event, folded)
         elif isinstance(event, k.ContainerStarted | k.ContainerExited):
@@ -184,7 +189,7 @@ class Watcher:
         elif isinstance(event, k.AppResizeRequested):
             self._size_requested(state, event, folded)
             return
-        elif isinstance(event, _ALL_APPS):
+        elif event.KIND.on == "node" and changed.everything:
             self._node_event(state, event, cause)
         elif isinstance(event, k.PolicyChanged):
             self._mark("cluster", str(state.seq), "settings changed", settings_text(event), weight=50)
@@ -192,9 +197,9 @@ class Watcher:
         elif isinstance(event, k.SchedulingPaused | k.SchedulingResumed):
             self._mark("cluster", str(state.seq), scheduling_text(event), event.reason, weight=50)
             return
-        elif isinstance(event, k.AppUpdated | k.AppCancelRequested | k.AppRetryRequested | k.OfGates):
-            if (app := app_of_request(state, event.app, event.by)) is not None:
-                self._look_at(app, cause)
+        elif event.KIND.by_name:
+            for name in changed.apps:
+                self._look_at(state.apps[name], cause)
         else:
             return
         self._figures.put(self.picture, self._time)

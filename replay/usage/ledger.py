@@ -1,15 +1,16 @@
 """Adds up the apps' given, used and lost resources, beside a fold: `see` after each record, `close` at the end of the
 span.
 
-An app is looked at only when a record may have changed its holding: the app that the record names, or all of them after
-a node changed.  Most records of a log report progress, and cost nothing here.  Memory grows with the apps that hold
+An app is looked at only when a record may have changed it (`dorm.core.changed`).  Most records of a log report
+progress, and cost nothing here.  Memory grows with the apps that hold
 room now, and with the rows of the answer, not with the log.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from dorm.core.changed import NOTHING, changed_by
 from events import kinds as k
 from events.quantities import CPU, MEMORY, SECOND
 from replay.usage.accounts import Account
@@ -30,19 +31,6 @@ Key = tuple[str, str, str]
 """User, app and node; "" for keys that were not requested."""
 
 _REPORTS = (k.AppProgressed, k.AppCheckpointed)
-_OF_ONE = (k.ContainerStarted, k.ContainerExited, k.ContainersPrepared, k.MembershipChanged)
-_OF_NONE = (
-    k.AppSubmitted, k.AppUpdated, k.AppCancelRequested, k.AppResizeRequested, k.EpochCompleted, k.SealRequested,
-    k.AppEditRequested, k.AppRestartRequested,
-    k.NodeReported, k.Unknown, k.Unreadable,
-)  # fmt: skip
-"""Kinds that change no app's places; others, also those that later releases add, may change all."""
-_FACTS_OF_ONE = (
-    k.AppAccepted, k.AppCompleted, k.AppFailed, k.AppCancelled, k.AppKilled, k.AppPlanned, k.GenerationFailed,
-    k.GenerationReleased, k.MembersReleased, k.MembersLost, k.MembershipCommitted, k.LiveResizeFailed,
-    k.AppRevised, k.AppRestarted,
-)  # fmt: skip
-_FACTS_OF_NONE = (k.AppRejected, k.MasterElected, k.LogSealed, k.IdleTicked, k.PolicyFailed, k.RecordsRefused)
 
 
 class Sum:
@@ -134,16 +122,21 @@ class Ledger:
             if account is not None and account.awaits:
                 account.reported()
             return
-        if folded in ("void", "forbidden") or isinstance(event, _OF_NONE):
+        changed = changed_by(state, record, event, folded)
+        if changed is NOTHING:
             return
-        if isinstance(event, k.Round):
-            self._round(state, event)
-        elif isinstance(event, _OF_ONE):
-            self._one(state, event, folded)
-        elif isinstance(event, k.PolicyChanged):
-            self._all_if_nodes_changed(state)
-        else:
+        if isinstance(event, k.ContainerExited):
+            self._exited(state, event)
+        if changed.everything:
             self._all(state)
+        for name in changed.apps:
+            self._look_by_id(state, name)
+        if isinstance(event, k.MembershipChanged):
+            self._resized_live(state, event)
+        elif isinstance(event, k.Round):
+            for fact in event.events:
+                if isinstance(fact, k.GenerationReleased):
+                    self._released(state, fact)
 
     def running(self, state: State, uses: Mapping[tuple[str, int, int], k.ContainerUse]) -> None:
         """Add what containers that run at the end have used until now, by their nodes' last heartbeats."""
@@ -182,26 +175,6 @@ class Ledger:
 
     # --- what a record touches ------------------------------------------------------------------------------------------
 
-    def _round(self, state: State, event: k.Round) -> None:
-        touched: dict[str, None] = {}
-        everything = False
-        for fact in event.events:
-            if isinstance(fact, k.Resized):
-                touched.update(dict.fromkeys(change.app for change in fact.changes))
-            elif isinstance(fact, _FACTS_OF_ONE):
-                touched[fact.app] = None
-            elif not isinstance(fact, _FACTS_OF_NONE):
-                everything = True
-        if everything:
-            self._all(state)
-        else:
-            self._all_if_nodes_changed(state)
-            for name in touched:
-                self._look_by_id(state, name)
-        for fact in event.events:
-            if isinstance(fact, k.GenerationReleased):
-                self._released(state, fact)
-
     def _released(self, state: State, fact: k.GenerationReleased) -> None:
         account = self._open.get(fact.app)
         last = account.app.history[-1] if account is not None and account.app.history else None
@@ -210,24 +183,17 @@ class Ledger:
         if last.released_at == state.time:
             account.redone(last)
 
-    def _one(self, state: State, event: Any, folded: Folded) -> None:
+    def _exited(self, state: State, event: k.ContainerExited) -> None:
         app = state.apps.get(event.app)
-        if app is None or folded == "ignored":
-            return
-        if isinstance(event, k.ContainerExited) and event.usage is not None:
+        if app is not None and event.usage is not None:
             began = max(self._time - int(event.usage.over_s * SECOND), _started_at(app, event))
             self._used(app, event.node, began, event.usage.cpu_s, event.usage.memory)
-        self._look(app)
-        account = self._open.get(app.id)
-        last = app.history[-1] if app.history else None
-        changed = isinstance(event, k.MembershipChanged) and last is not None and last.started_at == state.time
-        if changed and account is not None and last is not None:
-            account.resized_live(last)
 
-    def _all_if_nodes_changed(self, state: State) -> None:
-        """Look at all apps if a node has changed: voided places count as a change (`dorm.core.effects.void_plans`)."""
-        if any(node.changed_seq == state.seq for node in state.nodes.values()):
-            self._all(state)
+    def _resized_live(self, state: State, event: k.MembershipChanged) -> None:
+        app, account = state.apps.get(event.app), self._open.get(event.app)
+        last = app.history[-1] if app is not None and app.history else None
+        if account is not None and last is not None and last.started_at == state.time:
+            account.resized_live(last)
 
     def _all(self, state: State) -> None:
         for name in list(self._open):

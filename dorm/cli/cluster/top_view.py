@@ -15,6 +15,7 @@ from dorm.cli.output import ago, cell, counted
 from dorm.cli.terminal import one_line
 from dorm.core.progress import Newest
 from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
+from events import kinds as k
 from events.instants import shown
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, State
     from events.kinds import Event
 
-NOISE = frozenset(("AppProgressed", "AppCheckpointed", "NodeReported", "EpochCompleted", "LogSealed", "IdleTicked"))
+NOISE = frozenset(kind.__name__ for kind in k.EVENTS if "noise" in kind.KIND.lists)
 """Kinds that would push everything else off the screen."""
 MOST_EVENTS = 500
 _LEAST = 40

@@ -222,14 +222,14 @@ def _columns(one: Logged, whole: bool) -> tuple[str, str, str]:
 
 
 _STYLES = {
-    "AppFailed": "bold red", "AppRejected": "bold red", "GenerationFailed": "bold red", "NodeLost": "bold red", "NodeSuspected": "bold red",
-    "NodeLeaseEnded": "bold red", "MembersLost": "bold red", "LiveResizeFailed": "bold red", "PolicyFailed": "bold red", "RecordsRefused": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
+    "RecordsRefused": "bold red", "Unreadable": "bold red", "Unknown": "bold yellow", "AppCompleted": "bold green",
 }  # fmt: skip
 
 
 def style_of(event: Event) -> str:
     """Return the style of an event's kind, for all lists of events."""
-    return _STYLES.get(type(event).__name__, "bold cyan")
+    usual = "bold red" if "failures" in event.KIND.lists else "bold cyan"
+    return _STYLES.get(type(event).__name__, usual)
 
 
 def _coloured(one: Logged, whole: bool) -> Text:

@@ -16,7 +16,7 @@ them; one that starts in the middle of a log is first fed the earlier events (`k
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from dorm.core.admission import ID_DIGITS, app_id, name_of
 from events import kinds as k
@@ -30,40 +30,21 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 _ID = re.compile(rf"(.+)-({ID_DIGITS})")
-_REQUESTS = (
-    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppEditRequested, k.AppRestartRequested,
-    *get_args(k.OfGates), k.AppRejected,
-)  # fmt: skip
+_REQUESTS = tuple(kind for kind in k.EVENTS if kind.KIND.by_name)
 """Events that may name an app by its name."""
-_ANSWERED = ("AppSubmitted", "AppUpdated", "AppEditRequested", "AppRestartRequested")
+_ANSWERED = tuple(kind.__name__ for kind in k.EVENTS if kind.KIND.answered)
 """Requests that the master answers by their ids."""
-_AGENTS = (
-    "NodeJoined",
-    "NodeReported",
-    "NodeLeft",
-    "ContainersPrepared",
-    "ContainerDelayed",
-    "ContainerStarted",
-    "ContainerExited",
-    "AppCheckpointed",
-    "AppProgressed",
-    "ProgressLinesSkipped",
-    "AppResizeRequested",
-    "MembershipChanged",
-    "EpochCompleted",
-    "SessionStarted",
-    "SessionEnded",
-)
-_CLIENTS = frozenset(cls.__name__ for cls in get_args(k.Published)).difference(("Round",), _AGENTS)
-"""Kinds that clients and operators publish."""
-_MASTERS = frozenset(cls.__name__ for cls in get_args(k.MasterFact))
+_AGENTS = tuple(kind.__name__ for kind in k.EVENTS if kind.KIND.writers[0] == "node")
+_MASTERS = frozenset(kind.__name__ for kind in k.EVENTS if kind.KIND.stored == "round")
+_CLIENTS = frozenset(kind.__name__ for kind in k.EVENTS).difference(_AGENTS, _MASTERS)
+"""Kinds that others than agents publish as records of their own."""
 _ENDS = (k.AppCompleted, k.AppFailed, k.AppCancelled)
-_ABOUT_NODES = ("NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested")
+_ABOUT_NODES = tuple(
+    kind.__name__ for kind in k.EVENTS if kind.KIND.on == "node" and kind.KIND.writers[0] == "operator"
+)
 _STAND_INS = (k.Unknown.__name__, k.Unreadable.__name__)
 
-KINDS = tuple(
-    sorted({cls.__name__ for cls in (*get_args(k.Published), *get_args(k.MasterFact))} - {"Round", "NodeReported"})
-)
+KINDS = tuple(sorted(kind.__name__ for kind in k.EVENTS if kind.KIND.stored != "reports"))
 """Kinds of events on a log; `Unknown` and `Unreadable` stand for what this build can't read."""
 
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from events.spec import AppSpec
     from replay.simulator.timings import Timings
 
-_CLIENTS = (
-    k.AppUpdated, k.AppCancelRequested, k.AppRetryRequested, k.AppHoldRequested, k.AppReleaseRequested,
-    k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested,
-    k.SchedulingPaused, k.SchedulingResumed, k.PolicyChanged,
-    k.AppEditRequested, k.AppRestartRequested,
-)  # fmt: skip
+_CLIENTS = tuple(
+    kind
+    for kind in k.EVENTS
+    if kind.KIND.writers[0] in ("user", "operator") and kind.KIND.folded and kind is not k.AppSubmitted
+)
+"""Requests of clients and operators that change a state; a submission is part of its app's course."""
 _NOT_ITS_OWN = ("lost", "port")
 """Reasons of exits that the cluster caused."""
 _NODES = (k.NodeJoined, k.NodeLeft)

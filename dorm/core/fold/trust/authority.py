@@ -266,52 +266,20 @@ def _of_session(state: State, known: Identities, event: k.OfSessions, who: str) 
     return _of_node(state, known, event, who) or _of_app(state, known, event, who)
 
 
-_SCOPED = frozenset((k.AppSubmitted, k.AppUpdated, k.AppEditRequested, k.AppRestartRequested))
+_SCOPED = frozenset(kind for kind in k.EVENTS if kind.KIND.answered)
 """Kinds whose ids belong to their author's tenant, because answers go to them."""
-_RULES: dict[type, Rule] = {
-    k.AppSubmitted: _submits,
-    k.AppUpdated: _changes_app,
-    k.AppCancelRequested: _changes_app,
-    k.AppRetryRequested: _changes_app,
-    k.AppHoldRequested: _changes_app,
-    k.AppReleaseRequested: _releases,
-    k.AppEditRequested: _changes_app,
-    k.AppRestartRequested: _changes_app,
-    k.NodeDrainRequested: _drains,
-    k.NodeJoined: _joins,
-    k.LogRotated: _rotates,
-    k.RotationFailed: _rotates,
-    **dict.fromkeys(
-        (
-            k.PolicyChanged,
-            k.SealRequested,
-            k.RotationRequested,
-            k.NodeForgetRequested,
-            k.NodeTrustRequested,
-            k.SchedulingPaused,
-            k.SchedulingResumed,
-            k.WebhookSet,
-            k.WebhookRemoved,
-            k.WebhookTestRequested,
-        ),
-        _operates,
-    ),
-    **dict.fromkeys((k.WebhookTested, k.WebhookDisabled, k.AppWaitsLong), _delivers),
-    **dict.fromkeys(
-        (k.NodeReported, k.NodeLeft, k.ContainersPrepared, k.ContainerDelayed, k.ContainerStarted, k.ContainerExited),
-        _of_node,
-    ),
-    **dict.fromkeys(
-        (
-            k.AppCheckpointed,
-            k.AppProgressed,
-            k.ProgressLinesSkipped,
-            k.AppResizeRequested,
-            k.MembershipChanged,
-            k.EpochCompleted,
-        ),
-        _of_app,
-    ),
-    **dict.fromkeys(get_args(k.OfSessions), _of_session),
+_BY_WORD: dict[k.Rule, Rule] = {
+    "submits": _submits,
+    "changes_app": _changes_app,
+    "releases": _releases,
+    "operates": _operates,
+    "delivers": _delivers,
+    "drains": _drains,
+    "joins": _joins,
+    "of_node": _of_node,
+    "of_app": _of_app,
+    "of_session": _of_session,
+    "rotates": _rotates,
 }
-"""Identities have their own rules, which the agents share (`events.identities.takes`)."""
+"""The rules that kinds name.  Identities have their own, which the agents share (`events.identities.takes`)."""
+_RULES: dict[type[k.Event], Rule] = {kind: _BY_WORD[kind.KIND.rule] for kind in k.EVENTS if kind.KIND.rule in _BY_WORD}
