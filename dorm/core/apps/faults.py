@@ -21,7 +21,8 @@ the nodes (but one, of two or more) are suspect by these rules, so a broken imag
 (`NodeTrusted`)
 
     probe      when one app, which needs no less than those that failed, was started there and ran well.  The probe is the
-               first waiting app that fits there and whose spec permits retries, `FIRST_PROBE_S` after the node became
+               first waiting app that fits there and whose spec permits retries, of those that have failed nowhere if
+               there is one, `FIRST_PROBE_S` after the node became
                suspect; each probe that fails, by whatever cause, doubles the pause, and so does each return before.  If
                there is no such app for `LONGEST_PROBE_S`, one that needs less will do.  A new start of the node's agent
                makes the next probe due at once
@@ -201,17 +202,22 @@ def _bound(pairs: dict[str, PairFailure]) -> None:
 
 
 def _clear_nodes(state: State, app: App) -> None:
-    """The app is broken: its failures say nothing about nodes."""
-    for name in app.failed_on:
+    """The app is broken: its failures say nothing about nodes.  If it was to probe one, the next probe is due at once."""
+    for name, pair in app.failed_on.items():
         node = state.nodes.get(name)
         if node is None:
             continue
         node.failed.pop(app.id, None)
-        if node.suspect is not None and app.id in node.suspect.apps:
-            told = zip(node.suspect.apps, node.suspect.failures, strict=False)
+        suspect = node.suspect
+        if suspect is not None and app.id in suspect.apps:
+            told = zip(suspect.apps, suspect.failures, strict=False)
             left = [(name, why) for name, why in told if name != app.id]
             apps, failures = [name for name, _ in left], [why for _, why in left]
-            node.suspect = msgspec.structs.replace(node.suspect, apps=apps, failures=failures)
+            node.suspect = msgspec.structs.replace(suspect, apps=apps, failures=failures)
+        elif suspect is not None and suspect.failed_probes and pair.at > suspect.since:
+            node.suspect = msgspec.structs.replace(
+                suspect, failed_probes=suspect.failed_probes - 1, probe_at=min(suspect.probe_at, state.time)
+            )
 
 
 def forget_failures(app: App) -> None:
@@ -564,13 +570,15 @@ def keeps(state: State, app: App, generation: Generation) -> bool:
 
 def _prober(state: State, node: Node, now: int, next_ones: _NextOnes, taken: Collection[str]) -> str | None:
     """Return the app that may be tried on a suspect node now; None if none is due, or none suits.  After a long time without
-    an app that needs no less than those that failed, any may be tried."""
+    an app that needs no less than those that failed, any may be tried.  An app that has failed elsewhere may be broken, so
+    others go first."""
     suspect = node.suspect
     if suspect is None or now < suspect.probe_at or node.condition != "up" or node.draining or node.foreign:
         return None
     if probing(state, node) is not None:
         return None
     needed = suspect.needs if now < suspect.probe_at + LONGEST_PROBE_S * SECOND else []
+    doubtful: str | None = None
     for app in next_ones.apps:
         agrees = app.spec.retries.limit > 0 and not app.interrupted_at and app.id not in taken
         if not agrees or (node.id in app.failed_on and _is_recent(state, app.failed_on[node.id], now)):
@@ -578,8 +586,10 @@ def _prober(state: State, node: Node, now: int, next_ones: _NextOnes, taken: Col
         needs = needs_of(app)
         enough = _fitting(app, next_ones.free[node.id]) >= bounds(app, now).n_min
         if enough and all(need in needs for need in needed) and _suits(app, node):
-            return app.id
-    return None
+            if not app.failed_on:
+                return app.id
+            doubtful = doubtful or app.id
+    return doubtful
 
 
 def _suits(app: App, node: Node) -> bool:

@@ -519,6 +519,34 @@ class TestSuspects:
         node = world.bench.state.nodes["n1"]
         assert faults.relapses(world.bench.state, node, world.bench.now + int(25 * HOUR_S * SECOND)) == 4
 
+    def test_a_broken_probe_keeps_no_good_node_waiting(self) -> None:
+        world = probed_world()
+        world.submit("probe", broken=True, retries={"limit": 1, "backoff": "1s"})
+        world.run(6)
+        world.settled()
+        node = world.bench.state.nodes["n1"]
+        assert node.suspect is not None
+        assert node.suspect.failed_probes == 1
+        world.run(60)
+        assert world.app("probe").ended == "failed"
+        assert node.suspect.failed_probes == 0
+        world.submit("next", lasts_s=10.0)
+        world.run(20)
+        assert [fact.how for fact in world.trusted] == ["probe"]
+
+    def test_an_app_that_failed_elsewhere_is_no_probe_while_another_waits(self) -> None:
+        world = probed_world()
+        world.submit("doubtful", broken=True, retries={"limit": 1, "backoff": "60s"}, require="not has there")
+        world.bench.add(joined("n1", 2, labels={"there": ""}))
+        world.run(4)
+        world.bench.add(joined("n1", 2))
+        world.bench.add(k.SchedulingPaused())
+        world.run(60)
+        world.submit("fresh", lasts_s=10.0)
+        world.bench.add(k.SchedulingResumed())
+        world.settled()
+        assert world.bench.placed("fresh") == "n1"
+
     def test_an_app_without_retries_is_no_probe(self) -> None:
         world = suspect_world()
         world.run(100)
