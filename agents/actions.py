@@ -231,8 +231,10 @@ class Actions:
 
     async def _given_up(self, key: Key, trouble: Trouble, lasted_s: float) -> bool:
         """Report a container that this node can't start as failed, so that its app may go elsewhere.  Return False if it may
-        run after all: the engine does not say for certain."""
+        run after all: the engine does not say for certain, or it has started it and only answered too late."""
         try:
+            if any(seen.key == key and seen.started_at for seen in await self._runtime.list()):
+                return False  # It is reported as started, and its end as what it was.
             await self._runtime.stop(key, 0.0)
             with contextlib.suppress(OSError):  # It does not run; its folder stays on a disk that takes no change.
                 await self._runtime.remove(key)

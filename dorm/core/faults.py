@@ -21,16 +21,21 @@ the nodes (but one, of two or more) are suspect by these rules, so a broken imag
 (`NodeTrusted`)
 
     probe      when one app, which needs no less than those that failed, was started there and ran well.  The probe is the
-               first waiting app that fits there and whose spec permits retries, `FIRST_PROBE_S` after the node became
-               suspect; each probe that fails doubles the pause.  If there is no such app for `LONGEST_PROBE_S`, one that
-               needs less will do.  A new start of the node's agent makes the next probe due at once
+               first waiting app that fits there and whose spec permits retries, of those that have failed nowhere if
+               there is one, `FIRST_PROBE_S` after the node became
+               suspect; each probe that fails, by whatever cause, doubles the pause, and so does each return before.  If
+               there is no such app for `LONGEST_PROBE_S`, one that needs less will do.  A new start of the node's agent
+               makes the next probe due at once
     evidence   when so many of these apps turn out to be broken that fewer than k are left
     operator   when an operator says so (`NodeTrustRequested`), or turns the rule off
 
-After a return by a probe, the node is on trial for twice the time: the first failure makes it suspect again.
+After a return by a probe, the node is on trial for twice the time: the first failure makes it suspect again.  Half of its
+returns are forgotten after each `FORGIVEN` times t for which it then runs apps well.
 
 **Watched nodes.** While one more failure would make a node suspect, it takes one app at a time that has not run well there,
-so that not many start at once where they would fail: the first that waits and for which there is room.
+so that not many start at once where they would fail: the first that waits and for which there is room.  This does not limit
+what starts before the first failures are known: apps that are placed on the node until then may all fail there, each once,
+which costs none of them a retry.  To place only k of them at a time would hold up each start on a node that is new.
 
 **What counts.**  A failure counts if its app has run well elsewhere since (confirmed), or if no app that needs no less was
 started there later and ran well (disproved).  If that was an app of another owner, confirmed failures count only from two
@@ -71,6 +76,10 @@ SHORT_S = 60
 FIRST_PROBE_S = 1800
 """With k failures before and one probe within the hour, a broken node wastes at most k + 1 tries an hour."""
 LONGEST_PROBE_S = 86_400
+FORGIVEN = 24
+"""After so many times t in which a node runs apps well, half of its returns are forgotten: a day by default."""
+NO_ANSWER = ("lost", "stopped")
+"""Causes of failures that say nothing about a probe: its node was lost, or it was stopped from outside."""
 MOST_PAIRS = 32
 """How many apps a node remembers, and how many nodes an app."""
 MOST_OPEN = 10
@@ -142,6 +151,8 @@ def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed
         return
     if not isinstance(event, AppFailed) and event.anew:
         app.failed_on = {}
+    if node is not None and event.failure not in NO_ANSWER:
+        _note_failed_probe(state, app, node)
     if not event.fault:
         return
     if event.fault == "app":
@@ -166,12 +177,23 @@ def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed
     if event.fault != "app":
         node.failed[app.id] = pair
         _bound(node.failed)
+
+
+def _note_failed_probe(state: State, app: App, node: Node) -> None:
+    """Whatever it failed by, it has not shown that the node works, and the next one would not either."""
     if node.suspect is not None and node.suspect.probe == app.id:
         failed = node.suspect.failed_probes + 1
-        pause_s = min(FIRST_PROBE_S << min(failed, 16), LONGEST_PROBE_S)
         node.suspect = msgspec.structs.replace(
-            node.suspect, failed_probes=failed, probe="", probe_at=state.time + pause_s * SECOND
+            node.suspect,
+            failed_probes=failed,
+            probe="",
+            probe_at=state.time + _pause_s(node.relapses + failed) * SECOND,
         )
+
+
+def _pause_s(doublings: int) -> int:
+    """Return the pause before a probe."""
+    return min(FIRST_PROBE_S << min(doublings, 16), LONGEST_PROBE_S)
 
 
 def _bound(pairs: dict[str, PairFailure]) -> None:
@@ -180,17 +202,22 @@ def _bound(pairs: dict[str, PairFailure]) -> None:
 
 
 def _clear_nodes(state: State, app: App) -> None:
-    """The app is broken: its failures say nothing about nodes."""
-    for name in app.failed_on:
+    """The app is broken: its failures say nothing about nodes.  If it was to probe one, the next probe is due at once."""
+    for name, pair in app.failed_on.items():
         node = state.nodes.get(name)
         if node is None:
             continue
         node.failed.pop(app.id, None)
-        if node.suspect is not None and app.id in node.suspect.apps:
-            told = zip(node.suspect.apps, node.suspect.failures, strict=False)
+        suspect = node.suspect
+        if suspect is not None and app.id in suspect.apps:
+            told = zip(suspect.apps, suspect.failures, strict=False)
             left = [(name, why) for name, why in told if name != app.id]
             apps, failures = [name for name, _ in left], [why for _, why in left]
-            node.suspect = msgspec.structs.replace(node.suspect, apps=apps, failures=failures)
+            node.suspect = msgspec.structs.replace(suspect, apps=apps, failures=failures)
+        elif suspect is not None and suspect.failed_probes and pair.at > suspect.since:
+            node.suspect = msgspec.structs.replace(
+                suspect, failed_probes=suspect.failed_probes - 1, probe_at=min(suspect.probe_at, state.time)
+            )
 
 
 def forget_failures(app: App) -> None:
@@ -543,13 +570,15 @@ def keeps(state: State, app: App, generation: Generation) -> bool:
 
 def _prober(state: State, node: Node, now: int, next_ones: _NextOnes, taken: Collection[str]) -> str | None:
     """Return the app that may be tried on a suspect node now; None if none is due, or none suits.  After a long time without
-    an app that needs no less than those that failed, any may be tried."""
+    an app that needs no less than those that failed, any may be tried.  An app that has failed elsewhere may be broken, so
+    others go first."""
     suspect = node.suspect
     if suspect is None or now < suspect.probe_at or node.condition != "up" or node.draining or node.foreign:
         return None
     if probing(state, node) is not None:
         return None
     needed = suspect.needs if now < suspect.probe_at + LONGEST_PROBE_S * SECOND else []
+    doubtful: str | None = None
     for app in next_ones.apps:
         agrees = app.spec.retries.limit > 0 and not app.interrupted_at and app.id not in taken
         if not agrees or (node.id in app.failed_on and _is_recent(state, app.failed_on[node.id], now)):
@@ -557,8 +586,10 @@ def _prober(state: State, node: Node, now: int, next_ones: _NextOnes, taken: Col
         needs = needs_of(app)
         enough = _fitting(app, next_ones.free[node.id]) >= bounds(app, now).n_min
         if enough and all(need in needs for need in needed) and _suits(app, node):
-            return app.id
-    return None
+            if not app.failed_on:
+                return app.id
+            doubtful = doubtful or app.id
+    return doubtful
 
 
 def _suits(app: App, node: Node) -> bool:
@@ -623,15 +654,25 @@ def _becomes(state: State, node: Node, known: Mapping[str, list[PairFailure]], n
     else:
         minutes = state.settings.suspect_within_s / 60
         reason = f"{len(pairs)} different apps failed there within {minutes:g} min, and apps run on other nodes"
-    pause_s = min(FIRST_PROBE_S << min(node.relapses, 16), LONGEST_PROBE_S)
     return NodeSuspected(
         node=node.id,
         apps=[pair.app for pair in pairs],
         failures=[brief(pair) for pair in pairs],
         least=least,
         reason=reason,
-        probe_at=now + pause_s * SECOND,
+        probe_at=now + _pause_s(relapses(state, node, now)) * SECOND,
     )
+
+
+def relapses(state: State, node: Node, now: int) -> int:
+    """Return how many returns of a node count at `now` (UTC ns): half as many after each `FORGIVEN` times t, after its trial,
+    for which it is known to have run apps well."""
+    if not node.relapses:
+        return 0
+    there = _by_node(state, [node.id])[node.id]
+    until = now if any(_run_well(app, containers, now) for app, containers in there) else node.proven_at
+    halvings = (until - node.trial_until) // max(1, int(FORGIVEN * state.settings.suspect_within_s * SECOND))
+    return node.relapses >> min(max(halvings, 0), 64)
 
 
 def _most_suspects(state: State) -> int:
@@ -691,6 +732,7 @@ def suspected(state: State, event: NodeSuspected) -> list[str]:
         reason=event.reason,
         probe_at=event.probe_at,
     )
+    node.relapses = relapses(state, node, state.time)
     for name in event.apps:
         app = state.apps.get(name)
         if app is not None and all(_is_suspect(state, one) for one in app.failed_on):

@@ -271,7 +271,8 @@ class Node(msgspec.Struct):
     suspect: Suspect | None = None
     """Why it takes nothing new for a while; None if it does."""
     relapses: int = 0
-    """How often it returned by a probe since an operator trusted it: the next pauses are longer."""
+    """How often it returned by a probe, of which half are forgotten while it runs well, and all when an operator trusts it:
+    the next pauses are longer."""
     trial_until: int = 0
     """Until when, after such a return, one failure is enough."""
     proven_at: int = 0

@@ -9,7 +9,8 @@ One seed is one history: the same processes, messages and faults at the same mom
     breaking/    deliberate defects, and the seeds that catch them
 
     clients      customers with the real client
-    history      one seed from its start until everything has settled;  losing: one whose server loses records
+    history      one seed from its start until everything has settled;  losing: one whose server loses records;
+                 bad_nodes: one with bad nodes and broken apps among honest ones
     running      many seeds;  shrink: reduces a failing one
     variants     deliberately broken code that the simulation has to catch
 

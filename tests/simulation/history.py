@@ -30,7 +30,7 @@ from tests.simulation.clients import Customer
 from tests.simulation.machines.apps import PLAN, STRANGERS, AppPlan, Program, draw_app
 from tests.simulation.machines.live import Group, LiveProgram
 from tests.simulation.machines.machine import Container, Machine
-from tests.simulation.machines.runtime import SimRuntime
+from tests.simulation.machines.runtime import SimHealth, SimRuntime
 from tests.simulation.world.shells import AgentProcess, MasterProcess, start_agent, start_master
 from tests.simulation.world.world import Broken, World
 
@@ -83,6 +83,8 @@ class History:
 
     skewed = True
     """Whether some masters may be of an earlier release."""
+    looks = False
+    """Whether agents look at their disks and run a health program."""
 
     def __init__(
         self,
@@ -150,6 +152,8 @@ class History:
         self._lives = 0
         self._groups: dict[tuple[str, int], Group] = {}
         """Members of live apps, by app and generation."""
+        self._met: dict[tuple[str, int], set[int]] = {}
+        """Containers that are ready for the first step of apps that begin together, by app and generation."""
         self._words: list[tuple[str, bytes, str]] = []
         """Of strangers and operators, which the server has not been told yet."""
 
@@ -271,7 +275,9 @@ class History:
         if plan.live and container.spec.env.get("DORM_MEMBERS"):
             group = self._groups.setdefault(container.key[:2], Group())
             return LiveProgram(container, plan, self.seed, machine.later, group, calm=machine.calm)
-        return Program(container, plan, self.seed, machine.later, calm=machine.calm)
+        program = Program(container, plan, self.seed, machine.later, calm=machine.calm)
+        program.met = self._met.setdefault(container.key[:2], set()) if plan.together else None
+        return program
 
     # --- processes and who starts them again ---------------------------------------------------------------------------
 
@@ -302,6 +308,8 @@ class History:
             lambda _: SimRuntime(machine, chance),
             machine.folder / "agent",
             port_taken=machine.listens,
+            look_at=machine.look_at if self.looks else None,
+            health=SimHealth(machine, self.world.chance(f"health of {place}")) if self.looks else None,
         )
         self.agents[place] = process
         process.on_end(lambda ended: self._ended(ended, place, self._start_agent))

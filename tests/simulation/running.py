@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.rotation.simulated import RotatingHistory, rotates
+from tests.simulation.bad_nodes import BadNodes, has_bad_nodes
 from tests.simulation.history import History, Outcome
 from tests.simulation.variants import VARIANTS
 
@@ -62,7 +63,7 @@ def play(seed: int, choice: Choice) -> Played:
 
 
 def _outcome(seed: int, choice: Choice) -> Outcome:
-    kind = RotatingHistory if choice.rotate or rotates(seed) else History
+    kind = RotatingHistory if choice.rotate or rotates(seed) else BadNodes if has_bad_nodes(seed) else History
     if not choice.variant:
         return kind(seed, only=choice.only, apps=choice.apps).run(tell=choice.whole_story)
     with VARIANTS[choice.variant].broken() as alter:

@@ -145,6 +145,26 @@ async def test_an_ended_container_that_can_not_be_removed_is_on_the_log(node: No
         assert over.over
 
 
+async def test_a_container_that_started_after_all_is_not_given_up(node: Node, engine: Engine) -> None:
+    """The engine performs what was asked, answers too late, and the next requests fail: its end is reported as it was."""
+    real = ProcessRuntime.ensure
+
+    async def ensure(spec: ContainerSpec, files: Mapping[str, bytes] | None = None) -> Seen:
+        engine.tries += 1
+        if engine.tries == 2:
+            await real(engine, spec, files)
+            await holds(lambda: (node.root / "ran").exists())
+            await asyncio.sleep(1.0)  # The bound is over.
+        raise refused()
+
+    engine.ensure = ensure  # type: ignore[method-assign]
+    async with node.agent():
+        await node.release(f"touch {node.root / 'ran'}; exit 0", deadlines={"start": "1s"})
+        ended = await node.until(k.ContainerExited)
+        assert isinstance(ended, k.ContainerExited)
+        assert (ended.reason, ended.exit_code, ended.asked) == ("exit", 0, False)
+
+
 async def test_a_container_that_may_run_is_not_given_up(
     node: Node, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@
 
 Families of faults, with their invariants:
 
+    ailments     nodes on which apps fail, and the operator who trusts them (`tests.simulation.bad_nodes`)
     clocks       clocks that are set by hours, days or years, and back
     crowds       tenants that take more than their share
     gates        holds, and apps that wait for others, at any moment

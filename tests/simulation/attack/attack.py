@@ -11,7 +11,7 @@ from events import subjects
 from events.codec import decode
 from events.log.records import Record
 from tests.core.nonsense import nonsense
-from tests.simulation.attack import clocks, gates, misuse, neighbors, operators, replacing, steering
+from tests.simulation.attack import ailments, clocks, gates, misuse, neighbors, operators, replacing, steering
 from tests.simulation.attack.crowds import flood_progress, submit_crowd
 from tests.simulation.attack.strangers import impersonate_node, submit_large, take_message_id, write_absurd_rounds
 
@@ -360,6 +360,7 @@ _HITS: Final[dict[str, Callable[[Attack, Fault], None]]] = {
     **operators.HITS,
     **gates.HITS,
     **steering.HITS,
+    **ailments.HITS,
     "master killed": Attack._kill,
     "master crashes": Attack._crash,
     "master stopped": Attack._stop,

@@ -150,6 +150,12 @@ HARMLESS: Final = frozenset(
         "apps held",
         "apps wait for others",
         "containers can't be created",
+        "apps fail early",
+        "starts take long",
+        "node flaps",
+        "node's disk fills",
+        "health program fails",
+        "node trusted",
     }
 )
 """None of these explains that a node is not heard, that its lease ends, or that another master leads."""

@@ -65,6 +65,8 @@ class AppPlan(msgspec.Struct, frozen=True):
     """Time from each start to a failure; 0 for failures only by `trouble`."""
     pause_s: float = 0.0
     """Time from each failure to the next retry; 0 for pauses that begin at half a second and double up to four."""
+    together: bool = False
+    """Whether the first step needs all containers, like that of programs that exchange gradients."""
     live: bool = False
     """Whether it is resized while it runs (`tests.simulation.machines.live`)."""
     lingers: bool = False
@@ -151,6 +153,8 @@ class Program:
         self.calm = calm
         """Whether it is to come to its end soon and without trouble of its own."""
         self._chance = random.Random(f"{seed}.fate.{':'.join(map(str, container.key))}")
+        self.met: set[int] | None = None
+        """Slots of the generation that are ready for the first step, if that needs all of them."""
         self.step = saved_step(self._folder) if list(container.spec.command) == RESUME else 0
         self.begun = self.step
 
@@ -167,6 +171,9 @@ class Program:
                 )
         if self._plan.fails_after_s and not self.calm:
             self._later(self._plan.fails_after_s, self._fail, 1)
+        if self._container.machine.fails_after_s and not self.calm:
+            self._later(self._container.machine.fails_after_s, self._fail, 1)
+            return  # Before its first step: an app that has worked there has found what it needs.
         self._later(self._plan.boot_s, self._bind)
 
     def _bind(self) -> None:
@@ -187,6 +194,11 @@ class Program:
     def _work(self) -> None:
         if not self._alive() or self._hangs:
             return
+        if self.met is not None:
+            self.met.add(self._container.key.slot)
+            if len(self.met) < len(self._container.spec.env["DORM_PEERS"].split(",")):
+                self._later(self._plan.step_s, self._work)
+                return
         if self.step >= self._plan.steps or (self.calm and self.step >= self.begun + 3):
             self._container.finished = not self._asked
             self._container.end(0)

@@ -11,6 +11,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agents.checkpoint_folder import MARKER
+from agents.fitness import Found, FoundFolder, Room
 from agents.runtime.interface import (
     PROGRESS_FILE,
     Conflict,
@@ -26,7 +27,7 @@ from agents.runtime.interface import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from agents.runtime.interface import State
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _UNSYNCED_S = 5.0
 """After a loss of power, the disk may lack everything written within this time before it."""
 _AGAIN_S = 1.0
+_DISK = 2**40
 
 
 class Witness(Protocol):
@@ -177,6 +179,12 @@ class Machine:
         self.disk_full = False
         self.create_fails = False
         """Whether its engine answers 500 to each request for a container."""
+        self.fails_after_s = 0.0
+        """Seconds after its start at which each container started now fails; 0 for none."""
+        self.launch_s = 0.0
+        """Seconds that the engine takes to start a container, in addition to `delay_s`."""
+        self.ill = ""
+        """The line with which the operator's health program fails, "" while it succeeds."""
         self.checkpoints: Path = self.folder / "checkpoints"
         """Where the shared folder is mounted: a link, to an empty folder of its own while it is not."""
         self._shared = world.folder / "checkpoints"
@@ -289,6 +297,12 @@ class Machine:
     def listens(self, address: str, port: int) -> bool:
         """Whether something on this machine listens there."""
         return port in self.strangers or any(port in container.ports for container in self.running())
+
+    def look_at(self, folders: Mapping[str, Path], note: Callable[[str], None]) -> Found:
+        """Return what an agent finds out about its disk (`agents.fitness`)."""
+        del folders, note
+        free = 0 if self.disk_full else _DISK
+        return Found({"data": FoundFolder(Room(free, _DISK), Room(10**6, 10**6), True)}, Room(0, 0))
 
     # --- the lease -----------------------------------------------------------------------------------------------------
 
@@ -411,6 +425,7 @@ class Machine:
         """From now on, neither the machine nor its programs fail, and their work ends soon."""
         self.calm, self.delay_s = True, 0.02
         self.image_missing = self.disk_full = self.create_fails = False
+        self.fails_after_s, self.launch_s, self.ill = 0.0, 0.0, ""
         self.strangers.clear()
         self.mount(True)
         for container in self.running():

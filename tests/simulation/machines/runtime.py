@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agents.health_program import HealthProgram, Verdict
 from agents.runtime.interface import (
     NOT_FOUND,
     TIMED_OUT,
@@ -28,7 +30,6 @@ from tests.simulation.machines.apps import SAVE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
-    from pathlib import Path
     from random import Random
 
     from agents.runtime.execution import Command, Execution
@@ -40,6 +41,20 @@ _TIMEOUT_S = 10.0
 """Time after which a request counts as unanswered; it may still be performed."""
 _SAVE_S = 0.3
 _DIE_S = 30.0
+HEALTH_EVERY_S = 5.0
+
+
+class SimHealth(HealthProgram):
+    """The operator's health program on a simulated machine."""
+
+    def __init__(self, machine: Machine, chance: Random) -> None:
+        super().__init__(Path("/health"), every_s=HEALTH_EVERY_S)
+        self._machine = machine
+        self._chance = chance
+
+    async def _ask(self) -> Verdict:
+        await asyncio.sleep(self._chance.uniform(0.05, 0.5))
+        return Verdict(not self._machine.ill, self._machine.ill)
 
 
 class SimRuntime:
@@ -82,8 +97,8 @@ class SimRuntime:
         if self._chance.random() < 0.9:
             self._machine.later(self._chance.uniform(0, 0.05), self._hint.set)
 
-    async def _ask(self, perform: Callable[[], Answer]) -> Answer:
-        """Have the engine do something.  Raises its exceptions, and Unavailable."""
+    async def _ask(self, perform: Callable[[], Answer], more_s: float = 0.0) -> Answer:
+        """Have the engine do something, which takes `more_s` longer than usual.  Raises its exceptions, and Unavailable."""
         answer: asyncio.Future[tuple[Any, RuntimeFault | KeyError | None]] = asyncio.get_running_loop().create_future()
 
         def act() -> None:
@@ -99,7 +114,7 @@ class SimRuntime:
         if not self._machine.engine_up:
             await asyncio.sleep(0.01)
             raise Unavailable("the engine does not answer")
-        self._machine.later(self._machine.delay_s * self._chance.uniform(0.3, 1.5), act)
+        self._machine.later(self._machine.delay_s * self._chance.uniform(0.3, 1.5) + more_s, act)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 given, error = await answer
@@ -130,7 +145,7 @@ class SimRuntime:
                         await self.put(spec.key, name, content)
                 except KeyError:
                     raise Unavailable("it was removed while it was started") from None
-                await self._ask(lambda: self._machine.launch(spec.key))
+                await self._ask(lambda: self._machine.launch(spec.key), self._machine.launch_s)
             return await self._ask(made.seen)
 
     async def prepare(self, spec: ContainerSpec) -> None:

@@ -13,11 +13,13 @@ from dorm.rotation.service import rotating
 from tests.simulation.world.process import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from random import Random
 
     from agents.config import NodeConfig
+    from agents.fitness import Found
+    from agents.health_program import HealthProgram
     from agents.runtime.interface import Runtime
     from dorm.core.state import State
     from dorm.rotation.service import RotationService
@@ -114,6 +116,8 @@ def start_agent(
     root: Path,
     *,
     port_taken: Callable[[str, int], bool] = _nothing_listens,
+    look_at: Callable[[Mapping[str, Path], Callable[[str], None]], Found] | None = None,
+    health: HealthProgram | None = None,
 ) -> AgentProcess:
     """`runtime` creates the runtime of this agent.  `root` is the agent's folder, kept over its lives."""
 
@@ -132,8 +136,9 @@ def start_agent(
             port_taken=port_taken,
             since_boot=asyncio.get_running_loop().time,
             machine=lambda: host.name,
-            look_at=None,
+            look_at=look_at,
         )
+        process.agent._health = process.agent._fitness.program = health
         process.agent._actions.given_up_s = GIVEN_UP_S
         await process.agent.run()
 
