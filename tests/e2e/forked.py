@@ -1,28 +1,34 @@
 """`dorm` commands as processes forked off one that has the program imported already.
 
 Starting an interpreter and importing all of it takes most of a second of CPU; hundreds of commands would take minutes for
-nothing else.  What is forked is a process in all other ways: with an environment, streams, signals and an end of its own.
-What importing itself does is left to commands that are started from scratch (`commands.running`, `test_help`).
+nothing else.  What is forked is a process in all other ways: with an environment, streams, signals and an end of its own, and
+`/proc` shows its own command line and environment.  What importing itself does is left to commands that are started from
+scratch (`commands.running` with `enter`, terminals, the pages of the documentation, `test_help`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 from multiprocessing import reduction
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from multiprocessing.process import BaseProcess
     from pathlib import Path
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(["tests.e2e.imported", __name__])
+_FIRST_ADDRESS = 45
+"""The place, after the name of the command in /proc/PID/stat, of the addresses of its arguments and its environment: the start
+and the end of both."""
 
 
 async def command(
@@ -44,6 +50,42 @@ async def command(
         out.seek(0)
         err.seek(0)
         return process.exitcode, out.read(), err.read()
+
+
+class Running:
+    """A command that runs, with what the tests use of `asyncio.subprocess.Process`."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        assert process.pid is not None
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; -N after signal N."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        if self.returncode is None:
+            await _ended(self._process)
+        assert self.returncode is not None
+        return self.returncode
+
+
+async def start(words: tuple[str, ...], env: Mapping[str, str], output: IO[bytes]) -> Running:
+    """Start `dorm` with these words; it has no input, and its output goes to this file."""
+    with open(os.devnull, "rb") as nothing:
+        return Running(await asyncio.to_thread(_start, words, dict(env), None, (nothing, output, output)))
 
 
 @contextlib.contextmanager
@@ -87,8 +129,12 @@ def _detached(*duplicates: Any) -> list[int]:
 
 def _run(words: tuple[str, ...], env: dict[str, str], folder: Path | None, descriptors: list[int]) -> None:
     """In the new process: as a fresh interpreter begins."""
+    assert "tests.e2e.imported" in sys.modules, (
+        "the process that this one is forked off could not import what it should"
+    )
     os.environ.clear()
     os.environ.update(env)
+    _show((sys.executable, "-c", "from dorm.cli.main import main; main()", *words), env)
     if folder is not None:
         os.chdir(folder)
     for standard, descriptor in enumerate(descriptors):
@@ -101,3 +147,18 @@ def _run(words: tuple[str, ...], env: dict[str, str], folder: Path | None, descr
     from dorm.cli.main import main
 
     main()
+
+
+def _show(command: Iterable[str], env: Mapping[str, str]) -> None:
+    """Let /proc show this command line and environment instead of those of the process that this one is forked off.  They
+    are written into the memory that holds those, and what is too long is cut off."""
+    with open("/proc/self/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    addresses = [int(field) for field in fields[_FIRST_ADDRESS : _FIRST_ADDRESS + 4]]
+    folders_first = sorted(env.items(), key=lambda item: (not item[0].startswith("DORM_"), item[0]))
+    for start, end, texts in (
+        (*addresses[:2], command),
+        (*addresses[2:], (f"{name}={value}" for name, value in folders_first)),
+    ):
+        shown = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
+        ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)

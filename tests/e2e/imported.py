@@ -10,7 +10,8 @@ import os
 import sys
 
 _LATE = (
-    "dorm.cli.changes", "dorm.client.client", "dorm.core.query.planning.plans", "dorm.core.query.standing",
+    "aiohttp.web", "dorm.api.serving", "dorm.health.pages", "dorm.health.parts", "dorm.local.cluster", "dorm.local.companions.api",
+    "dorm.metrics.follower", "dorm.metrics.server", "standardwebhooks.webhooks", "dorm.webhooks.deliverer", "rich.traceback", "dorm.cli.changes", "dorm.client.client", "dorm.core.query.planning.plans", "dorm.core.query.standing",
     "dorm.core.query.views", "dorm.local.spec_files", "dorm.client.tail",
     "events.archive.opening", "events.nats.log", "events.archive.segments",
     "replay.audit.audit", "replay.travel.diff", "replay.story.explain", "replay.export.export", "replay.story.story",
@@ -18,6 +19,7 @@ _LATE = (
 
 
 def _import_all() -> None:
+    gc.disable()
     from dorm.cli.main import main
     from dorm.policies.registry import names, policy
 
@@ -25,11 +27,16 @@ def _import_all() -> None:
         importlib.import_module(name)
     for name in names():
         policy(name)
-    sys.argv = ["dorm", "ps", "--output", "wrong"]
-    with open(os.devnull, "w") as nobody, contextlib.redirect_stderr(nobody), contextlib.suppress(SystemExit):
-        main()
+    for words in (["--help"], ["ps", "--output", "wrong"]):  # Help imports the modules of all commands.
+        sys.argv = ["dorm", *words]
+        with (
+            open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody),
+            contextlib.suppress(SystemExit),
+        ):  # fmt: skip
+            main()
     gc.collect()
     gc.freeze()  # Its memory stays shared with all that are forked.
+    gc.enable()
 
 
 _import_all()

@@ -30,23 +30,25 @@ FIRES: list[tuple[str, dict[str, str], str, dict[str, str]]] = [
     ("DormRotationFails", {'dorm_rotations_total{outcome="failed"}': "0 0 1x100"}, "60m", {"severity": "warning"}),
     (
         "DormBackupOld",
-        {'dorm_backup_time_seconds{cluster="lab"}': "0x4320"},
-        "3d",
+        {
+            'dorm_backup_time_seconds{cluster="lab"}': "-172000x40"
+        },  # two days before promtool's clock, which begins with 0
+        "30m",
         {"severity": "warning", "cluster": "lab"},
     ),
 ]
 QUIET: dict[str, str] = {
-    'dorm_master_leading{instance="a"}': "1x4320",
-    'dorm_master_leading{instance="b"}': "0x4320",
-    'dorm_nodes{condition="suspect"}': "0x4320",
-    "dorm_log_up": "1x4320",
-    "dorm_log_size_bytes": "70x4320",
-    "dorm_log_limit_bytes": "100x4320",
-    'dorm_rotations_total{outcome="failed"}': "3x4320",
-    'dorm_rotations_total{outcome="done"}': "0+1x4320",
-    'dorm_backup_time_seconds{cluster="lab"}': "0+60x4320",
+    'dorm_master_leading{instance="a"}': "1x480",
+    'dorm_master_leading{instance="b"}': "0x480",
+    'dorm_nodes{condition="suspect"}': "0x480",
+    "dorm_log_up": "1x480",
+    "dorm_log_size_bytes": "70x480",
+    "dorm_log_limit_bytes": "100x480",
+    'dorm_rotations_total{outcome="failed"}': "3x480",
+    'dorm_rotations_total{outcome="done"}': "0+1x480",
+    'dorm_backup_time_seconds{cluster="lab"}': "0+60x480",
 }
-"""A cluster that is well for three days."""
+"""A cluster that is well for longer than the longest range of a rule."""
 
 
 def said(*words: str) -> str:
@@ -81,7 +83,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
             "interval": "1m",
             "input_series": [{"series": name, "values": values} for name, values in QUIET.items()],
             "alert_rule_test": [
-                {"alertname": alert, "eval_time": "3d", "exp_alerts": []} for alert in sorted({one[0] for one in FIRES})
+                {"alertname": alert, "eval_time": "8h", "exp_alerts": []} for alert in sorted({one[0] for one in FIRES})
             ],
         }
     )
