@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # On busy cores, an example may take any time, so none fails because of its duration.
-settings.register_profile("patient", settings(), deadline=None, max_examples=tries(25, 100))
+settings.register_profile("patient", settings(), deadline=None, max_examples=tries(13, 100))
 settings.load_profile("patient")
 
 

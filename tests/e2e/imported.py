@@ -10,12 +10,13 @@ import os
 import sys
 
 _LATE = (
-    "aiohttp.web", "dorm.api.serving", "dorm.health.pages", "dorm.health.parts", "dorm.local.cluster", "dorm.local.companions.api",
-    "dorm.metrics.follower", "dorm.metrics.server", "standardwebhooks.webhooks", "dorm.webhooks.deliverer", "rich.traceback", "dorm.cli.changes", "dorm.client.client", "dorm.core.query.planning.plans", "dorm.core.query.standing",
-    "dorm.core.query.views", "dorm.local.spec_files", "dorm.client.tail",
-    "events.archive.opening", "events.nats.log", "events.archive.segments",
-    "replay.audit.audit", "replay.travel.diff", "replay.story.explain", "replay.export.export", "replay.story.story",
-"replay.travel.travel", "scipy.optimize", )  # fmt: skip
+    "aiohttp.web", "dorm.api.serving", "dorm.cli.changes", "dorm.client.client", "dorm.client.tail",
+    "dorm.core.query.planning.plans", "dorm.core.query.standing", "dorm.core.query.views", "dorm.health.pages",
+    "dorm.health.parts", "dorm.local.cluster", "dorm.local.companions.api", "dorm.local.spec_files", "dorm.metrics.follower",
+    "dorm.metrics.server", "dorm.webhooks.deliverer", "events.archive.opening", "events.archive.segments", "events.nats.log",
+    "replay.audit.audit", "replay.export.export", "replay.story.explain", "replay.story.story", "replay.travel.diff",
+    "replay.travel.travel", "rich.traceback", "scipy.optimize", "standardwebhooks.webhooks",
+)  # fmt: skip
 
 
 def _import_all() -> None:

@@ -522,7 +522,7 @@ def broken_apps() -> None:
     assert {fact.how for fact in world.trusted} <= {"evidence"}
 
 
-@pytest.mark.parametrize("seed", range(tries(4, 5000)))
+@pytest.mark.parametrize("seed", range(tries(1, 5000)))
 def test_a_black_hole_swallows_nobody(seed: int) -> None:
     black_hole(seed)
 

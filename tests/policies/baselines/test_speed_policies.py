@@ -17,7 +17,7 @@ from tests.errors import raises
 from tests.policies.problems import after, app, node, problems, slow_machine
 from tests.tries import tries
 
-FEW = settings(slow_machine, max_examples=tries(8, 30))
+FEW = settings(slow_machine, max_examples=tries(4, 30))
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
 HOUR = 3600.0
 STOPPED = "an app that could go on was stopped"
