@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from docs.site.codes import all_codes
+from docs.site.codes import all_codes, page
 
 _LIST = Path(__file__).with_name("error_codes.txt")
 _WORD = r"[a-z0-9_]*(?:[a-z0-9_]|\*)"
@@ -41,3 +41,13 @@ def test_the_list_is_sorted_and_has_no_code_twice() -> None:
 
 def test_codes_are_words_joined_by_dots() -> None:
     assert [code for code in all_codes() if not _FORM.fullmatch(code) and code not in _ONE_WORD] == []
+
+
+def test_every_error_code_is_listed_with_what_it_means() -> None:
+    text = page()
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE))
+    assert set(rows) == set(all_codes())
+    assert rows["port.in_use"].startswith("port … on … is in use; choose another with --port")
+    assert rows["package.missing"].endswith("| 1")
+    assert rows["usage.conflict"].endswith("| 2")
+    assert [code for code, row in rows.items() if row.startswith(" |")] == []

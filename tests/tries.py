@@ -1,4 +1,4 @@
-"""How often a test tries a property of every seed or example: rarely in `make test`, four times as often in
+"""How often a test tries a property of every seed or example: rarely in `make test`, eight times as often in
 `make test-soak`, and many times in `make test-long`.
 
 The first tries show that a test can fail, and find most mistakes.  More tries of the same find rare seeds; no guarantee
@@ -16,7 +16,7 @@ SOAK = os.environ.get("DORM_TESTS") == "soak"
 def tries(usual: int, long: int) -> int:
     if LONG:
         return long
-    return min(4 * usual, long) if SOAK else usual
+    return min(8 * usual, long) if SOAK else usual
 
 
 def step(usual: int) -> int:

@@ -34,8 +34,7 @@ from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.client.reports import newest as newest_reports
-from dorm.core.admission import app_id, check_room
-from dorm.core.fold.evolve import evolve
+from dorm.core.admission import app_id
 from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import check_update
 from dorm.core.fold.shared_folder import check_folder
@@ -43,7 +42,6 @@ from dorm.core.fold.trust.authority import forbidden
 from dorm.core.settings import all_after
 from dorm.core.shared_folder import check_folder
 from dorm.core.state import App, RefusedChange, Settings, State
-
 from dorm.history import with_history
 from dorm.live_fold import Fold
 from events import subjects

@@ -14,6 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+from events.log.nearest import nearest
+from events.log.snapshots import identity
 
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
@@ -22,11 +24,8 @@ from dorm.metrics.cluster import LogFigures, cluster_metrics, log_metrics
 from dorm.metrics.tally import Tally
 from events.durable import write_whole
 from events.log.interface import nearest
-from events.log.records import LogClosed, LogError, until_answered
-from events.log.stores import identity
-from events.log.nearest import nearest
 from events.log.records import LogClosed, LogError
-from events.log.snapshots import identity
+from events.log.stores import identity
 from events.logger import Logger
 from events.sources import fingerprint
 

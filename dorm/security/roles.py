@@ -28,8 +28,6 @@ node reads those of all tenants, by names that cannot be guessed: it learns them
 
 from __future__ import annotations
 
-from typing import get_args
-
 import msgspec
 
 from events import kinds as k

@@ -12,6 +12,8 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from events.log.waiting import until_answered
+
 from dorm.health.checks import Check
 from dorm.webhooks import endpoints
 from dorm.webhooks.endpoints import TOPIC
@@ -25,9 +27,7 @@ from events import subjects
 from events.appending import append_event
 from events.kinds import Event, WebhookDisabled, WebhookTested
 from events.limits import clipped
-from events.log.records import LogClosed, LogError, LogRefused, until_answered
-from events.log.records import LogClosed, LogDamaged, LogError, LogRefused
-from events.log.waiting import until_answered
+from events.log.records import LogClosed, LogDamaged, LogError, LogRefused, until_answered
 from events.logger import Logger
 from events.nats.places import AGAIN_S, WEBHOOK
 

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.apps.gating.gates import closed
 from dorm.core.gates import closed
 from dorm.core.state import State
-from dorm.snapshots import newest
-from dorm.core.apps.gating.gates import closed
 from dorm.live_fold import LiveFold, NotFolded, Thread, newest_state
 from events import subjects
 from events.appending import append_event

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import msgspec
 
 from events.fields import holds
-
 from events.quantities import short
 from events.spec.faults import SpecError, unknown_field
 

@@ -15,9 +15,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from dorm.core.decide.asking import problem_of
 
 from dorm.core.changed import NOTHING, changed_by
-from dorm.core.decide.asking import problem_of
 from dorm.core.query.standing import standings
 from events import kinds as k
 from events import subjects

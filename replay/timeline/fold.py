@@ -11,10 +11,10 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.gates import shown_reason
-from dorm.core.submissions import app_of_request
-from dorm.core.changed import changed_by
 from dorm.core.query.gates import shown_reason
+
+from dorm.core.changed import changed_by
+from dorm.core.gates import shown_reason
 from events import kinds as k
 from events.instants import length_of_phase
 from events.quantities import SECOND

@@ -6,12 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.e2e import forked
 from tests.lab.machines.ports import free_ports
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Partition:
         self._options = options
         self._own = folder / f"generation-{generation}"
         self._own.mkdir(parents=True)
-        self.workers: dict[int, subprocess.Popen[bytes]] = {}
+        self.workers: dict[int, forked.Program] = {}
         if start:
             for rank in range(world_size):
                 self.start(rank)
@@ -62,11 +61,9 @@ class Partition:
             "DORM_CHECKPOINT_DIR": str(self.checkpoints),
             "DORM_PROGRESS": str(self._progress(rank)),
         }
-        command = [sys.executable, "-m", f"compose.apps.{self._program}", *self._options, *options]
+        words = ("-m", f"compose.apps.{self._program}", *self._options, *options)
         with self._file(rank, "out").open("wb") as out, self._file(rank, "err").open("wb") as err:
-            self.workers[rank] = subprocess.Popen(
-                command, env={**contract, **(environment or {})}, stdout=out, stderr=err, cwd=REPOSITORY
-            )
+            self.workers[rank] = forked.program(words, {**contract, **(environment or {})}, out, err, REPOSITORY)
 
     def __enter__(self) -> Partition:
         return self

@@ -83,7 +83,7 @@ async def taken(events: AsyncGenerator[Logged, None], count: int | None = None) 
     return found
 
 
-@settings(max_examples=tries(8, 600), deadline=None)
+@settings(max_examples=tries(4, 600), deadline=None)
 @given(cases(), st.data())
 def test_a_tail_from_any_position_is_the_rest(
     case: tuple[str, dict[str, tuple[str, ...]], int], data: st.DataObject
@@ -95,7 +95,7 @@ def test_a_tail_from_any_position_is_the_rest(
     assert asyncio.run(taken(client(log(name)).events(**asked))) == expected
 
 
-@settings(max_examples=tries(6, 400), deadline=None)
+@settings(max_examples=tries(4, 400), deadline=None)
 @given(cases(), st.data())
 def test_a_log_without_its_start_is_filtered_with_its_snapshot(
     case: tuple[str, dict[str, tuple[str, ...]], int], data: st.DataObject
@@ -110,7 +110,7 @@ def test_a_log_without_its_start_is_filtered_with_its_snapshot(
     assert asyncio.run(read()) == [one for one in naive(name).passing(**wanted) if one.position.seq > after]
 
 
-@settings(max_examples=tries(6, 400), deadline=None)
+@settings(max_examples=tries(4, 400), deadline=None)
 @given(cases(), st.integers(0, 30))
 def test_the_last_ones(case: tuple[str, dict[str, tuple[str, ...]], int], count: int) -> None:
     name, wanted, end = case

@@ -70,7 +70,7 @@ async def test_the_last_events_come_from_both_streams() -> None:
         assert (len(found), found[0].partition("@")[0]) == (count, first)
 
 
-@settings(max_examples=tries(10, 40))
+@settings(max_examples=tries(5, 40))
 @given(st.text("lpo", max_size=12), st.integers(0, 12))
 def test_a_reader_resumes_exactly_where_it_stopped(course: str, stops: int) -> None:
     async def resumed() -> tuple[list[str], list[str]]:

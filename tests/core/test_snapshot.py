@@ -78,7 +78,7 @@ def history(seed: int) -> list[Record]:
     return recorded()[0] if seed == 0 else World(seed, steps=120, outages=0.3 * (seed % 2)).run().log
 
 
-@settings(max_examples=tries(8, 30), deadline=None)
+@settings(max_examples=tries(4, 30), deadline=None)
 @given(seed=st.integers(0, 4), where=st.lists(st.floats(0, 1), min_size=1, max_size=3))
 def test_a_log_cut_anywhere_and_folded_on_from_a_snapshot_gives_the_same_state(seed: int, where: list[float]) -> None:
     records = history(seed)

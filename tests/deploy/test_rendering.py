@@ -259,7 +259,7 @@ def test_every_template_is_used_and_filled_completely() -> None:
     assert used - names == {"sysusers.conf", "tmpfiles.conf"}  # These two are called dorm.conf there.
 
 
-@settings(max_examples=tries(50, 200), deadline=None)
+@settings(max_examples=tries(25, 200), deadline=None)
 @given(
     st.lists(
         st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12), min_size=1, max_size=5

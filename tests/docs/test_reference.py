@@ -10,7 +10,7 @@ import pytest
 import dorm.client
 import dorm.policies
 import events.log
-from docs.site import codes, commands, kinds, spec
+from docs.site import commands, kinds, spec
 from events.kinds import Event, MasterFact, Published
 from events.spec import AppSpec, Deadlines, EngineOptions, Retries
 from tests.docs.shown import REPOSITORY
@@ -60,16 +60,6 @@ def test_every_field_of_a_spec_is_listed() -> None:
     for name in fields:
         assert f"| `{name}` |" in page
     assert "| `command` | list of string | required |" in page
-
-
-def test_every_error_code_is_listed_with_what_it_means() -> None:
-    page = codes.page()
-    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", page, re.MULTILINE))
-    assert set(rows) == set(codes.all_codes())
-    assert rows["port.in_use"].startswith("port … on … is in use; choose another with --port")
-    assert rows["package.missing"].endswith("| 1")
-    assert rows["usage.conflict"].endswith("| 2")
-    assert [code for code, row in rows.items() if row.startswith(" |")] == []
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,17 @@ from tests.e2e.local_up import leaving_nothing
 _SESSIONS = sessions()
 _LONG = (
     "docs/accounting.md",
+    "docs/app-contract.md",
     "docs/changing-apps.md",
+    "docs/coming-from/dstack.md",
+    "docs/coming-from/skypilot.md",
     "docs/simulation.md",
     "docs/sweeps.md",
+    "docs/traces.md",
     "docs/tutorial.md",
+    "docs/webhooks.md",
 )
-"""They take a quarter of a minute or more each."""
+"""Each takes seconds of CPU, and shows commands that other tests run too."""
 
 
 @pytest.mark.nats

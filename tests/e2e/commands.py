@@ -66,14 +66,20 @@ async def running(
     home: Path,
     log: Path,
     *arguments: str,
-    enter: Callable[[Iterable[str]], list[str]] = list,
+    enter: Callable[[Iterable[str]], list[str]] | None = None,
     env: Mapping[str, str] | None = None,
-) -> AsyncIterator[Process]:
-    """A command that runs until the block is left; its output goes to `log`."""
+) -> AsyncIterator[Process | forked.Running]:
+    """A command that runs until the block is left; its output goes to `log`.  It is forked (see `forked`), unless `enter`
+    changes its command line."""
+    full = environment(home, **(env or {}))
+    process: Process | forked.Running
     with log.open("wb") as out:
-        process = await asyncio.create_subprocess_exec(
-            *enter([*DORM, *arguments]), stdout=out, stderr=out, env=environment(home, **(env or {}))
-        )
+        if enter is None:
+            process = await forked.start(arguments, full, out)
+        else:
+            process = await asyncio.create_subprocess_exec(
+                *enter([*DORM, *arguments]), stdout=out, stderr=out, env=full
+            )
     try:
         yield process
     finally:
@@ -86,7 +92,7 @@ async def running(
                 await process.wait()
 
 
-async def until_printed(log: Path, words: str, process: Process, *, timeout: float = 90.0) -> str:
+async def until_printed(log: Path, words: str, process: Process | forked.Running, *, timeout: float = 90.0) -> str:
     """Wait until a running command has printed these words; return all its output."""
     async with asyncio.timeout(timeout):
         while True:

@@ -1,28 +1,39 @@
-"""`dorm` commands as processes forked off one that has the program imported already.
+"""`dorm` commands and programs of apps as processes forked off one that has imported what they need.
 
-Starting an interpreter and importing all of it takes most of a second of CPU; hundreds of commands would take minutes for
-nothing else.  What is forked is a process in all other ways: with an environment, streams, signals and an end of its own.
-What importing itself does is left to commands that are started from scratch (`commands.running`, `test_help`).
+Starting an interpreter and importing all of `dorm` takes most of a second of CPU, and numpy alone takes a fifth; hundreds of
+commands and workers would take minutes for nothing else.  What is forked is a process in all other ways: with an environment,
+streams, signals and an end of its own, and `/proc` shows its own command line and environment.  What importing itself does is
+left to commands that are started from scratch (`commands.running` with `enter`, terminals, pipes of the documentation).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import multiprocessing
 import os
+import runpy
+import signal
+import subprocess
 import sys
 import tempfile
 from multiprocessing import reduction
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from multiprocessing.process import BaseProcess
     from pathlib import Path
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(["tests.e2e.imported", __name__])
+_COMMAND = ("-c", "from dorm.cli.main import main; main()")
+_PYTHON: tuple[str, ...] = ()
+"""What `/proc` shows between the interpreter and the words of a command, and of a program."""
+_FIRST_ADDRESS = 45
+"""The place, after the name of the command in /proc/PID/stat, of the addresses of its arguments and its environment: the start
+and the end of both."""
 
 
 async def command(
@@ -32,7 +43,7 @@ async def command(
     with _files(3) as (given, out, err):
         given.write(stdin)
         given.seek(0)
-        process = await asyncio.to_thread(_start, words, dict(env), folder, (given, out, err))
+        process = await asyncio.to_thread(_start, _COMMAND, words, dict(env), folder, (given, out, err))
         try:
             async with asyncio.timeout(timeout):
                 await _ended(process)
@@ -46,6 +57,80 @@ async def command(
         return process.exitcode, out.read(), err.read()
 
 
+class Running:
+    """A command that runs, with what the tests use of `asyncio.subprocess.Process`."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        assert process.pid is not None
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; -N after signal N."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        if self.returncode is None:
+            await _ended(self._process)
+        assert self.returncode is not None
+        return self.returncode
+
+
+async def start(words: tuple[str, ...], env: Mapping[str, str], output: IO[bytes]) -> Running:
+    """Start `dorm` with these words; it has no input, and its output goes to this file."""
+    with _files(1) as (nothing,):
+        streams = (nothing, output, output)
+        return Running(await asyncio.to_thread(_start, _COMMAND, words, dict(env), None, streams))
+
+
+class Program:
+    """A program of an app that runs, with what the tests use of `subprocess.Popen`."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        assert process.pid is not None
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def program(
+    words: tuple[str, ...], env: Mapping[str, str], out: IO[bytes], err: IO[bytes], folder: Path | None = None
+) -> Program:
+    """Start what `python` with these words runs, a script or `-m` and a module, in a session of its own and without input."""
+    with _files(1) as (nothing,):
+        return Program(_start(_PYTHON, words, dict(env), folder, (nothing, out, err)))
+
+
 @contextlib.contextmanager
 def _files(count: int) -> Iterator[list[IO[bytes]]]:
     with contextlib.ExitStack() as files:
@@ -53,10 +138,14 @@ def _files(count: int) -> Iterator[list[IO[bytes]]]:
 
 
 def _start(
-    words: tuple[str, ...], env: dict[str, str], folder: Path | None, streams: tuple[IO[bytes], ...]
+    before: tuple[str, ...],
+    words: tuple[str, ...],
+    env: dict[str, str],
+    folder: Path | None,
+    streams: tuple[IO[bytes], ...],
 ) -> BaseProcess:
     # What is given to a process may be pickled only while it is started, for file descriptors go with it.
-    process = _forking.Process(target=_run, args=(words, env, folder, _Descriptors(streams)))
+    process = _forking.Process(target=_run, args=(before, words, env, folder, _Descriptors(streams)))
     process.start()
     return process
 
@@ -85,10 +174,16 @@ def _detached(*duplicates: Any) -> list[int]:
     return [duplicate.detach() for duplicate in duplicates]
 
 
-def _run(words: tuple[str, ...], env: dict[str, str], folder: Path | None, descriptors: list[int]) -> None:
+def _run(
+    before: tuple[str, ...], words: tuple[str, ...], env: dict[str, str], folder: Path | None, descriptors: list[int]
+) -> None:
     """In the new process: as a fresh interpreter begins."""
+    assert "tests.e2e.imported" in sys.modules, (
+        "the process that this one is forked off could not import what it should"
+    )
     os.environ.clear()
     os.environ.update(env)
+    _show((sys.executable, *before, *words), env)
     if folder is not None:
         os.chdir(folder)
     for standard, descriptor in enumerate(descriptors):
@@ -97,7 +192,30 @@ def _run(words: tuple[str, ...], env: dict[str, str], folder: Path | None, descr
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-    sys.argv = ["dorm", *words]
-    from dorm.cli.main import main
+    if before == _COMMAND:
+        sys.argv = ["dorm", *words]
+        from dorm.cli.main import main
 
-    main()
+        main()
+    os.setsid()
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(words)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _show(command: Iterable[str], env: Mapping[str, str]) -> None:
+    """Let /proc show this command line and environment instead of those of the process that this one is forked off.  They
+    are written into the memory that holds those, and what is too long is cut off."""
+    with open("/proc/self/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    addresses = [int(field) for field in fields[_FIRST_ADDRESS : _FIRST_ADDRESS + 4]]
+    folders_first = sorted(env.items(), key=lambda item: (not item[0].startswith("DORM_"), item[0]))
+    for start, end, texts in (
+        (*addresses[:2], command),
+        (*addresses[2:], (f"{name}={value}" for name, value in folders_first)),
+    ):
+        shown = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
+        ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)

@@ -10,14 +10,17 @@ import os
 import sys
 
 _LATE = (
-    "dorm.cli.changes", "dorm.client.client", "dorm.core.query.plans", "dorm.core.query.standing",
-    "dorm.core.query.views", "dorm.local.spec_files", "dorm.client.tail",
-    "events.archive.segments", "events.nats.log", "events.archive.segments",
-    "replay.audit.audit", "replay.travel.diff", "replay.story.explain", "replay.export.export", "replay.story.story",
-"replay.travel.travel", "scipy.optimize", )  # fmt: skip
+    "aiohttp.web", "dorm.api.serving", "dorm.cli.changes", "dorm.client.client", "dorm.client.tail",
+    "dorm.core.query.planning.plans", "dorm.core.query.standing", "dorm.core.query.views", "dorm.health.pages",
+    "dorm.health.parts", "dorm.local.cluster", "dorm.local.companions.api", "dorm.local.spec_files", "dorm.metrics.follower",
+    "dorm.metrics.server", "dorm.webhooks.deliverer", "events.archive.opening", "events.archive.segments", "events.nats.log",
+    "replay.audit.audit", "replay.export.export", "replay.story.explain", "replay.story.story", "replay.travel.diff",
+    "replay.travel.travel", "rich.traceback", "scipy.optimize", "standardwebhooks.webhooks",
+)  # fmt: skip
 
 
 def _import_all() -> None:
+    gc.disable()
     from dorm.cli.main import main
     from dorm.policies.registry import names, policy
 
@@ -25,11 +28,16 @@ def _import_all() -> None:
         importlib.import_module(name)
     for name in names():
         policy(name)
-    sys.argv = ["dorm", "ps", "--output", "wrong"]
-    with open(os.devnull, "w") as nobody, contextlib.redirect_stderr(nobody), contextlib.suppress(SystemExit):
-        main()
+    for words in (["--help"], ["ps", "--output", "wrong"]):  # Help imports the modules of all commands.
+        sys.argv = ["dorm", *words]
+        with (
+            open(os.devnull, "w") as nobody, contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody),
+            contextlib.suppress(SystemExit),
+        ):  # fmt: skip
+            main()
     gc.collect()
     gc.freeze()  # Its memory stays shared with all that are forked.
+    gc.enable()
 
 
 _import_all()

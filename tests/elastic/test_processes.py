@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.elastic import ledger
-from dorm_lab.bench.elastic.workers import Workers
 from tests.docs.shown import REPOSITORY
+from tests.elastic.forked_workers import ForkedWorkers
 from tests.lab.machines.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from dorm_lab.bench.elastic.workers import Workers
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +33,7 @@ EXPECTED = ledger.expected(1000).digest
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
-    workers = Workers(tmp_path, SCRIPT, "12", "0.01")
+    workers = ForkedWorkers(tmp_path, SCRIPT, "12", "0.01")
     yield workers
     workers.close()
 
@@ -78,7 +80,13 @@ def test_members_join_and_leave_and_the_model_is_that_of_a_rigid_run(workers: Wo
 
 
 @pytest.mark.parametrize(
-    "victims", [pytest.param([2], marks=pytest.mark.soak), [0], pytest.param([0, 1], marks=pytest.mark.soak), [1, 2]]
+    "victims",
+    [
+        pytest.param([2], marks=pytest.mark.soak),
+        pytest.param([0], marks=pytest.mark.soak),
+        pytest.param([0, 1], marks=pytest.mark.soak),
+        [1, 2],
+    ],
 )
 def test_members_that_are_killed_are_removed_and_nothing_is_lost(
     workers: Workers, alone: str, victims: list[int]
@@ -95,7 +103,7 @@ def test_members_that_are_killed_are_removed_and_nothing_is_lost(
     assert [change["members"] for change in workers.changes() if change["cause"] == "death"][-1] == left
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_frozen_member_is_removed_and_ends_when_it_wakes(workers: Workers, alone: str, victim: int) -> None:
     workers.announce(0, 1)
     reached(workers, 1)
@@ -110,7 +118,7 @@ def test_a_frozen_member_is_removed_and_ends_when_it_wakes(workers: Workers, alo
 
 
 def test_sigterm_saves_and_the_next_generation_reaches_the_same_model(tmp_path: Path, alone: str) -> None:
-    workers = Workers(tmp_path, SCRIPT, "12", "0.01")
+    workers = ForkedWorkers(tmp_path, SCRIPT, "12", "0.01")
     try:
         workers.announce(0, 1, 2)
         reached(workers, 3)
@@ -269,7 +277,7 @@ def test_workers_without_samples_of_their_own_change_no_sum_and_report_no_nan(tm
         text=True,
         check=True,
     ).stdout.splitlines()
-    workers = Workers(tmp_path, script, "3")
+    workers = ForkedWorkers(tmp_path, script, "3")
     try:
         workers.announce(0, 1, 2, 3, 4, 5)
         assert workers.wait(*range(6)) == [0] * 6

@@ -74,7 +74,7 @@ def strictly(document: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [*PUBLISHED, *MASTER_FACTS], ids=lambda kind: kind.__name__)
-@settings(max_examples=tries(6, 25), deadline=None)
+@settings(max_examples=tries(4, 25), deadline=None)
 @given(data=st.data())
 def test_every_event_is_a_cloudevent_with_its_whole_content(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))

@@ -38,7 +38,7 @@ ROUND = subjects.rounds("c")
 
 
 @pytest.mark.parametrize("kind", PUBLISHED, ids=lambda kind: kind.__name__)
-@settings(max_examples=tries(8, 600), deadline=None)
+@settings(max_examples=tries(4, 600), deadline=None)
 @given(data=st.data())
 def test_every_kind_survives_messagepack_and_json(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))
@@ -52,7 +52,7 @@ def test_every_kind_survives_messagepack_and_json(kind: type[Event], data: st.Da
 
 
 @pytest.mark.parametrize("kind", MASTER_FACTS, ids=lambda kind: kind.__name__)
-@settings(max_examples=tries(6, 400), deadline=None)
+@settings(max_examples=tries(4, 400), deadline=None)
 @given(data=st.data())
 def test_every_fact_of_the_master_survives_in_a_round(kind: type[Event], data: st.DataObject) -> None:
     facts: list[Any] = data.draw(st.lists(events_of(kind), min_size=1, max_size=3))
@@ -62,7 +62,7 @@ def test_every_fact_of_the_master_survives_in_a_round(kind: type[Event], data: s
     assert codec._decode_slowly(record_of(event, encode(event))) == event
 
 
-@settings(max_examples=tries(12, 1000), deadline=None)
+@settings(max_examples=tries(6, 1000), deadline=None)
 @given(events_of(*PUBLISHED))
 def test_equal_events_have_equal_bytes(event: Event) -> None:
     again = decode(record_of(event, encode(event)))
@@ -84,13 +84,13 @@ def check_decoding(subject: str, body: bytes) -> None:
         assert subjects.kind_of(subject) == type(event).__name__
 
 
-@settings(max_examples=tries(62, 5000), deadline=None)
+@settings(max_examples=tries(31, 5000), deadline=None)
 @given(SUBJECTS, st.binary(max_size=200))
 def test_any_bytes_decode(subject: str, body: bytes) -> None:
     check_decoding(subject, body)
 
 
-@settings(max_examples=tries(38, 3000), deadline=None)
+@settings(max_examples=tries(19, 3000), deadline=None)
 @given(SUBJECTS, events_of(*PUBLISHED), st.data())
 def test_broken_events_decode(subject: str, event: Event, data: st.DataObject) -> None:
     body = bytearray(data.draw(st.sampled_from([encode(event), msgspec.json.encode(event)])))
@@ -100,7 +100,7 @@ def test_broken_events_decode(subject: str, event: Event, data: st.DataObject) -
     check_decoding(subject, bytes(body[: data.draw(st.integers(0, len(body)))]))
 
 
-@settings(max_examples=tries(38, 3000), deadline=None)
+@settings(max_examples=tries(19, 3000), deadline=None)
 @given(SUBJECTS, PLAIN, st.booleans(), st.dictionaries(st.sampled_from(["kind", "v", "id", "at", "events"]), PLAIN))
 def test_any_document_decodes(subject: str, content: Any, claimed: bool, fields: dict[str, Any]) -> None:
     given_kind = {"kind": subjects.kind_of(subject)} if claimed else {}

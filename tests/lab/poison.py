@@ -9,6 +9,7 @@ of them, the victim; the other, the witness, has to complete undisturbed.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 import tempfile
@@ -66,12 +67,12 @@ class Figures(msgspec.Struct):
     """The first divergence in an audit; "" if there is none."""
 
 
-def pills(state: State) -> Iterator[tuple[str, bytes]]:
-    """Yield subjects and bodies."""
+def pills(state: State, each: int = 1) -> Iterator[tuple[str, bytes]]:
+    """Yield subjects and bodies: of each kind the plain one, and every `each`-th of the poisoned ones."""
     large = 0
-    for cls in KINDS:
+    for place, cls in enumerate(KINDS):
         plain = document_of(state, cls, "victim")
-        for document in (plain, *poisoned(cls, plain)):
+        for document in (plain, *itertools.islice(poisoned(cls, plain), place % each, None, each)):
             for body in bodies_of(document):
                 large += len(body) > LARGE
                 if len(body) > LARGE and large % _EACH:
@@ -108,7 +109,8 @@ def void_rounds(state: State) -> Iterator[tuple[str, bytes]]:
                 yield subjects.rounds(CLUSTER), body
 
 
-async def run(data: Path, ports: tuple[int, int]) -> Figures:
+async def run(data: Path, ports: tuple[int, int], each: int = 1) -> Figures:
+    """`each`: only every such pill of a kind is sent."""
     options = LocalOptions(
         data=data, cluster=CLUSTER, runtime="process", capacity={"cpu": 4000, "memory": 2**30}, ports=ports,
         report_interval_s=0.2, progress_interval_s=0.1,
@@ -124,10 +126,10 @@ async def run(data: Path, ports: tuple[int, int]) -> Figures:
         failed = asyncio.create_task(cluster.failed())
         reader = asyncio.create_task(_read(cluster))
         state = await cluster.client.state()
-        figures.poison_pills = await _send(cluster, pills(state))
+        figures.poison_pills = await _send(cluster, pills(state, each))
         found = (await verify(cluster.client.log)).divergence
         figures.divergence = f"{found}" if found is not None else ""
-        figures.poison_pills += await _send(cluster, void_rounds(state))
+        figures.poison_pills += await _send(cluster, itertools.islice(void_rounds(state), 0, None, each))
         (options.data / "checkpoints" / witness.id / "end").touch()
         completed = asyncio.create_task(cluster.client.wait(witness.id))
         await asyncio.wait({failed, completed}, timeout=_DONE_S, return_when=asyncio.FIRST_COMPLETED)

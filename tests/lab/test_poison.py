@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @pytest.mark.nats
 @pytest.mark.timeout(600)
-async def test_a_cluster_survives_every_poison_message(tmp_path: Path) -> None:
-    figures = await run(tmp_path, own_ports())
+@pytest.mark.parametrize("each", [pytest.param(1, marks=pytest.mark.soak), 12])
+async def test_a_cluster_survives_every_poison_message(tmp_path: Path, each: int) -> None:
+    figures = await run(tmp_path, own_ports(), each)
     assert (figures.masters_ended, figures.agents_ended, figures.readers_ended) == (0, 0, 0)
     assert (figures.witness, figures.steps) == ("completed", 7)
     assert figures.divergence == ""
     assert figures.elections == 1, "nobody was deposed"
-    assert figures.poison_pills > 10_000
-    assert figures.unreadable > 1000
+    assert figures.poison_pills > 10_000 / each
+    assert figures.unreadable > 1000 / each

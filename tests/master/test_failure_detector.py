@@ -89,7 +89,7 @@ class Listening(RuleBasedStateMachine):
 
 
 TestListening = Listening.TestCase
-TestListening.settings = settings(max_examples=tries(15, 2000), stateful_step_count=30, deadline=None)
+TestListening.settings = settings(max_examples=tries(8, 2000), stateful_step_count=30, deadline=None)
 
 
 @given(st.lists(st.integers(0, DEAF_NS), min_size=1, max_size=20))
@@ -124,7 +124,7 @@ def test_a_heartbeat_that_was_already_heard_changes_nothing() -> None:
     )
 )
 @example([(SECOND, 0), (SECOND, -3600 * SECOND), (SECOND, 0)])
-@settings(max_examples=tries(25, 2000))
+@settings(max_examples=tries(13, 2000))
 def test_log_time_advances_between_records_and_never_goes_back(steps: list[tuple[int, int]]) -> None:
     """`steps`: how long until the next record, and by how much the server's clock was set meanwhile."""
     time, at, server, log_time, before = LogTime(), 5 * SECOND, UTC, 0, 0

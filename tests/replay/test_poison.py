@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LARGEST = 4096
 """Bytes: larger pills are longer texts, which `tests.core.fold.test_poison` tries."""
-EACH = step(21)
+EACH = step(84)
 """One of this many pills is taken."""
 
 

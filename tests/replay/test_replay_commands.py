@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dorm.cli.output import console
 from events.archive import segments
 from events.kinds import Resized
 from replay.export.export import export
+from tests.e2e import forked
 from tests.events.archive.legacy_files import legacy_archive
 from tests.replay.codes import code_in
 from tests.replay.made_log import changed_fact, log_of, rounds_with
@@ -172,18 +174,10 @@ def test_a_file_that_is_not_an_archive_is_named(dorm: Dorm, path: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_installed_program_ends_with_these_codes(log_file: Path) -> None:
-    program: list[str] = [
-        sys.executable,
-        "-c",
-        "from dorm.cli.main import main; main()",
-        "replay",
-        "state",
-        "--file",
-        str(log_file),
-    ]
-    for words, code in ((["--at", "3"], 0), (["--at", "9999"], 1), (["--at", "?"], 2)):
-        assert subprocess.run([*program, *words], capture_output=True, check=False).returncode == code
+async def test_the_installed_program_ends_with_these_codes(log_file: Path) -> None:
+    for words, code in ((("--at", "3"), 0), (("--at", "9999"), 1), (("--at", "?"), 2)):
+        state = ("replay", "state", "--file", str(log_file), *words)
+        assert (await forked.command(state, os.environ, b"", 60.0))[0] == code
 
 
 def test_a_file_that_breaks_off(dorm: Dorm, log_file: Path, written: list[Record], tmp_path: Path) -> None:
@@ -288,23 +282,27 @@ def test_a_selection_is_read_and_not_folded(dorm: Dorm, log_file: Path, tmp_path
 _DORM = [sys.executable, "-c", "from dorm.cli.main import main; main()", "replay"]
 
 
+async def _piped(*words: str, given: bytes = b"") -> bytes:
+    """What a command prints that succeeds and has nothing to complain about."""
+    code, out, err = await forked.command(("replay", *words), os.environ, given, 60.0)
+    assert (code, err) == (0, b""), err
+    return out
+
+
 @pytest.mark.slow
-def test_an_archive_goes_through_pipes(log_file: Path, written: list[Record]) -> None:
-    copy = subprocess.run([*_DORM, "export", "-", "--file", str(log_file)], capture_output=True, check=True)
-    assert (copy.stdout, copy.stderr) == (log_file.read_bytes(), b"")
-    state = subprocess.run(
-        [*_DORM, "state", "--file", "-", "-o", "json"], input=copy.stdout, capture_output=True, check=True
-    )
-    assert json.loads(state.stdout)["seq"] == len(written)
-    words = ["export", "-", "--format", "ndjson", "--file", "-"]
-    rows = subprocess.run([*_DORM, *words], input=copy.stdout, capture_output=True, check=True).stdout
+async def test_an_archive_goes_through_pipes(log_file: Path, written: list[Record]) -> None:
+    copy = await _piped("export", "-", "--file", str(log_file))
+    assert copy == log_file.read_bytes()
+    state = await _piped("state", "--file", "-", "-o", "json", given=copy)
+    assert json.loads(state)["seq"] == len(written)
+    rows = await _piped("export", "-", "--format", "ndjson", "--file", "-", given=copy)
     assert json.loads(rows.splitlines()[-1])["seq"] == len(written)
 
 
-def test_parquet_goes_through_a_pipe(log_file: Path, tmp_path: Path) -> None:
+async def test_parquet_goes_through_a_pipe(log_file: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    words = ["export", "-", "--format", "parquet", "--file", str(log_file)]
-    (tmp_path / "log.parquet").write_bytes(subprocess.run([*_DORM, *words], capture_output=True, check=True).stdout)
+    written = await _piped("export", "-", "--format", "parquet", "--file", str(log_file))
+    (tmp_path / "log.parquet").write_bytes(written)
     assert parquet.read_table(tmp_path / "log.parquet").num_rows > 50
 
 

@@ -9,15 +9,18 @@ import pytest
 from dorm.client.sweeps.submitting import submit
 from events.spec.sweeps import expanded
 from tests.e2e.story import until
-from tests.web.browsing import chrome, holds, opened, rows, violations, visit
+from tests.web.browsing import holds, opened, rows, violations, visit
 from tests.web.test_live import dashboard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from playwright.async_api import Browser
+
     from dorm.core.state import App, State
 
-pytestmark = [pytest.mark.nats, pytest.mark.slow]
+
+pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.soak]
 
 SPEC: dict[str, Any] = {
     "name": "first", "command": ["sleep", "1000"], "demand": {"cpu": "500m", "memory": "64MiB"}, "n_min": 1, "n_max": 1,
@@ -26,8 +29,8 @@ SWEEP = {**SPEC, "name": "lr", "sweep": {"rate": [0.1, 0.01], "seed": {"range": 
 
 
 @pytest.mark.soak
-async def test_held_released_restarted_and_swept(tmp_path: Path) -> None:
-    async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
+async def test_held_released_restarted_and_swept(tmp_path: Path, browser: Browser) -> None:
+    async with dashboard(tmp_path) as (cluster, address), opened(browser, address) as tab:
         client = cluster.client
         app = await client.submit(SPEC)
 

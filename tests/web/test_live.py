@@ -17,13 +17,13 @@ from events.kinds import ContainerExited, ContainerStarted, Resized, Round
 from events.nats.connection import Connection
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until
-from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
+from tests.web.browsing import drawn, holds, opened, rows, violations, visit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from playwright.async_api import Page
+    from playwright.async_api import Browser, Page
 
     from dorm.core.state import State
 
@@ -131,8 +131,8 @@ async def focus_on(tab: Page, name: str) -> None:
     raise AssertionError(f"the keyboard does not reach {name!r}")
 
 
-async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> None:
-    async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
+async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path, browser: Browser) -> None:
+    async with dashboard(tmp_path) as (cluster, address), opened(browser, address) as tab:
         await tab.locator(".status.live").wait_for()
         await submit(tab, SPEC.format(name="first"))
         await holds(tab, "location.hash.startsWith('#/app/first-')")
@@ -187,12 +187,11 @@ async def test_submitted_resized_and_cancelled_from_the_page(tmp_path: Path) -> 
             assert await violations(other) == []
 
 
-async def test_a_resize_is_drawn_within_frames_of_its_event(tmp_path: Path) -> None:
+async def test_a_resize_is_drawn_within_frames_of_its_event(tmp_path: Path, browser: Browser) -> None:
     """In the page's own time, which stands still until the event is there: on any machine, the same.  How long an event takes
     to the page is a matter of the API (`tests.api.streams.test_view_in_time`)."""
     async with (
         dashboard(tmp_path) as (cluster, address),
-        chrome() as browser,
         opened(browser, address, script=HANDLED) as tab,
     ):
         await tab.locator(".status.live").wait_for()
@@ -216,8 +215,9 @@ async def test_a_resize_is_drawn_within_frames_of_its_event(tmp_path: Path) -> N
 
 
 @pytest.mark.soak
-async def test_drain_update_and_policy(tmp_path: Path) -> None:
-    async with dashboard(tmp_path) as (cluster, address), chrome() as browser, opened(browser, address) as tab:
+@pytest.mark.soak
+async def test_drain_update_and_policy(tmp_path: Path, browser: Browser) -> None:
+    async with dashboard(tmp_path) as (cluster, address), opened(browser, address) as tab:
         app = await cluster.client.submit(_document("first"))
         await until(cluster.client, lambda now: now.apps[app.id].phase == "running", "it runs")
         await visit(tab, "#/node/node-1")

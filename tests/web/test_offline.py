@@ -23,12 +23,15 @@ from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, log_of
 from tests.tries import tries
 from tests.web import picture, vendored
-from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
+from tests.web.browsing import drawn, holds, opened, rows, violations, visit
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from playwright.async_api import Browser
+
     from events.log.records import Record
+
 
 pytestmark = pytest.mark.slow
 EVIL = "</script><script>hacked=1</script><img src=x onerror=hacked=1><a href='javascript:hacked=1'>x</a>\u202e"
@@ -63,11 +66,11 @@ def evil_story() -> Story:
     return story
 
 
-async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tmp_path: Path) -> None:
+async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tmp_path: Path, browser: Browser) -> None:
     records = busy_log(700, apps=9, nodes=5)
     address = await offline(records, tmp_path)
     chance = Random(3)
-    async with chrome() as browser, opened(browser, f"{address}#/apps") as tab:
+    async with opened(browser, f"{address}#/apps") as tab:
         for seq in [*(chance.randint(1, len(records)) for _ in range(tries(4, 60))), 1, len(records)]:
             state = State()
             for one in records[:seq]:
@@ -90,13 +93,13 @@ async def test_any_moment_is_the_state_of_the_log_and_its_address_restores_it(tm
             assert await other.inner_text("main") == seen
 
 
-async def test_progress_at_a_moment_contains_earlier_reports_only(tmp_path: Path) -> None:
+async def test_progress_at_a_moment_contains_earlier_reports_only(tmp_path: Path, browser: Browser) -> None:
     records = busy_log(700, apps=9, nodes=5)
     reports = [one for one in map(decode, records) if isinstance(one, AppProgressed)]
     app = reports[-1].app
     middle = next(record.seq for record in records[300:] if isinstance(decode(record), AppProgressed))
     steps = "[...document.querySelectorAll('canvas')].find((one) => /^Steps/.test(one.ariaLabel))?.ariaLabel ?? ''"
-    async with chrome() as browser, opened(browser, await offline(records, tmp_path)) as tab:
+    async with opened(browser, await offline(records, tmp_path)) as tab:
         for upto in (len(records), middle):
             told = [
                 one.step for one in map(decode, records[:upto]) if isinstance(one, AppProgressed) and one.app == app
@@ -105,7 +108,7 @@ async def test_progress_at_a_moment_contains_earlier_reports_only(tmp_path: Path
             await holds(tab, f"({steps}).endsWith('to {told[-1]:,}')")
 
 
-async def test_a_pausing_app_shows_when_it_continues(tmp_path: Path) -> None:
+async def test_a_pausing_app_shows_when_it_continues(tmp_path: Path, browser: Browser) -> None:
     records = busy_log(700, apps=9, nodes=5)
     state, paused = State(), 0
     for one in records:
@@ -113,17 +116,17 @@ async def test_a_pausing_app_shows_when_it_continues(tmp_path: Path) -> None:
         if not paused and any(app.phase == "retrying" for app in view(state).apps):
             paused = one.seq
     assert paused
-    async with chrome() as browser, opened(browser, await offline(records, tmp_path)) as tab:
+    async with opened(browser, await offline(records, tmp_path)) as tab:
         await visit(tab, f"#/cluster?at={paused}")
         said = await tab.locator("[aria-labelledby=waiting-title]").inner_text()
         assert "again in " in said
         assert " -" not in said
 
 
-async def test_hostile_names_are_text(tmp_path: Path) -> None:
+async def test_hostile_names_are_text(tmp_path: Path, browser: Browser) -> None:
     story = evil_story()
     address = await offline(story.records, tmp_path, EVIL)
-    async with chrome() as browser, opened(browser, address) as tab:
+    async with opened(browser, address) as tab:
         app = next(app.id for app in story.state.apps.values())
         for place in ("", "#/apps", "#/nodes", "#/log", "#/node/n9", f"#/app/{app}", "#/compare?vs=3"):
             await visit(tab, place)
@@ -139,7 +142,7 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
-async def test_no_serious_problem_for_screen_readers(tmp_path: Path, theme: str) -> None:
+async def test_no_serious_problem_for_screen_readers(tmp_path: Path, theme: str, browser: Browser) -> None:
     records = busy_log(900, apps=9, nodes=5)
     address = await offline(records, tmp_path)
     state = State()
@@ -147,7 +150,7 @@ async def test_no_serious_problem_for_screen_readers(tmp_path: Path, theme: str)
         evolve(state, one)
     app = next(state.live_apps()).id
     scheme = "dark" if theme == "dark" else "light"
-    async with chrome() as browser, opened(browser, address, theme=scheme, strict=False) as tab:  # type: ignore[arg-type]
+    async with opened(browser, address, theme=scheme, strict=False) as tab:  # type: ignore[arg-type]
         places = ["", f"#/app/{app}"]
         if scheme == "dark":
             places += ["#/log", "#/apps", "#/nodes", "#/node/gpu-01", "#/cluster?at=300", "#/compare?vs=300"]

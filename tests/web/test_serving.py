@@ -22,13 +22,13 @@ from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 from tests.simulator.histories import busy, seq_at, written
 from tests.tries import tries
-from tests.web.browsing import chrome, drawn, holds, opened, rows, violations, visit
+from tests.web.browsing import drawn, holds, opened, rows, violations, visit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from playwright.async_api import Page
+    from playwright.async_api import Browser, Page
 
     from tests.lab.machines.nats_server import NatsServer
 
@@ -42,10 +42,10 @@ async def apps_shown(tab: Page) -> dict[str, tuple[str, int]]:
 
 @pytest.mark.nats
 async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_server(
-    nats_server: NatsServer, tmp_path: Path
+    nats_server: NatsServer, tmp_path: Path, browser: Browser
 ) -> None:
     records, chance, port = busy_log(500, apps=9, nodes=5), Random(5), free_port()
-    async with connected(nats_server.url) as connection, chrome() as browser:
+    async with connected(nats_server.url) as connection:
         where = ("--url", nats_server.url, "--cluster", connection.cluster)
         serve = ("serve", "--listen", f"127.0.0.1:{port}", *where)
 
@@ -97,8 +97,8 @@ async def archive() -> AsyncIterator[tuple[str, int]]:
             await asyncio.wait({following})
 
 
-async def test_a_fork_is_shown_next_to_the_real_course_and_its_address_restores_it() -> None:
-    async with archive() as (address, seq), chrome() as browser:
+async def test_a_fork_is_shown_next_to_the_real_course_and_its_address_restores_it(browser: Browser) -> None:
+    async with archive() as (address, seq):
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
             await tab.get_by_label("Policy").select_option("static")
             await tab.get_by_label("count", exact=False).first.fill("2")
@@ -125,9 +125,9 @@ async def test_a_fork_is_shown_next_to_the_real_course_and_its_address_restores_
             assert await violations(tab) == []
 
 
-async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None:
+async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form(browser: Browser) -> None:
     """All that the form offers goes to the simulator, and its address fills the form again."""
-    async with archive() as (address, seq), chrome() as browser:
+    async with archive() as (address, seq):
         async with opened(browser, f"{address}#/whatif?at={seq}") as tab:
             play = tab.get_by_role("button", name="Play it on")
             await tab.get_by_label("theta2").wait_for()
@@ -160,9 +160,15 @@ async def test_a_fork_with_other_nodes_apps_and_times_follows_the_form() -> None
             assert await tab.get_by_label("How long to simulate").input_value() == "21600s"
 
 
-@pytest.mark.parametrize("also", ['{"nodes": 5, "update": 5, "cancel": 5}', '{"nodes": [{"like": 5, "capacity": 5}]}'])
-async def test_an_invented_address_leaves_the_form_usable(also: str) -> None:
-    async with archive() as (address, seq), chrome() as browser, contextlib.AsyncExitStack() as stack:
+@pytest.mark.parametrize(
+    "also",
+    [
+        '{"nodes": 5, "update": 5, "cancel": 5}',
+        pytest.param('{"nodes": [{"like": 5, "capacity": 5}]}', marks=pytest.mark.soak),
+    ],
+)
+async def test_an_invented_address_leaves_the_form_usable(also: str, browser: Browser) -> None:
+    async with archive() as (address, seq), contextlib.AsyncExitStack() as stack:
         there = f"{address}#/whatif?at={seq}&also={quote(also)}"
         tab = await stack.enter_async_context(opened(browser, there, strict=False))
         await tab.get_by_label("theta2").wait_for()

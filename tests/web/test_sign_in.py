@@ -11,20 +11,24 @@ from dorm.cli.cluster.dashboard import leading_page
 from events import kinds as k
 from tests.api.served import connected, led, say, served
 from tests.api.test_identity import bearer, closed
-from tests.web.browsing import TIMEOUT_MS, chrome, drawn, holds, violations
+from tests.web.browsing import TIMEOUT_MS, drawn, holds, violations
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from playwright.async_api import Browser
 
     from tests.lab.machines.nats_server import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow, pytest.mark.soak]
 
 
-async def test_a_code_signs_a_browser_in_and_leaves_no_trace(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_a_code_signs_a_browser_in_and_leaves_no_trace(
+    nats_server: NatsServer, tmp_path: Path, browser: Browser
+) -> None:
     async with connected(nats_server.url) as connection, led(connection, "a"):
         secrets = await closed(connection)
-        async with served(connection) as api, chrome() as browser:
+        async with served(connection) as api:
             await api.reach(await connection.log.end())
             url = api.server.url
             inside = re.compile(rf"^{re.escape(url)}/(#.*)?$")

@@ -16,13 +16,13 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
-from dorm.api.errors import Missing, Unavailable
 from dorm.api.following.lists.both import Both
 from dorm.api.following.threads import apart_if_large
 from dorm.api.items import encoded
 from dorm.api.streams.sse import HEARTBEAT, Readers, frame
+from msgspec.structs import replace
+
+from dorm.api.errors import Missing, Unavailable
 from dorm.client.tail import EVER, Filter, Tail
 from events.log.interface import time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from dorm.api.following.follower import Follower
     from dorm.api.following.recent import RecentLog
-    from dorm.api.options import Limits
     from dorm.api.streams.sse import Stream
+
+    from dorm.api.options import Limits
     from dorm.core.query.concerns import Concerns
     from dorm.core.state import State
     from events.log.records import Record

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-
-from events.instants import table_seconds as seconds
 from replay.simulator.compare.comparison import Comparison
+
 from dorm_lab.compare.comparison import Comparison
+from events.instants import table_seconds as seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

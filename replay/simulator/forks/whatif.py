@@ -32,7 +32,6 @@ from replay.simulator.forks.fitting import Basis, Fitting
 from replay.simulator.forks.fork import Played
 from replay.simulator.forks.fork_log import ForkLog
 from replay.simulator.forks.history import History
-from replay.travel.travel import fold_on, state_at
 from replay.simulator.measures import Measures
 from replay.simulator.outcome import mean
 from replay.travel.travel import fold_on, state_at, time_of

@@ -451,7 +451,7 @@ async def test_a_listing_is_bounded(side: Side, monkeypatch: pytest.MonkeyPatch)
     assert await side.refusal(ListFiles(Place("app-1", "outputs"))) == "files.too_many"
 
 
-@settings(max_examples=tries(6, 20))
+@settings(max_examples=tries(4, 20))
 @given(
     st.lists(st.tuples(st.integers(0, 6 * BLOCK), st.binary(min_size=1, max_size=40)), max_size=4), st.integers(0, 40)
 )

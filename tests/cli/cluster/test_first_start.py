@@ -127,7 +127,7 @@ async def test_a_hangup_ends_a_master_gracefully_and_nohup_keeps_it(tmp_path: Pa
     log = tmp_path / "log"
     given = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # These tests may run under nohup themselves.
     try:
-        async with running(tmp_path / "home", log, *command, "plain") as process:
+        async with running(tmp_path / "home", log, *command, "plain", enter=list) as process:
             await until_printed(log, '"leading"', process)
             process.send_signal(signal.SIGHUP)
             assert await asyncio.wait_for(process.wait(), 60.0) == 0
@@ -139,7 +139,7 @@ async def test_a_hangup_ends_a_master_gracefully_and_nohup_keeps_it(tmp_path: Pa
     assert held.holder == "", "the lease was not given back"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup does, which is inherited.
     try:
-        async with running(tmp_path / "home", log, *command, "nohup") as process:
+        async with running(tmp_path / "home", log, *command, "nohup", enter=list) as process:
             await until_printed(log, '"leading"', process)
             process.send_signal(signal.SIGHUP)
             revision = (await connection.leadership.look() or held).revision

@@ -276,7 +276,7 @@ _ACTS = st.lists(
 
 
 @pytest.mark.parametrize("policy", ["dorm", "dorm-speed", "drf", "srtf"])
-@settings(deadline=None, max_examples=tries(6, 150), phases=[Phase.explicit, Phase.generate, Phase.shrink])
+@settings(deadline=None, max_examples=tries(4, 150), phases=[Phase.explicit, Phase.generate, Phase.shrink])
 @given(acts=_ACTS)
 def test_whatever_happens_apps_that_are_kept_whole_only_shrink_for_others(policy: str, acts: list[Any]) -> None:
     found = Street(policy, (3, 3))

@@ -191,7 +191,7 @@ def _has_slot(app: Any) -> bool:
 
 
 History.TestCase.settings = settings(
-    max_examples=tries(6, 1500), stateful_step_count=tries(25, 60), deadline=None, print_blob=True,
+    max_examples=tries(4, 1500), stateful_step_count=tries(25, 60), deadline=None, print_blob=True,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 TestHistory = History.TestCase

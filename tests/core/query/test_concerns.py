@@ -213,7 +213,7 @@ def cases(draw: DrawFn) -> tuple[str, dict[str, tuple[str, ...]], int]:
     return name, wanted, draw(st.integers(0, len(log(name))))
 
 
-@settings(max_examples=tries(15, 1200), deadline=None)
+@settings(max_examples=tries(8, 1200), deadline=None)
 @given(cases())
 def test_the_filter_agrees_with_a_naive_one(case: tuple[str, dict[str, tuple[str, ...]], int]) -> None:
     name, wanted, _ = case
@@ -223,7 +223,7 @@ def test_the_filter_agrees_with_a_naive_one(case: tuple[str, dict[str, tuple[str
     )
 
 
-@settings(max_examples=tries(15, 1200), deadline=None)
+@settings(max_examples=tries(8, 1200), deadline=None)
 @given(cases())
 def test_from_the_middle_and_from_the_subjects_that_matter_it_passes_the_same(
     case: tuple[str, dict[str, tuple[str, ...]], int],
@@ -246,7 +246,7 @@ def test_from_the_middle_and_from_the_subjects_that_matter_it_passes_the_same(
     assert passed == [one for one in naive(name).passing(**wanted) if one.position.seq > start]
 
 
-@settings(max_examples=tries(8, 600), deadline=None)
+@settings(max_examples=tries(4, 600), deadline=None)
 @given(cases())
 def test_a_state_replaces_the_records_before_it(case: tuple[str, dict[str, tuple[str, ...]], int]) -> None:
     name, wanted, start = case

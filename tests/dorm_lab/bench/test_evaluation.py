@@ -77,6 +77,7 @@ def test_dorm_speed_knows_speeds_on_cluster_traces_and_decides_at_events_in_its_
     ]
 
 
+@pytest.mark.soak
 def test_the_part_with_decisions_at_events_measures_what_live_resizing_is_worth(traces: Path, tmp_path: Path) -> None:
     others = ("variations", "philly", "alibaba", "pollux", "pollux_tuned", "restart_cost", "elastic_apps")
     whole = plan(quick=True, traces=traces, without=others)
@@ -120,7 +121,9 @@ def test_parts_can_be_left_out_and_the_report_lists_them(traces: Path, tmp_path:
     assert {"sia, fixed", "gavel"} <= {job.label for job in whole.traces[1].jobs}
     assert "themis" not in {job.label for job in whole.traces[1].jobs}
     assert [sweep.part.key for sweep in whole.sweeps] == ["restart_cost"]
-    wanted = msgspec.structs.replace(whole, paper=few(whole.paper), traces=(), sweeps=(), crash_loop=None)
+    wanted = msgspec.structs.replace(
+        whole, paper=few(whole.paper, HEADLINE, "static"), traces=(), sweeps=(), crash_loop=None
+    )
     evaluate(wanted, tmp_path, workers=1)
     text = (tmp_path / "report.md").read_text()
     assert "Left out (`--without`): variations; philly; elastic_apps; themis." in text

@@ -172,7 +172,7 @@ async def test_decisions_around_outages_pass_an_audit() -> None:
 @given(
     st.floats(10, 1e5), st.floats(0, 1e4), st.floats(0, 1e6).map(lambda value: round(value, 3)), st.integers(0, 2**32)
 )
-@settings(max_examples=tries(12, 50), deadline=None)
+@settings(max_examples=tries(6, 50), deadline=None)
 def test_outages_of_one_node_do_not_overlap_and_start_in_time(
     mtbf_s: float, repair_s: float, until_s: float, seed: int
 ) -> None:

@@ -313,7 +313,7 @@ def spoiled(draw: st.DrawFn) -> tuple[str, list[str]]:
     return kind, rows
 
 
-@settings(max_examples=tries(62, 250))
+@settings(max_examples=tries(31, 250))
 @given(
     spoiled=spoiled(), strict=st.booleans(), options=st.sampled_from(["", ",bounds=half", ",limit=2", ",sample=0.5"])
 )

@@ -96,7 +96,7 @@ async def test_an_archive_that_breaks_off_before_its_first_record_is_empty(tmp_p
     assert await log.torn() == f"{tmp_path / 'log.dorm'} breaks off before its first record"
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(bit=st.integers(len(MAGIC) * 8, len(WHOLE) * 8 - 1))
 def test_a_flipped_bit_is_found_wherever_it_is(bit: int) -> None:
     """The records before it can be read, and the damage is located."""
@@ -122,7 +122,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(bit: int) -> None:
     run(check, bytes(data))
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(tail=st.binary(max_size=200))
 def test_bytes_after_the_last_record_are_damage(tail: bytes) -> None:
     async def check(log: LegacyLog) -> None:
@@ -136,7 +136,7 @@ def test_bytes_after_the_last_record_are_damage(tail: bytes) -> None:
     run(check, WHOLE + tail)
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(content=st.binary(max_size=100).filter(lambda content: not MAGIC.startswith(content[: len(MAGIC)])))
 def test_any_other_file_is_refused(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as home:

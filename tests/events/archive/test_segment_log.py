@@ -127,7 +127,7 @@ RECORD = st.builds(
 )
 
 
-@settings(max_examples=tries(19, 1500), deadline=None)
+@settings(max_examples=tries(10, 1500), deadline=None)
 @given(
     records=st.lists(RECORD, max_size=20),
     gaps=st.lists(st.integers(1, 3)),
@@ -192,7 +192,7 @@ async def test_all_before_a_damaged_block_is_given_first(tmp_path: Path) -> None
 
 
 @given(count=st.integers(1, 9000), at=st.floats(0, 1, exclude_max=True), step=st.integers(1, 700))
-@settings(max_examples=tries(6, 25), deadline=None)
+@settings(max_examples=tries(4, 25), deadline=None)
 def test_a_damaged_byte_costs_few_records(count: int, at: float, step: int) -> None:
     """Of a short archive too, however its records came."""
     records = some(count)
@@ -486,7 +486,7 @@ async def test_a_part_of_a_log_with_a_broken_header_has_lost_nothing(tmp_path: P
     assert [(damage.place, damage.first) for damage in damages] == [(len(MAGIC), 0)]
 
 
-@settings(max_examples=tries(12, 4000), deadline=None)
+@settings(max_examples=tries(6, 4000), deadline=None)
 @given(data=st.data())
 def test_a_fuzzed_archive_never_crashes_its_reader_nor_gives_a_wrong_record(data: st.DataObject) -> None:
     fuzzed = bytearray(WHOLE)

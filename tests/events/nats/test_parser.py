@@ -90,7 +90,7 @@ def direct(client: Heard, *sids: int) -> DirectParser:
     return parser
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(st.lists(messages() | LINES, max_size=12), st.lists(st.integers(0, 2000), max_size=8))
 def test_the_same_is_understood_in_the_same_order(stream: list[bytes], places: list[int]) -> None:
     own, ours = Heard(), Heard()
@@ -100,7 +100,7 @@ def test_the_same_is_understood_in_the_same_order(stream: list[bytes], places: l
     assert ours.calls == own.calls
 
 
-@settings(max_examples=tries(12, 1000), deadline=None)
+@settings(max_examples=tries(6, 1000), deadline=None)
 @given(messages(), st.lists(messages() | LINES, max_size=3), st.integers(0, 100))
 def test_nothing_of_an_old_connection_is_left(broken_off: bytes, stream: list[bytes], place: int) -> None:
     ours, own = Heard(), Heard()

@@ -187,13 +187,13 @@ def read(expression: Expression) -> Requirement:
     return requirement(_written(expression))
 
 
-@settings(max_examples=tries(50, 4000), deadline=None)
+@settings(max_examples=tries(25, 4000), deadline=None)
 @given(expressions, node_labels)
 def test_it_agrees_with_the_definition(expression: Expression, labels: dict[str, str]) -> None:
     assert read(expression).matches(labels) is _brute(expression, labels)
 
 
-@settings(max_examples=tries(50, 4000), deadline=None)
+@settings(max_examples=tries(25, 4000), deadline=None)
 @given(expressions)
 def test_the_canonical_form_reads_as_the_same(expression: Expression) -> None:
     first = read(expression)
@@ -203,7 +203,7 @@ def test_the_canonical_form_reads_as_the_same(expression: Expression) -> None:
     assert str(again) == str(first)
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(expressions, expressions, node_labels)
 def test_de_morgan(left: Expression, right: Expression, labels: dict[str, str]) -> None:
     one, other = _written(left), _written(right)
@@ -213,7 +213,7 @@ def test_de_morgan(left: Expression, right: Expression, labels: dict[str, str]) 
         assert together.matches(labels) is apart.matches(labels)
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), node_labels)
 def test_a_list_equals_its_values_one_by_one(name: str, values: list[str], labels: dict[str, str]) -> None:
     quoted = ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]
@@ -247,7 +247,7 @@ PIECES = (
 )
 
 
-@settings(max_examples=tries(125, 10000), deadline=None)
+@settings(max_examples=tries(63, 10000), deadline=None)
 @given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)))
 def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
     complaint = ""

@@ -277,7 +277,7 @@ def test_a_script_may_be_called_and_given_anything() -> None:
     assert check_spec({**GOOD, "command": ["torchrun", "train.py"]}).engine == "plain"
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(PLAIN)
 def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
     for value in (document, {**GOOD, "labels": document}, {**GOOD, "demand": document}, {**GOOD, "retries": document}):
@@ -287,7 +287,7 @@ def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
             assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
 
 
-@settings(max_examples=tries(12, 1000), deadline=None)
+@settings(max_examples=tries(6, 1000), deadline=None)
 @given(specs())
 def test_a_checked_spec_is_taken_again(spec: AppSpec) -> None:
     """What the master accepted passes the same gate on its way back, in both encodings."""
@@ -316,7 +316,7 @@ def test_the_sample_specs_are_valid() -> None:
     assert complaints(GOOD) == complaints(FULL) == []
 
 
-@settings(max_examples=tries(38, 3000), deadline=None)
+@settings(max_examples=tries(19, 3000), deadline=None)
 @given(st.data())
 def test_documents_that_the_schema_refuses_are_refused(data: st.DataObject) -> None:
     document = copy.deepcopy(FULL)
@@ -333,7 +333,7 @@ def test_documents_that_the_schema_refuses_are_refused(data: st.DataObject) -> N
         refused(document)
 
 
-@settings(max_examples=tries(25, 2000), deadline=None)
+@settings(max_examples=tries(13, 2000), deadline=None)
 @given(st.integers(0, LARGEST // 1000))
 def test_whole_quantities_are_exact(amount: int) -> None:
     assert resource("memory", amount) == resource("memory", str(amount)) == amount

@@ -141,7 +141,7 @@ def test_tiny_clusters_stay_near_the_bound_without_the_exact_search(monkeypatch:
     assert sum(compared.gaps) / len(compared.gaps) < 0.004
 
 
-@settings(slow_machine, max_examples=tries(6, 400))
+@settings(slow_machine, max_examples=tries(4, 400))
 @given(problems(max_apps=5, max_nodes=4, most=5), PARAMS)
 def test_no_n_min_is_missed_if_the_reference_meets_it(problem: Problem, params: dict[str, float]) -> None:
     compared = Compared()
@@ -149,7 +149,7 @@ def test_no_n_min_is_missed_if_the_reference_meets_it(problem: Problem, params: 
     assert (compared.missed, compared.unfair) == (0, 0)
 
 
-@settings(slow_machine, max_examples=tries(6, 400))
+@settings(slow_machine, max_examples=tries(4, 400))
 @given(crowded(), PARAMS)
 def test_no_n_min_is_missed_on_full_nodes(problem: Problem, params: dict[str, float]) -> None:
     compared = Compared()
@@ -160,7 +160,7 @@ def test_no_n_min_is_missed_on_full_nodes(problem: Problem, params: dict[str, fl
 # Promises
 
 
-@settings(slow_machine, max_examples=tries(6, 600))
+@settings(slow_machine, max_examples=tries(4, 600))
 @given(problems(max_apps=6, max_nodes=5, most=6), PARAMS)
 def test_promises_hold(problem: Problem, params: dict[str, float]) -> None:
     check(problem, DORM.allocate(problem, params))
@@ -169,7 +169,7 @@ def test_promises_hold(problem: Problem, params: dict[str, float]) -> None:
         check(problem, DORM.allocate(problem, params))
 
 
-@settings(slow_machine, max_examples=tries(6, 400))
+@settings(slow_machine, max_examples=tries(4, 400))
 @given(crowded(), PARAMS)
 def test_promises_hold_on_full_nodes(problem: Problem, params: dict[str, float]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -78,7 +78,7 @@ def test_the_order_of_nodes_decides_nothing(size: tuple[int, int, int, int]) -> 
     assert encode(first) == encode(again)
 
 
-@settings(slow_machine, max_examples=tries(6, 200))
+@settings(slow_machine, max_examples=tries(4, 200))
 @given(problems(max_apps=6, max_nodes=4, most=6), PARAMS, st.randoms(use_true_random=False))
 def test_the_order_of_nodes_decides_nothing_on_tiny_clusters(
     problem: Problem, params: dict[str, float], random: Random

@@ -28,13 +28,13 @@ DORM = policy("dorm-exact")
 
 
 @pytest.mark.slow
-@settings(slow_machine, max_examples=tries(38, 150))
+@settings(slow_machine, max_examples=tries(19, 150))
 @given(problems(), PARAMS)
 def test_no_other_answer_is_better(problem: Problem, params: dict[str, float]) -> None:
     check_against_all(problem, params)
 
 
-@settings(slow_machine, max_examples=tries(10, 40))
+@settings(slow_machine, max_examples=tries(5, 40))
 @given(problems(max_apps=3, max_nodes=2), PARAMS)
 def test_no_other_answer_is_better_on_two_nodes(problem: Problem, params: dict[str, float]) -> None:
     check_against_all(problem, params)
@@ -47,7 +47,7 @@ def test_no_other_answer_is_better_where_some_have_to_make_room(problem: Problem
     check_against_all(problem, params)
 
 
-@settings(slow_machine, max_examples=tries(6, 20))
+@settings(slow_machine, max_examples=tries(4, 20))
 @given(crowded(), st.integers(0, 2))
 def test_no_answer_with_so_few_changes_has_more_on_a_node(problem: Problem, budget: int) -> None:
     instance = integer.read(problem)
@@ -150,7 +150,7 @@ def target_of(world: World, params: dict[str, float]) -> Answer:
 # From an answer at hand
 
 
-@settings(slow_machine, max_examples=tries(15, 60))
+@settings(slow_machine, max_examples=tries(8, 60))
 @given(problems(max_apps=4, max_nodes=3), PARAMS, st.data())
 def test_an_answer_is_improved_under_its_own_terms(
     problem: Problem, params: dict[str, float], data: st.DataObject

@@ -69,13 +69,13 @@ def check_promises(problem: Problem, got: Allocation) -> None:
     assert got.utilization - got.change_cost <= got.bound + 1e-6
 
 
-@settings(slow_machine, max_examples=tries(15, 60))
+@settings(slow_machine, max_examples=tries(8, 60))
 @given(problems(max_apps=6, max_nodes=4, most=6), PARAMS)
 def test_promises_hold(problem: Problem, params: dict[str, float]) -> None:
     check_promises(problem, DORM.allocate(problem, params))
 
 
-@settings(slow_machine, max_examples=tries(10, 40))
+@settings(slow_machine, max_examples=tries(5, 40))
 @given(problems(max_apps=6, max_nodes=4, most=6), PARAMS, st.randoms(use_true_random=False))
 def test_the_order_of_nodes_decides_nothing(problem: Problem, params: dict[str, float], random: Random) -> None:
     nodes = list(problem.nodes)
@@ -84,7 +84,7 @@ def test_the_order_of_nodes_decides_nothing(problem: Problem, params: dict[str, 
     assert encode(DORM.allocate(problem, params)) == encode(DORM.allocate(Problem(tuple(nodes), problem.apps), params))
 
 
-@settings(slow_machine, max_examples=tries(8, 30))
+@settings(slow_machine, max_examples=tries(4, 30))
 @given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_the_first_of_identical_apps_runs(apps: int, n_min: int, nodes: int, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(apps)))
@@ -98,7 +98,7 @@ def test_the_first_of_identical_apps_runs(apps: int, n_min: int, nodes: int, dat
     assert sum(served) == min(apps, 3 * nodes // n_min)
 
 
-@settings(slow_machine, max_examples=tries(6, 25))
+@settings(slow_machine, max_examples=tries(4, 25))
 @given(problems(max_apps=4, max_nodes=3, most=5))
 def test_idle_rounds_settle(problem: Problem) -> None:
     settle(problem, {})
@@ -420,7 +420,7 @@ def test_beyond_its_size_the_greedy_answer_is_given_at_once(monkeypatch: pytest.
     check_promises(following, solve(following))
 
 
-@settings(slow_machine, max_examples=tries(15, 60))
+@settings(slow_machine, max_examples=tries(8, 60))
 @given(problems(max_apps=6, max_nodes=4, most=6), PARAMS)
 def test_the_greedy_answer_keeps_the_promises(problem: Problem, params: dict[str, float]) -> None:
     with pytest.MonkeyPatch.context() as patch:

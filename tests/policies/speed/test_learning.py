@@ -80,7 +80,7 @@ def test_a_similar_app_is_expected_to_be_as_fast() -> None:
 ANY_RATE = st.sampled_from([0.0, -1.0, 1e-300, 1e-9, 0.5, 1.0, 3.0, 1e6, 1e12, 1e300, math.inf, math.nan])
 
 
-@settings(slow_machine, max_examples=tries(15, 3_000))
+@settings(slow_machine, max_examples=tries(8, 3_000))
 @given(
     points=st.lists(st.tuples(st.integers(-1, 70), ANY_RATE, ANY_RATE), max_size=6),
     declared=st.lists(st.tuples(st.integers(-1, 70), ANY_RATE), max_size=4),

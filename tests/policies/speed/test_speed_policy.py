@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Rows
     from dorm.policies.speed.locality import Locality
 
-FEW = settings(slow_machine, max_examples=tries(6, 2_000))
+FEW = settings(slow_machine, max_examples=tries(4, 2_000))
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
 LINEAR = [(n, float(n)) for n in range(1, 9)]
 SATURATED = [(1, 1.0), (2, 1.6), (8, 1.7)]

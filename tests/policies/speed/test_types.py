@@ -25,7 +25,7 @@ from tests.policies.problems import after, app, node, slow_machine
 from tests.policies.speed.test_speed_policy import ANY, LINEAR, PARAMS, disturbed, odd, reserved_by
 from tests.tries import tries
 
-FEW = settings(slow_machine, max_examples=tries(6, 2_000))
+FEW = settings(slow_machine, max_examples=tries(4, 2_000))
 TYPES = ("fast", "slow")
 
 

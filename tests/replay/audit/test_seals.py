@@ -309,7 +309,7 @@ async def test_an_anonymized_log_can_not_be_checked_and_is_not_called_damaged() 
     assert "its names were replaced" in report.unknown
 
 
-@settings(max_examples=tries(15, 60), deadline=None)
+@settings(max_examples=tries(8, 60), deadline=None)
 @given(st.data())
 async def test_every_change_of_sealed_records_is_found(data: st.DataObject) -> None:
     """Any record replaced, removed, added or moved, with new numbers, changes the verdict and is found where it is."""

@@ -98,7 +98,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=tries(8, 1000))
+@settings(max_examples=tries(4, 1000))
 @given(
     st.one_of(
         st.text(max_size=60), st.lists(st.sampled_from([*WORDS, "utilization", "above", "80%", "-1h"])).map(" ".join)

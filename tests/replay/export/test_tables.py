@@ -56,7 +56,7 @@ _SUBJECT = st.sampled_from(
 )
 
 
-@settings(max_examples=tries(10, 40), deadline=None)
+@settings(max_examples=tries(5, 40), deadline=None)
 @given(
     records=st.lists(
         st.tuples(_SUBJECT, _BODY) | events_of(*PUBLISHED).map(lambda event: (subject_of(type(event)), encode(event))),

@@ -126,7 +126,7 @@ def test_a_timeline_of_a_real_log_agrees_with_its_states(records: list[Record], 
     check_spans(drawn(records))
 
 
-@settings(max_examples=tries(6, 12), deadline=None)
+@settings(max_examples=tries(4, 12), deadline=None)
 @given(seed=st.integers(0, 10_000), part=st.floats(0, 1))
 def test_a_timeline_of_any_history_agrees_with_its_states(seed: int, part: float) -> None:
     records = World(seed, steps=80).run().log

@@ -98,7 +98,7 @@ def test_a_trace_of_a_busy_cluster_is_valid() -> None:
     check(json.loads(trace(picture, "busy")), (picture.end - picture.start) / 1000)
 
 
-@settings(max_examples=tries(6, 10), deadline=None)
+@settings(max_examples=tries(4, 10), deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_a_trace_of_any_history_is_valid(seed: int) -> None:
     picture = drawn(World(seed, steps=80).run().log)

@@ -123,7 +123,7 @@ async def move(stepper: Stepper, seed: int, at: int, how: str | Search, much: An
     return max(index for index, one in enumerate(found) if one.position.seq <= max(1, seq)) if seq else 0
 
 
-@settings(max_examples=tries(12, 50), deadline=None)
+@settings(max_examples=tries(6, 50), deadline=None)
 @given(
     seed=st.integers(0, 2),
     moves=st.lists(st.one_of(STEPS, GOES, SEEKS), min_size=1, max_size=12),

@@ -76,7 +76,7 @@ CLAIMS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=tries(10, 40), deadline=None)
+@settings(max_examples=tries(5, 40), deadline=None)
 @given(
     seed=st.integers(0, 3),
     kept=st.dictionaries(st.floats(0, 1), st.sampled_from(CLAIMS), max_size=5),

@@ -91,7 +91,7 @@ def test_sums_are_the_integral_of_reservations(records: Sequence[Record]) -> Non
 
 
 @given(scenarios())
-@settings(max_examples=tries(6, 500), deadline=None)
+@settings(max_examples=tries(4, 500), deadline=None)
 def test_sums_match_with_live_apps_lost_nodes_and_all_policies(scenario: Scenario) -> None:
     records = play(scenario).records
     end = records[-1].time

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import dorm
 import dorm_lab
@@ -113,15 +113,17 @@ class Workers:
             **self._environment,
         }
         with (folder / "output").open("ab") as output:
-            self.processes[slot] = subprocess.Popen(
-                # -P: modules beside the script are no packages of its own.
-                [sys.executable, "-P", self._script, *self._arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for the process that started them, which ends them.
-            )
+            self.processes[slot] = self._run((self._script, *self._arguments), environment, output)
+
+    def _run(self, words: tuple[str, ...], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", *words],  # -P: modules beside the script are no packages of its own.
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal is for the process that started them, which ends them.
+        )
 
     def _listening(self, slot: int) -> None:
         """Wait until a newcomer can be reached: a silent connection has no effect there."""

@@ -30,7 +30,7 @@ def asked(stored: list[int], since: int | None, tail: int | None) -> list[int]:
     return [place for place in last if since is None or stored[place] >= since]
 
 
-@settings(max_examples=tries(15, 5000), deadline=None)
+@settings(max_examples=tries(8, 5000), deadline=None)
 @example(steps=[(0, 0)] * 4, tail=2, since=0, cuts=Cuts(1, 2))
 @given(steps=steps, tail=st.none() | st.integers(1, 40), since=st.none() | st.integers(0, 60_000), cuts=st.data())
 def test_reading_continues_after_a_mark(

@@ -77,7 +77,7 @@ async def test_a_line_gets_the_time_of_the_next_look(clock: Clock, tmp_path: Pat
     assert (time, line) == ((tmp_path / "log").stat().st_mtime_ns, b"and late\n")
 
 
-@settings(max_examples=tries(10, 2000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(5, 2000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     bursts=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.booleans()), max_size=25),
     tail=st.none() | st.integers(0, 20),

@@ -35,7 +35,7 @@ from tests.errors import raises
 from tests.policies.problems import after, app, node, slow_machine
 from tests.tries import tries
 
-FEW = settings(slow_machine, max_examples=tries(8, 30))
+FEW = settings(slow_machine, max_examples=tries(4, 30))
 NAMES = ("drf", "fifo", "gavel", "market", "shockwave", "srtf", "themis")
 STOP = ("srtf", "gavel", "themis", "shockwave")
 """Policies that stop apps which could continue."""

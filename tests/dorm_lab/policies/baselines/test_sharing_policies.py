@@ -18,7 +18,7 @@ from tests.policies.brute_force import World
 from tests.policies.problems import after, app, node, problems, slow_machine
 from tests.tries import tries
 
-FEW = settings(slow_machine, max_examples=tries(8, 30))
+FEW = settings(slow_machine, max_examples=tries(4, 30))
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
 PARAMS: dict[str, tuple[dict[str, Any], ...]] = {"app-level": ({}, {"grow": True}), "task-level": ({}, {"probes": 1})}
 EACH = pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from dorm.policies import integer, scoring
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
-from dorm.policies.registry import policy
-from dorm_lab.policies.baselines.optimus import remaining_s
 from dorm.policies.registry import assumes_pauses, names, policy
+from dorm_lab.policies.baselines.optimus import remaining_s
 from tests.errors import raises
 from tests.policies.problems import after, app, node, problems, slow_machine
 from tests.tries import tries
 
-FEW = settings(slow_machine, max_examples=tries(8, 30))
+FEW = settings(slow_machine, max_examples=tries(4, 30))
 TWO = (node("n0", 4, 16), node("n1", 4, 16))
 HOUR = 3600.0
 STOPPED = "an app that could go on was stopped"

@@ -47,7 +47,7 @@ class TestBestResponse:
         assert bids[0] == 0
         assert bids.sum() == pytest.approx(5.0)
 
-    @settings(slow_machine, max_examples=tries(15, 60))
+    @settings(slow_machine, max_examples=tries(8, 60))
     @given(worth=games(), budget=st.sampled_from([0.01, 1.0, 30.0]), seed=st.integers(0, 99))
     def test_no_shift_between_two_machines_is_better(self, worth: Any, budget: float, seed: int) -> None:
         """The utility is concave, so if no shift of bids between two machines improves it, nothing does."""
@@ -85,7 +85,7 @@ class TestEquilibrium:
             assert got.uniformity == pytest.approx(1.0, abs=1e-4)
             assert got.envy_freeness == pytest.approx(1.0)
 
-    @settings(slow_machine, max_examples=tries(15, 60))
+    @settings(slow_machine, max_examples=tries(8, 60))
     @given(worth=games())
     def test_no_app_gains_by_another_answer(self, worth: Any) -> None:
         found = equilibrium(worth, np.ones(len(worth)))
@@ -97,7 +97,7 @@ class TestEquilibrium:
             assert then <= now * 1.01
             assert bids.sum() == pytest.approx(1.0)
 
-    @settings(slow_machine, max_examples=tries(20, 80))
+    @settings(slow_machine, max_examples=tries(10, 80))
     @given(worth=games(8))
     def test_the_papers_bounds(self, worth: Any) -> None:
         """Of a balanced game of m users: an efficiency in the order of 1 / sqrt(m), an envy-freeness of at least

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dorm_lab.policies.oasis.model import Cluster, Job
     from dorm_lab.policies.oasis.online import Outcome
 
-MANY = settings(slow_machine, max_examples=tries(25, 2000))
+MANY = settings(slow_machine, max_examples=tries(13, 2000))
 
 
 # --- the model ----------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def planned(draw: st.DrawFn) -> Problem:
     return Problem(problem.nodes, tuple(apps), at_s)
 
 
-@settings(slow_machine, max_examples=tries(15, 1000))
+@settings(slow_machine, max_examples=tries(8, 1000))
 @given(problem=planned())
 def test_invariants_of_every_answer(problem: Problem) -> None:
     params = {"slot_s": SLOT_S, "slots": 12}
@@ -90,7 +90,7 @@ def test_invariants_of_every_answer(problem: Problem) -> None:
     assert msgspec.json.encode(policy("oasis").allocate(shuffled, params)) == msgspec.json.encode(got)
 
 
-@settings(slow_machine, max_examples=tries(15, 500))
+@settings(slow_machine, max_examples=tries(8, 500))
 @given(problem=planned())
 def test_no_node_is_promised_twice(problem: Problem) -> None:
     got = policy("oasis").allocate(problem, {"slot_s": SLOT_S, "slots": 12})

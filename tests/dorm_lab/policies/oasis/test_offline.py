@@ -47,7 +47,7 @@ def test_columns_removed_by_presolve_are_found() -> None:
     assert optimum(one, [only]).utility == pytest.approx(0.5)
 
 
-@settings(slow_machine, max_examples=tries(10, 500))
+@settings(slow_machine, max_examples=tries(5, 500))
 @given(instances())
 def test_online_is_at_most_the_optimum(instance: tuple[Cluster, list[Job]]) -> None:
     one, jobs = instance
@@ -56,7 +56,7 @@ def test_online_is_at_most_the_optimum(instance: tuple[Cluster, list[Job]]) -> N
     assert run(one, jobs).utility <= best.utility + 1e-6
 
 
-@settings(slow_machine, max_examples=tries(8, 500))
+@settings(slow_machine, max_examples=tries(4, 500))
 @given(st.data())
 def test_the_measured_ratio_is_below_that_of_the_text(data: st.DataObject) -> None:
     """Jobs that are small beside their machines, many of them, with worths from 1 to 100."""

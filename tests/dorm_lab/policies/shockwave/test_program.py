@@ -97,7 +97,7 @@ class TestProgram:
         assert found is not None
         assert found.counts.tolist() == [2, 1]
 
-    @settings(slow_machine, max_examples=tries(6, 2_000))
+    @settings(slow_machine, max_examples=tries(4, 2_000))
     @given(of=markets())
     def test_no_schedule_beats_the_bound_and_the_counts_approach_it(self, of: Market) -> None:
         found = solve(of)
@@ -111,7 +111,7 @@ class TestProgram:
 
 
 class TestRounds:
-    @settings(slow_machine, max_examples=tries(6, 2_000))
+    @settings(slow_machine, max_examples=tries(4, 2_000))
     @given(of=markets())
     def test_a_small_window_gets_the_best_schedule_that_there_is(self, of: Market) -> None:
         """Also where whole partitions do not fill the rounds, as the program of counts assumes."""
@@ -152,7 +152,7 @@ class TestRounds:
         of = market((0, 500, 1, 0.5), (0, 700, 1, 0.5), (0, 900, 1, 0.75), rounds=1)
         assert schedule(of, np.array([1, 0, 0]), np.array([False] * 3), [0, 1, 2]) == [[0, 1]]
 
-    @settings(slow_machine, max_examples=tries(6, 1_000))
+    @settings(slow_machine, max_examples=tries(4, 1_000))
     @given(of=markets())
     def test_rounds_respect_room_and_apps_of_one_size_get_their_counts(self, of: Market) -> None:
         found = solve(of)
