@@ -46,7 +46,7 @@ from events.logger import Logger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -27,7 +27,7 @@ from dorm.api.errors import ApiError, NotAllowed
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.tail import TailError
 from dorm.core.fold.evolve import GapError
-from dorm.core.query.planning.assumed import PlanError
+from dorm.core.query.assumed import PlanError
 from events.errors import DormError, code_of
 from events.log.records import LogDamaged, LogError, LogFull, LogRefused, LogUnavailable, NotSent
 from events.logger import Logger

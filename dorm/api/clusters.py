@@ -13,13 +13,12 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
-from events.archive.beside import Ended
-from events.log.snapshots import Snapshots
-
+from events.archive.progress import Ended
 from events.log.interface import Bus, EventLog
 from events.log.leadership import MemoryLeadership
 from events.log.memory import MemoryBus
 from events.log.records import LogRefused
+from events.log.stores import Snapshots
 from replay.tenants.log import TenantLog
 
 if TYPE_CHECKING:

@@ -36,11 +36,9 @@ from replay.gist import gist
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from events.log.progress import ReadableProgress
-    from events.log.snapshots import ReadableSnapshots
-
     from dorm.api.follower import Follower, RecentLog
     from events.log.records import Record
+    from events.log.stores import ReadableProgress, ReadableSnapshots
     from events.positions import Logged
 
 

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     # merged
-    from events.log.snapshots import ReadableSnapshots
-
-    # merged
     from prometheus_client import Metric
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
+
+    # merged
+    from events.log.stores import ReadableSnapshots
     from events.positions import Logged
 
     # merged

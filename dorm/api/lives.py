@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from dorm.api.errors import Missing, Unavailable
-from dorm.core.apps.admission import app_id, name_of
+from dorm.core.admission import app_id, name_of
 from dorm.core.fold.evolve import GapError, evolve
 from events import subjects
 from events.codec import decode

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dorm.api.follower import Follower
     from dorm.api.threads import Heavy
     from dorm.core.app import App
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

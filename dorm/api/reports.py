@@ -33,14 +33,13 @@ from events.quantities import SECOND
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from events.log.progress import ReadableProgress
-
     from dorm.client.masters import Leader, MasterRow
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import State
     from events.log.interface import Bus, ReadableLog
     from events.log.leadership import Held, Leadership
     from events.log.records import Record
+    from events.log.stores import ReadableProgress
 
 
 # --- heartbeats -------------------------------------------------------------------------------------------------------

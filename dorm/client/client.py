@@ -35,9 +35,7 @@ from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.client.reports import newest as newest_reports
 from dorm.core.admission import app_id
-from dorm.core.apps.admission import app_id
 from dorm.core.fold.evolve import check_update
-from dorm.core.fold.shared_folder import check_folder
 from dorm.core.fold.trust.authority import forbidden
 from dorm.core.settings import all_after
 from dorm.core.shared_folder import check_folder
@@ -71,7 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import App, RefusedChange, Settings, State
     from events.log.interface import Bus, EventLog
     from events.log.leadership import Leadership

@@ -15,7 +15,6 @@ from msgspec import UNSET
 
 from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, Refused
-from dorm.core.apps.steering import check_editable, check_restartable, check_unchanged, spec_of
 from dorm.core.revisions import check_editable, check_restartable, check_unchanged, spec_of
 from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised
 from events.spec import AppSpec, SpecError

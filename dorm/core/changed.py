@@ -24,7 +24,7 @@ from events import subjects
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
     from events.log.records import Record
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from events.spec.origin import origin_of
 
 from dorm.core.folded import Folded, ignored
 from dorm.core.state import Submission, can_be_kept
 from events import subjects
 from events.identities import tenant_in
 from events.spec import SpecError
+from events.spec.gates import origin_of
 
 if TYPE_CHECKING:
     from dorm.core.state import App, State

@@ -14,8 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from events.log.nearest import nearest
-from events.log.snapshots import identity
 
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -12,8 +12,6 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from events.log.waiting import until_answered
-
 from dorm.health.checks import Check
 from dorm.webhooks import endpoints
 from dorm.webhooks.endpoints import TOPIC

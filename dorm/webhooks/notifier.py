@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dorm.core.state import App
-    from dorm.webhooks.notifying import Notification
+    from dorm.webhooks.endpoints import Notification
     from events.nats.places import Delivery
 
 SCHEDULE_S = (5.0, 30.0, 120.0, 600.0)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.apps.gating.gates import closed
 from dorm.core.gates import closed
 from dorm.core.state import State
 from dorm.live_fold import LiveFold, NotFolded, Thread, newest_state
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from dorm.core.app import App
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.kinds import Event
     from events.log.interface import EventLog

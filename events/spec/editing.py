@@ -18,7 +18,7 @@ import msgspec
 
 from events.spec.declared import declared_in
 from events.spec.faults import SpecError
-from events.spec.origin import origin_of
+from events.spec.gates import origin_of
 from events.spec.spec import AppSpec, document_of
 
 if TYPE_CHECKING:

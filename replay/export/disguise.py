@@ -16,8 +16,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_args, get_origin
 
 import msgspec
-from dorm.core.apps.admission import name_of
 
+from dorm.core.admission import name_of
 from dorm.core.state import can_be_kept
 from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy

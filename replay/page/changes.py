@@ -15,8 +15,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from dorm.core.decide.asking import problem_of
 
+from dorm.core.asking import problem_of
 from dorm.core.changed import NOTHING, changed_by
 from dorm.core.query.standing import standings
 from events import kinds as k

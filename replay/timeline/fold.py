@@ -11,8 +11,6 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.query.gates import shown_reason
-
 from dorm.core.changed import changed_by
 from dorm.core.gates import shown_reason
 from events import kinds as k

@@ -11,8 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from dorm.core.query.reported import newest_of
-
+from dorm.core.progress import newest_of
 from events.log.records import LogRefused, LogUnavailable
 from events.log.stores import upto
 from events.quantities import SECOND

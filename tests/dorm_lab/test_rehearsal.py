@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from dorm.core.apps.admission import app_id
 
+from dorm.core.admission import app_id
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from dorm_lab.bench.calibration import contentions_compared, resizes_compared

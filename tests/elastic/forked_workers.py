@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import IO, Any
 
-from dorm.bench.elastic.workers import Workers
-
+from dorm_lab.bench.elastic.workers import Workers
 from tests.e2e import forked
 
 

@@ -15,13 +15,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from events.archive.opening import open_archive
 from msgspec import inspect as mi
 
 from dorm.core.app import App
 from dorm.core.state import SCHEMA, Node, State, Submission
 from dorm.security.configuration import Key, accounts
 from events import kinds as k
+from events.archive.segments import open_archive
 from events.identities import Identities
 from events.spec import AppSpec, check_spec
 from replay.export.anonymize import anonymized

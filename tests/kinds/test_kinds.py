@@ -9,7 +9,7 @@ import pytest
 
 from dorm.cli.cluster import top_view
 from dorm.cli.log.events import style_of
-from dorm.core.fold import evolve, rounds
+from dorm.core.fold import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.query import concerns
 from dorm.security import roles
@@ -18,6 +18,7 @@ from events.fields import held_in, types_of, without_none
 from events.spec import AppSpec, editing
 from events.spec.abilities import ABILITIES
 from events.spec.declared import declared_in
+from events.subjects import rounds
 from replay.export import anonymize, tables
 from replay.simulator.forks import history
 from replay.tenants import hiding

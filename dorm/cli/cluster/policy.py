@@ -14,8 +14,8 @@ from dorm.cli.output import Format, Output, console, show, show_document
 
 if TYPE_CHECKING:
     from dorm.core.query.in_force import Setting
-    from dorm.core.settings import Plugins
     from dorm.core.state import Settings, State
+    from dorm.policies.registry import Plugins
     from events.kinds import PolicyChanged, PolicyPlugin
 
 app = typer.Typer(

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from replay.simulator.compare.comparison import Comparison
 
 from dorm_lab.compare.comparison import Comparison
 from events.instants import table_seconds as seconds

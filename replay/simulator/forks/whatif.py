@@ -34,7 +34,7 @@ from replay.simulator.forks.fork_log import ForkLog
 from replay.simulator.forks.history import History
 from replay.simulator.measures import Measures
 from replay.simulator.outcome import mean
-from replay.travel.travel import fold_on, state_at, time_of
+from replay.travel.travel import fold_on, state_at
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:

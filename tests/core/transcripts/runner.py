@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import yaml
-from dorm.core.decide.next_round import decide
 
 from dorm.core.fold.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.leader import Leader, Moment, Publish, Ready
+from dorm.core.next_round import decide
 from dorm.core.state import State
 from events import kinds as k
 from events.codec import encode

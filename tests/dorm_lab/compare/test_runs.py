@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from events.archive.opening import open_archive
 
 from dorm_lab.compare.runs import run, run_all
+from events.archive.segments import open_archive
 from replay.audit.audit import verify
 from replay.simulator import SimulationError
 from replay.simulator.contenders import parse_all

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from dorm.core.query.planning.assumed import Assumed
 
+from dorm.core.query.assumed import Assumed
 from dorm_lab.workloads.nodes import parse
 from events import kinds as k
 from replay.moments import AtSequence

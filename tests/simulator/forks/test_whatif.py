@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pytest
-from dorm.core.query.planning.assumed import Assumed, NewNodes, PlanError, UnknownSetting
 
 from dorm.core.invariants import violations
+from dorm.core.query.assumed import Assumed, NewNodes, PlanError, UnknownSetting
 from dorm_lab.workloads import paper
 from events import kinds as k
 from events.archive.segments import open_archive

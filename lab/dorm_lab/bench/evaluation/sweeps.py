@@ -8,14 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, Job, Part
-from replay.simulator.compare import yardstick
-from replay.simulator.compare.contenders import Contender, with_timings
-from replay.simulator.compare.report import Bullets, Curves, Heading, Table, plain
 
 from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, Job, Part
 from dorm_lab.compare import yardstick
-from dorm_lab.compare.report import Bullets, Curves, Heading, Table, plain, seconds
+from dorm_lab.compare.report import Bullets, Curves, Heading, Table, plain
 from dorm_lab.workloads import by_name as workloads
 from dorm_lab.workloads.traces.pollux import bounded
 from events.instants import table_seconds as seconds

@@ -5,21 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.bench.evaluation.crash_loop import block as crash_loop_block
-from dorm.bench.evaluation.figures import mean_restarts, workload_6
-from dorm.bench.evaluation.parts import HEADLINE, SPEED, TUNED
-from dorm.bench.evaluation.sweeps import block as sweep_block
-from replay.simulator.compare import report
-from replay.simulator.compare.outcome import LONG_S
-from replay.simulator.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, times, words
-from replay.simulator.compare.yardstick import DIFFERENCES, PUBLISHED
-
 from dorm_lab.bench.evaluation.crash_loop import block as crash_loop_block
 from dorm_lab.bench.evaluation.figures import mean_restarts, workload_6
 from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, TUNED
 from dorm_lab.bench.evaluation.sweeps import block as sweep_block
 from dorm_lab.compare import report
-from dorm_lab.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, seconds, times, words
+from dorm_lab.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, times, words
 from dorm_lab.compare.yardstick import DIFFERENCES, PUBLISHED
 from events.instants import table_seconds as seconds
 from replay.simulator.outcome import LONG_S
