@@ -104,7 +104,7 @@ def _allocate(state: State, now: int) -> list[Decided]:
     problem = asked.decided
     plans, without_plan = promises(problem, answer)
     possible = [change for change in planned if change.app not in without_plan]
-    by_answer = changes_that_fit(problem, answer, possible, beside=stopped.size)
+    by_answer = changes_that_fit(problem, answer, possible, reserved=stopped.size)
     fitting = {change.app for change in by_answer}
     changes = [_priced(state, change, now) for change in (*stopped.changes, *by_answer)]
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}

@@ -524,14 +524,14 @@ def _with_starts(
 ) -> Allocation:
     """The answer, completed by the remaining room that the apps of `may_start` can have, for which those of `give_way`
     wait if necessary."""
-    beside = []
+    apps = []
     for app in problem.apps:
         given = answer.counts.get(app.id)
         if app.id in may_start:
-            beside.append(app)
+            apps.append(app)
         elif given and app.id not in give_way:
-            beside.append(msgspec.structs.replace(app, current=given, pinned=True))
-    second = chosen.allocate(msgspec.structs.replace(problem, apps=tuple(beside)), params)
+            apps.append(msgspec.structs.replace(app, current=given, pinned=True))
+    second = chosen.allocate(msgspec.structs.replace(problem, apps=tuple(apps)), params)
     started = {app_id: given for app_id in may_start if (given := second.counts.get(app_id))}
     reasons = {app_id: second.reasons[app_id] for app_id in may_start if app_id in second.reasons}
     if not started:

@@ -62,11 +62,11 @@ def first_that_fit(facts: Sequence[T], largest: int = LARGEST_FACTS) -> list[T]:
 
 
 def changes_that_fit(
-    problem: Problem, answer: Allocation, changes: list[Resize], largest: int = LARGEST_CHANGES, *, beside: int = 0
+    problem: Problem, answer: Allocation, changes: list[Resize], largest: int = LARGEST_CHANGES, *, reserved: int = 0
 ) -> list[Resize]:
-    """All changes if they fit next to `beside` other bytes; otherwise, in their order, each together with the changes
+    """All changes if they fit next to `reserved` other bytes; otherwise, in their order, each together with the changes
     whose room it needs."""
-    largest -= beside
+    largest -= reserved
     sizes = {change.app: size(change) for change in changes}
     if sum(sizes.values()) <= largest:
         return changes

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 # --- an app's own requests --------------------------------------------------------------------------------------------
 
 RAISE_S = 300
-"""As long as an app that was resized may take to show that it works (`dorm.core.sizes.SETTLE_S`)."""
+"""As long as an app that was resized may take to show that it works (`SETTLE_S`)."""
 _LONGEST_REASON = 200
 """Characters: it is part of every decision that states the app's reason."""
 

@@ -120,7 +120,7 @@ _ORDER = {name: number for number, name in enumerate(_PHASES)}
 
 
 def swept_rows(apps: Iterable[App], now: int, newest: Mapping[str, Reported] | None = None) -> list[SweptRow]:
-    """Return a row for each app.  `now` in UTC ns; `newest` is what apps reported beside the log."""
+    """Return a row for each app.  `now` in UTC ns; `newest` is what apps reported in addition to the log."""
     return [_row(app, now, newest) for app in apps]
 
 

@@ -120,7 +120,7 @@ class Summary(msgspec.Struct, frozen=True):
 def app_rows(
     state: State, now: int, *, ended: bool = True, newest: Mapping[str, Reported] | None = None
 ) -> list[AppRow]:
-    """Return rows in order of arrival; ages are relative to `now` (UTC ns).  `newest` is what apps reported beside the
+    """Return rows in order of arrival; ages are relative to `now` (UTC ns).  `newest` is what apps reported in addition to the
     log."""
     apps = sorted(state.apps.values(), key=lambda app: (app.seq, app.id))
     return [app_row(app, now, newest) for app in apps if ended or not app.ended]
@@ -153,7 +153,7 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
 
 
 def note_of(app: App, now: int) -> str:
-    """Return what people should know of an app beside its figures: why it ended, waits, or has less than it could use."""
+    """Return what people should know of an app apart from figures: why it ended, waits, or has less than it could use."""
     if app.ended:
         return app.end_reason
     if said := _early_end(app) or delay_shown(app, now):
@@ -341,7 +341,7 @@ def describe(
     app: App, now: int, state: State | None = None, newest: Mapping[str, Reported] | None = None
 ) -> dict[str, Any]:
     """Everything about one app, as plain maps for `-o json|yaml` and for the text form; with its `state`, also what the policy
-    in force has to do with it.  `newest` is what apps reported beside the log."""
+    in force has to do with it.  `newest` is what apps reported in addition to the log."""
     failure = state.policy_failure if state is not None else None
     row = msgspec.to_builtins(app_row(app, now, newest))
     generation = app.generations.get(app.generation)
