@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from agents import environment as plan
 from agents import reconcile as r
-from agents.announcements import Announced, announced, files_of
 from agents.checkpoint_folder import NotShared
-from agents.contract import checkpoint_command, container_spec
-from agents.delays import GIVEN_UP_S, Delays, Trouble, bound_of, trouble_of
-from agents.environment import plan
-from agents.environment.watching import Building
+from agents.contract import checkpoint_command, container_spec, ports_of
+from agents.delays import GIVEN_UP_S, Delays, Repeats, Trouble, bound_of, trouble_of
+from agents.environment import Building
 from agents.fetching import Fetching
 from agents.outputs import folders, origins
-from agents.ports import ports_of
-from agents.repeats import Repeats
+from agents.reconcile import Announced, announced, files_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable, spec_hash
 from agents.runtime.long_work import LongWork
@@ -40,11 +38,11 @@ if TYPE_CHECKING:
     from agents.checkpoint_folder import Looks
     from agents.config import NodeConfig
     from agents.desired import Desired, DesiredApp
-    from agents.environment.cache import Environments
+    from agents.environment import Environments
     from agents.gpus import Gpus
-    from agents.reporting.reporter import Reporter
+    from agents.offers import Offers
+    from agents.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
-    from agents.volumes.offers import Offers
     from events.kinds import Doing, ExitReason
     from events.log.stores import Files
     from events.spec import AppSpec

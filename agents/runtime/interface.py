@@ -35,7 +35,7 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
 """The file that DORM_PROGRESS names, in a container's private directory."""
 MEMBERS_FILE: Final = "members.json"
-"""The file that DORM_MEMBERS names, beside it (`agents.announcements`)."""
+"""The file that DORM_MEMBERS names, beside it (`agents.reconcile`)."""
 BATCH_FILE: Final = "batch"
 """The file that DORM_BATCH names, beside it."""
 TIMED_OUT: Final = 124

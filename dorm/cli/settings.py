@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from agents.volumes.configuration import OfferedVolume, VolumeSettings, WrongVolume, parse_volumes
+from agents.config import OfferedVolume, VolumeSettings, WrongVolume, parse_volumes
 from dorm.cli.errors import WrongUsage
 from dorm.core.settings import TIMES
 from dorm.local.spec_files import parse, read_document

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from agents.volumes.configuration import VolumeSettings, WrongVolume
+from agents.config import VolumeSettings, WrongVolume
 from events.addresses import bracketed
 from events.errors import DormError
 from events.quantities import MEMORY, Quantity, QuantityError, duration, resource, resources

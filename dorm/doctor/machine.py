@@ -12,8 +12,8 @@ import psutil
 
 from agents import lease
 from agents.checkpoint_folder import CheckpointFolder
-from agents.reporting.status import disk_of
 from agents.runtime import process_limits
+from agents.status import disk_of
 from dorm.doctor import findings as f
 from events.kinds import NO_FOLDER
 

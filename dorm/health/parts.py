@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agents.agent import Agent
-    from agents.reporting.vitals import Vitals
+    from agents.status import Vitals
     from dorm.health.checks import Source
     from dorm.master.master import Master
     from events.log.interface import ReadableLog

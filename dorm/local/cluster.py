@@ -17,10 +17,9 @@ import msgspec
 import structlog
 
 from agents.agent import Agent
-from agents.config import DEFAULT_PORTS, NodeConfig
-from agents.environment.pythons import detect_pythons
+from agents.config import DEFAULT_PORTS, NodeConfig, OfferedVolume
+from agents.environment import detect_pythons
 from agents.gpus import nvidia_cards
-from agents.volumes.configuration import OfferedVolume
 from dorm.client.client import Client, login_name
 from dorm.health.status import answering_status
 from dorm.history import with_history
@@ -47,7 +46,7 @@ from events.quantities import GPU
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from agents.capacity import Detected
+    from agents.machine import Detected
     from agents.runtime.interface import Runtime
     from dorm.master.stand_in import Apart
     from dorm.metrics.parts import SolveTimer

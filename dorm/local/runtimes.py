@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agents.capacity import detect, detect_for_engine
+from agents.machine import detect, detect_for_engine
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
 from events.errors import DormError
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agents.capacity import Detected
     from agents.config import NodeConfig
+    from agents.machine import Detected
     from agents.runtime.interface import Runtime
 
 

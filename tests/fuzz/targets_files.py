@@ -18,7 +18,7 @@ import nkeys
 
 from agents.outputs import believed
 from agents.outputs.folders import APPS
-from agents.progress.file import ProgressFile
+from agents.progress import ProgressFile
 from agents.runtime.interface import Key
 from dorm.core.snapshot import dump, load, restore
 from dorm.core.state import digest

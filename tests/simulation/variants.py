@@ -17,9 +17,9 @@ from agents.actions import Actions
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.following.parts import install
-from agents.reporting.outbox import Outbox
-from agents.reporting.reporter import Reporter
+from agents.following import install
+from agents.outbox import Outbox
+from agents.reporter import Reporter
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures
 from dorm.core.decide import allocation, placement

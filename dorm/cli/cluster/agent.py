@@ -23,7 +23,7 @@ from agents.config import (
     NodeConfig,
     check_folder,
 )
-from agents.environment.pythons import detect_pythons
+from agents.environment import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from agents.agent import Agent
-    from agents.capacity import Detected
+    from agents.machine import Detected
     from dorm.health.checks import Health
     from dorm.metrics.address import Address
 
@@ -202,8 +202,8 @@ def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
-    from agents.capacity import detect
     from agents.gpus import check_given, nvidia_cards
+    from agents.machine import detect
     from dorm.health.checks import Health
     from dorm.health.parts import agents_checks
     from dorm.local.announced import BUILD
@@ -284,7 +284,7 @@ def _completed(given: NodeConfig, detected: Detected | None, servers: str) -> No
     """Add what is detected, and say it, once the NATS servers are reached.  Blocks.  Raises ConfigError."""
     import structlog
 
-    from agents.own_address import detect_address
+    from agents.machine import detect_address
 
     log = structlog.get_logger(__name__)
     capacity, address = given.capacity, given.address

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agents import reporter
 from agents.outputs import believed
-from agents.reporting import reporter
 from events import kinds as k
 from events.kinds import Doubt
 from tests.agents.one_node import NODE, Node, holds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from agents.reporting.usage import Usage
 from agents.runtime.interface import Key, Seen
+from agents.status import Usage
 from dorm.client.uses import last_uses
 from events import kinds as k
 from events import subjects

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agents.announcements import Announced, announced, files_of
 from agents.contract import container_spec
 from agents.desired import Desired
+from agents.reconcile import Announced, announced, files_of
 from dorm.core.decide.asking import problem_of
 from dorm.core.decide.batches import MOST_BATCHES, STEP
 from dorm.core.query.batches import batch_now

@@ -1,7 +1,20 @@
-"""The records that this node reads, its position, and its folded state on disk, from which a restart continues.
+"""The records that a node follows: its part, and of the log its own facts; or the whole of the master's rounds.
 
-If the leading master writes parts, the node follows its own part and of the log its own facts.  Elsewhere it follows all
-rounds.  The masters' lease says which of the two holds, and the node changes over when that changes.
+A node follows its part wherever the leading master writes parts.  If it does not, as masters before 0.6.0, the node
+folds the master's rounds by itself.  The masters' lease says which of the two holds, and the node changes over when
+that changes.
+
+*A part becomes what is desired.*  The part describes everything at one record; the node's own later facts are applied
+on top, by the rules of the fold.  What only this process knows is kept: facts in its outbox, and containers that it
+has seen end.
+
+*Keys.*  A node takes the masters' keys from the log, as it does when it folds the rounds. It reads them before it
+accepts its first part, and again when a part is not signed by a known key. A part also holds the keys. A node accepts
+them from a verified part, and from its first part if it cannot read the log back to its start.
+
+*The folded state on disk* lets a restart read only later records.  It affects how long a start takes, never its
+result. It is used only if it is complete, was folded by the same sources for this node of this cluster, and the log
+still has the record after which it was saved.
 """
 
 from __future__ import annotations
@@ -13,24 +26,235 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from agents.desired import Desired
-from agents.following.desired_file import DesiredFile, Doubt, still_there
-from agents.following.keys import Keys
-from agents.following.parts import install
-from agents.subscriptions import own_subjects, subjects_of
+from agents.desired import Desired, DesiredApp, Held, own_subjects, subjects_of, subjects_of_identities
+from agents.runtime.interface import Key
+from events import kinds as k
+from events import subjects
+from events.codec import decode
+from events.durable import write_whole
+from events.identities import FOUNDING, Identities, after, takes
 from events.log.records import LogDamaged, LogError, until_answered
-from events.parts import PartUnreadable, unpacked
+from events.log.stores import content_of, identity
+from events.parts import PartUnreadable, is_part_signed_by, unpacked
 from events.sources import fingerprint
+from events.subjects import who_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from agents.runtime.interface import Runtime
-    from events.log.interface import EventLog
+    from events.log.interface import EventLog, ReadableLog
     from events.log.records import Record
     from events.log.stores import StoredPart
-    from events.parts import NodePart
+    from events.parts import AppPart, Masters, NodePart, Signed
+
+
+# --- whose signature counts -------------------------------------------------------------------------------------------
+
+
+class Keys:
+    """The keys of one cluster's masters, as one node knows them."""
+
+    def __init__(self, log: ReadableLog, cluster: str) -> None:
+        self._log = log
+        self._cluster = cluster
+        self._open = False
+        """Whether the cluster is certainly open, and so stays open (`events.identities.takes`)."""
+
+    async def believe(self, part: NodePart, signed: Signed, known: Identities | None) -> bool:
+        """Return whether a master of the cluster wrote this part.  `known`: the cluster's identities as far as the node
+        knows them, None for none.  Raises LogUnavailable, LogRefused."""
+        if part.cluster != self._cluster:
+            return False
+        if known is not None and _signs(known, part, signed):
+            return True
+        if known is None and self._open:
+            return part.masters is None
+        start = await self._log.start()
+        on_the_log = await self._read(start)
+        if on_the_log is None and known is None:
+            if not start:
+                self._open = part.seq >= FOUNDING
+                return part.masters is None
+            on_the_log = known_of(part.masters, part.node)
+            if on_the_log is None:
+                return True
+        return on_the_log is not None and _signs(on_the_log, part, signed)
+
+    async def _read(self, start: int) -> Identities | None:
+        """Return the identities that the log states, None if it states none."""
+        known: Identities | None = None
+        subjects = subjects_of_identities(self._cluster)
+        with contextlib.suppress(LogDamaged):
+            async with contextlib.aclosing(self._log.read(after=start, subjects=subjects)) as batches:
+                async for batch in batches:
+                    for record in batch:
+                        event, who = decode(record), who_of(record.subject)
+                        if isinstance(event, k.OfIdentities) and takes(known, event, who, record.seq) is None:
+                            known = after(known, event, who, record.seq)
+        return known
+
+
+def _signs(known: Identities, part: NodePart, signed: Signed) -> bool:
+    keys = known.keys_at(part.seq)
+    return part.masters is not None and (not keys or is_part_signed_by(signed.document, signed.signature, keys))
+
+
+# --- a part becomes what is desired -----------------------------------------------------------------------------------
+
+
+def install(desired: Desired, part: NodePart) -> bool:
+    """Replace the desired state by the part. Return False, and change nothing, for a part of another node, or a part
+    older than the desired state: a delayed part must not bring back containers that have ended since."""
+    if part.node != desired.node or part.seq <= desired.part_seq or part.epoch < desired.epoch:
+        return False
+    due_before, ended_before = desired.due, desired.exited
+    desired.part_seq, desired.epoch, desired.time = part.seq, part.epoch, max(desired.time, part.time)
+    desired.condition, desired.lease_ended = part.condition, part.lease_ended
+    desired.holder, desired.held_at, desired.times = part.holder, part.held_at, part.times
+    desired.retentions = dict(part.retentions)
+    desired.known = known_of(part.masters, part.node)
+    desired.apps = {name: _app(app) for name, app in part.apps.items()}
+    desired.ended, desired.owners = dict(part.ended), dict(part.owners)
+    states = {
+        Key(name, one.generation, one.slot): one.state for name, app in part.apps.items() for one in app.containers
+    }
+    desired.due = {key for key, state in states.items() if state != "exited"}
+    desired.started = {key for key in desired.due if states[key] == "running" or key in desired.started}
+    desired.exited = {key for key, state in states.items() if state == "exited"} | ended_before
+    desired.exited |= due_before - desired.due
+    desired.exited = {key for key in desired.exited if key.app in desired.apps}
+    desired.announced = {key for key in desired.announced if key in desired.due and key not in desired.started}
+    desired.told = {key: told for key, told in desired.told.items() if key in desired.due}
+    _apply_later(desired)
+    return True
+
+
+def _apply_later(desired: Desired) -> None:
+    desired.later = [record for record in desired.later if record.seq > desired.part_seq]
+    for record in desired.later:
+        desired.apply(decode(record), subjects.who_of(record.subject), record)
+
+
+def known_of(masters: Masters | None, node: str) -> Identities | None:
+    """Return the part of the cluster's identities that a node has to know; None while the cluster is open."""
+    if masters is None:
+        return None
+    return Identities(
+        since=masters.since,
+        masters=list(masters.keys),
+        masters_since=masters.keys_since,
+        masters_before=list(masters.keys_before),
+        nodes={node: masters.enrolment} if masters.enrolment is not None else {},
+    )
+
+
+def _app(part: AppPart) -> DesiredApp:
+    held = part.held
+    return DesiredApp(
+        spec=part.spec,
+        generation=part.generation,
+        placement=part.placement,
+        members=part.members,
+        membership=part.membership,
+        founders=part.founders,
+        master_port=part.master_port,
+        released=part.released,
+        failed=part.failed,
+        resume=part.resume,
+        checkpoints=part.checkpoints,
+        ended_at=part.ended_at,
+        killed=part.killed,
+        ahead=part.ahead,
+        held=Held(held.generation, held.until, held.waits_for) if held is not None else None,
+        batch=part.batch,
+        earlier=part.earlier,
+        earlier_until=part.earlier_until,
+        tenant=part.tenant,
+    )
+
+
+# --- the folded state on disk -----------------------------------------------------------------------------------------
+
+DOUBT_S = 30.0
+
+
+class Doubt:
+    """Whether a log is shorter than the part that was read before.  In a cluster, a server that was cut off and briefly
+    assumes that it still leads reports that too, so the condition has to hold for half a minute."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def clear(self) -> None:
+        """The log is long enough after all."""
+        self._since = None
+
+    def confirmed(self, now: float) -> bool:
+        """Note that the log seems too short at `now` (seconds); return whether that is certain by now."""
+        if self._since is None:
+            self._since = now
+        return now - self._since >= DOUBT_S
+
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True):
+    cluster: str
+    node: str
+    build: str
+    seq: int
+    record: str
+    """`identity` of the record `seq`."""
+    content: str
+    body: bytes
+
+
+# Made here, not on first use: msgspec reads a type's annotations then, and two threads that do so at once crash the process.
+_KEPT, _DESIRED = msgspec.msgpack.Decoder(_Kept), msgspec.msgpack.Decoder(Desired)
+
+
+class DesiredFile:
+    """The file; `build` names the sources that folded the state.  `load` and `save` block."""
+
+    def __init__(self, path: Path, cluster: str, node: str) -> None:
+        self.path = path
+        self._cluster = cluster
+        self._node = node
+
+    def save(self, desired: Desired, last: Record, build: str) -> None:
+        """Save the state; `last` is the last record folded.  Facts in the agent's outbox that were not read back are left
+        out: they may never have been stored.  Raises OSError."""
+        folded = msgspec.structs.replace(desired, announced=set(), exited=desired.exited - desired.due)
+        body = msgspec.msgpack.encode(folded)
+        kept = _Kept(self._cluster, self._node, build, last.seq, identity(last), content_of(body), body)
+        write_whole(self.path, msgspec.msgpack.encode(kept), sync=False)  # `content` shows if it is torn
+
+    def load(self, build: str) -> tuple[Desired, str] | None:
+        """Return the saved state and the identity of its last record; None if it cannot be used."""
+        try:
+            kept = _KEPT.decode(self.path.read_bytes())
+            if (kept.cluster, kept.node, kept.build) != (self._cluster, self._node, build):
+                return None
+            if kept.content != content_of(kept.body):
+                return None
+            desired = _DESIRED.decode(kept.body)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        return (desired, kept.record) if (desired.node, desired.seq) == (self._node, kept.seq) else None
+
+
+async def still_there(log: ReadableLog, patterns: Sequence[str], seq: int, record: str) -> bool:
+    """Return whether the log still has the last record that was folded.  Raises LogDamaged if it ends before it."""
+    end = await log.end()
+    if end < seq:
+        raise LogDamaged(f"the log ends at record {end}, and this node had read it up to {seq}", code="log.truncated")
+    async with contextlib.aclosing(log.read(after=seq - 1, subjects=patterns)) as batches:
+        async for batch in batches:
+            return batch[0].seq == seq and identity(batch[0]) == record
+    return False
+
+
+# --- following --------------------------------------------------------------------------------------------------------
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0

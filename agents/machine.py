@@ -1,31 +1,44 @@
-"""How much of its machine a node may give to apps, and what limits it.
+"""What an agent learns of its machine: how much of it apps may have, and where other nodes reach it.
 
-A machine's cores and memory are an upper bound.  A control group, a set of CPUs or an affinity may allow less, and a program
-that asks the kernel how many cores there are is not told.  So the smallest limit counts that is found on the way from the
-group that will hold the containers up to the root, in version 1, version 2 or both (cgroups(7); cgroup-v2 and the controllers
-of version 1 in the kernel's admin guide).  systemd's CPUQuota=, MemoryMax=, MemoryHigh= and AllowedCPUs= are such limits, of
-a service or of any slice around it.
+*Capacity.*  A machine's cores and memory are an upper bound.  A control group, a set of CPUs or an affinity may allow
+less, and a program that asks the kernel how many cores there are is not told.  So the smallest limit counts that is
+found on the way from the group that will hold the containers up to the root, in version 1, version 2 or both
+(cgroups(7); cgroup-v2 and the controllers of version 1 in the kernel's admin guide).  systemd's CPUQuota=, MemoryMax=,
+MemoryHigh= and AllowedCPUs= are such limits, of a service or of any slice around it.
 
-Plain processes run in the agent's own group, under its affinity.  Docker's containers run where the engine puts them: below
-its parent group, which may be limited differently.  If that one is not known, the agent's own limits count.
+Plain processes run in the agent's own group, under its affinity.  Docker's containers run where the engine puts them:
+below its parent group, which may be limited differently.  If that one is not known, the agent's own limits count.
 
 Everything is read below one `root`, so tests bring their own machine.
+
+*The own address* is the one from which this machine reaches the NATS servers, because other nodes reach these as well:
+a machine may have several networks, only IPv6, or no default route.  A host name says nothing here: Debian gives it
+127.0.1.1.  A loopback address is announced only if the machine has no other one and the server is on it, and then that
+is said.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
+from agents.config import ConfigError
 from agents.runtime import cgroups
+from events.addresses import is_loopback
 from events.quantities import CPU, MEMORY, humanize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+# --- capacity ---------------------------------------------------------------------------------------------------------
 
 _ROOT = Path("/")
 _SHARE = 0.9
@@ -223,3 +236,66 @@ def _count(cpus: str) -> int:
             return 0
         found.update(range(int(first), int(last if dash else first) + 1))
     return len(found)
+
+
+# --- the own address --------------------------------------------------------------------------------------------------
+
+_NATS = 4222
+_ANYWHERE = ("192.0.2.1", "2001:db8::1")
+"""Addresses of documentation (RFC 5737, RFC 3849), for the route to everywhere: nothing is sent."""
+_ADDRESS_PREFERENCES, _PREFER_PUBLIC = 72, 2
+"""IPV6_ADDR_PREFERENCES and IPV6_PREFER_SRC_PUBLIC of <linux/in6.h> (RFC 5014): a temporary address (RFC 8981) is gone after a
+day."""
+
+
+class OwnAddress(NamedTuple):
+    """An address, and how it was found."""
+
+    address: str
+    text: str
+
+
+def detect_address(servers: str) -> OwnAddress:
+    """Return this machine's address, given the addresses of the NATS servers.  Blocks while their names are looked up.  Raises
+    ConfigError if it has none that others could reach."""
+    local = ""
+    for url in servers.split(","):
+        host, port = _place(url)
+        for found in _ways_to(host, port):
+            if not is_loopback(found):
+                return OwnAddress(found, f"from which it reaches {host}")
+            local = found
+    for anywhere in _ANYWHERE:
+        for found in _ways_to(anywhere, 9):
+            if not is_loopback(found):
+                return OwnAddress(found, "of its default route")
+    if local:
+        return OwnAddress(local, "only this machine reaches it: there is no other network; name one with --address")
+    raise ConfigError(
+        "this machine has no route to the NATS servers, so the address at which other nodes reach it is not known; "
+        "connect it to their network, or name its address with --address",
+        code="config.address.unknown",
+    )
+
+
+def _place(url: str) -> tuple[str, int]:
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url.strip() if "://" in url else f"nats://{url.strip()}")
+        return parts.hostname or "", parts.port or _NATS
+    return "", _NATS
+
+
+def _ways_to(host: str, port: int) -> list[str]:
+    """Return the own addresses from which packets to this host would come, by the kernel's routes."""
+    found = []
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                if family == socket.AF_INET6:
+                    with contextlib.suppress(OSError):
+                        probe.setsockopt(socket.IPPROTO_IPV6, _ADDRESS_PREFERENCES, _PREFER_PUBLIC)
+                probe.connect(place)
+                own = str(probe.getsockname()[0]).partition("%")[0]
+                if not ipaddress.ip_address(own).is_link_local:  # Which interface it means, only this machine knows.
+                    found.append(own)
+    return found

@@ -10,23 +10,36 @@ and of live apps (`elastic: live`), whose other words are in events/kinds/agents
     {"epoch": 3, "step": 1260, "samples": 1797, "ledger": "64 hex digits"}                   an epoch of data has ended
 
 Each fact is the latest of its kind: at most one of each is published in `interval_s`, and a request for a size at
-most once in `REQUEST_S`.  `agents.progress.watermarks` decides which of them go on the log.  Facts that the rate held
+most once in `REQUEST_S`.  `Watermarks` decides which of them go on the log.  Facts that the rate held
 back are published when the container has ended, before its end is reported, except requests, which then have no
 purpose.  No epochs are left out: a fact names all epochs that ended since the last one, those with the same ledger as
 one run.
 
-The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for their
-end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread part of a
-file exceeds `MOST_BEHIND` (the app writes faster, or made a hole of gigabytes), only its end is read.
+The file is the app's, and may hold anything: lines that are not of this form are skipped, half-written ones wait for
+their end, lines longer than `LONGEST_LINE` are left out.  One look reads at most `LONGEST_READ` bytes.  If the unread
+part of a file exceeds `MOST_BEHIND` (the app writes faster, or made a hole of gigabytes), only its end is read.
 
-The id of each fact holds the end of its line, in bytes from the start of the file.  So a restarted agent knows from the log
-which lines were published, and continues after them: nothing is reported twice, and lines written during an outage of the log
-are not lost.
+The id of each fact holds the end of its line, in bytes from the start of the file.  So a restarted agent knows from
+the log which lines were published, and continues after them: nothing is reported twice, and lines written during an
+outage of the log are not lost.
+
+*Lines.*  Apps write them by any means, so numbers may be in strings, and the non-finite losses that Python's `json`
+writes (`NaN`, `Infinity`) are read although they are not JSON: a training that diverges still works, and has to be
+seen to diverge.
+
+*Watermarks.*  Decisions, forecasts and audits need to know when a generation began to work, how far it came, and how
+fast it was.  The log therefore has marks: the first report of a generation and of each membership, then further ones
+at distances that double up to `WATERMARK_S`, and the last report before the container's end.  All others go to the
+stream of progress.
+
+The choice follows from the reports, their times, and the log, so a killed agent makes no mark twice, and the next
+agent makes an outstanding mark from the progress file.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import stat
@@ -35,7 +48,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from agents.progress.lines import decoded, fault_of, loss_of, number_of, step_of
 from events.kinds import (
     LONGEST_EXAMPLE,
     MOST_RUNS,
@@ -50,10 +62,94 @@ from events.kinds import (
 from events.limits import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from agents.runtime.interface import Key
+    from events.kinds import LossIs
+
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+_LARGEST_STEP = 2**53
+_LONGEST_NUMBER = 64
+"""Characters of a string that is read as a number."""
+_HOLDS_SOMETHING = ("checkpoint", "request_size", "membership", "epoch")
+FORM = 'write one JSON object per line, such as {"step": 120, "loss": 0.31}'
+
+
+def decoded(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line; None if it holds none."""
+    try:
+        words: Any = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        try:
+            words = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+    return words if isinstance(words, dict) else None
+
+
+def step_of(value: object) -> int | None:
+    """Return a step, also from a string or a float that is whole; None for anything else."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_NUMBER:
+        value = int(value)
+    elif isinstance(value, float | str):
+        number = _float(value)
+        value = int(number) if number is not None and number.is_integer() else None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_STEP:
+        return value
+    return None
+
+
+def number_of(value: object) -> float | None:
+    """Return a finite number, also from a string; None for anything else."""
+    number = _float(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def loss_of(value: object) -> tuple[float | None, LossIs]:
+    """Return a loss, or which number it is that is not finite."""
+    number = _float(value)
+    if number is None or math.isfinite(number):
+        return number, ""
+    if math.isnan(number):
+        return None, "nan"
+    return None, "inf" if number > 0 else "-inf"
+
+
+def _float(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and len(value) > _LONGEST_NUMBER:
+        return None
+    try:
+        return float(value)
+    except (OverflowError, ValueError):
+        return None
+
+
+def fault_of(line: bytes) -> str:
+    """Return why a line, or a part of it, can't be used, and a usable form; "" for a usable or an empty line."""
+    if not line.strip():
+        return ""
+    words = decoded(line)
+    if words is None:
+        return f"this is not a JSON object; {FORM}"
+    if "step" in words and step_of(words["step"]) is None and not {"membership", "epoch"} & words.keys():
+        return "its step is not a whole number from 0 to 2^53"
+    if words.get("checkpoint") is not None and step_of(words["checkpoint"]) is None:
+        return "its checkpoint is not a step, which is a whole number from 0 to 2^53"
+    for name in ("loss", "samples_per_s", "noise"):
+        if words.get(name) is not None and _float(words[name]) is None:
+            return f"its {name} is not a number"
+    if "step" not in words and not any(name in words for name in _HOLDS_SOMETHING):
+        return f"it has no step, no checkpoint and no request_size; {FORM}"
+    return ""
+
+
+# --- the file as it grows ---------------------------------------------------------------------------------------------
 
 LONGEST_READ = 256 * 1024
 """Bytes read at once, so that an app which floods its file can't fill the agent's memory."""
@@ -394,3 +490,68 @@ def _placed(fact: _Fact, end: int) -> _Fact:
 
 def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+# --- watermarks -------------------------------------------------------------------------------------------------------
+
+WATERMARK_S = 60.0
+"""Seconds between two marks of an app that works."""
+_FIRST_S = 2.0
+"""Between the first two: speeds are learned and stalls noticed from the first seconds on."""
+_PER_DEADLINE = 4
+"""Marks within the time after which an app without a sign of work counts as stalled."""
+_NOISE_CHANGES = 1.25
+"""A gradient noise that differs by this factor may change the batch size, so it is a mark."""
+
+
+class Watermarks:
+    """The marks of one container."""
+
+    def __init__(self, *, stalls_s: float | None = None, marked: bool = False) -> None:
+        """`stalls_s`: after how many seconds without a mark the app counts as stalled.  `marked`: whether the log has one of
+        this container already, from an agent that ran before."""
+        self._longest = min(WATERMARK_S, stalls_s / _PER_DEADLINE) if stalls_s else WATERMARK_S
+        self._gap = self._longest if marked else min(_FIRST_S, self._longest)
+        self._at = -math.inf
+        self._step = -1
+        self._noise: float | None = None
+        self._owed: AppProgressed | None = None
+        """The newest report, while the log does not have it."""
+
+    def chosen(
+        self, facts: Sequence[ProgressFact], now: float, *, final: bool = False
+    ) -> list[tuple[ProgressFact, bool]]:
+        """Return the facts to publish now, in order, each with whether it goes on the log.  `now` is monotonic seconds;
+        `final` says that nothing follows."""
+        found: list[tuple[ProgressFact, bool]] = []
+        for index, fact in enumerate(facts):
+            if isinstance(fact, AppProgressed):
+                last = final and not any(isinstance(later, AppProgressed) for later in facts[index + 1 :])
+                on_log = last or self._is_mark(fact, now)
+                if on_log:
+                    self._mark(fact, now)
+                else:
+                    self._owed = fact
+                found.append((fact, on_log))
+                continue
+            if isinstance(fact, AppCheckpointed) and self._owed is not None and self._owed.step < fact.step:
+                self._owed = None  # The log has a later step by now.
+            if isinstance(fact, MembershipChanged):
+                self._gap, self._at, self._owed = min(_FIRST_S, self._longest), -math.inf, None
+            found.append((fact, True))
+        if self._owed is not None and (final or now - self._at >= self._gap):
+            found.append((self._owed, True))  # It has not reported since: the log has to have when it last did.
+            self._mark(self._owed, now)
+        return found
+
+    def _is_mark(self, fact: AppProgressed, now: float) -> bool:
+        before, noise = self._noise, fact.noise
+        if noise is not None and (before is None or not before / _NOISE_CHANGES <= noise <= before * _NOISE_CHANGES):
+            return True
+        return now - self._at >= self._gap or fact.step < self._step
+
+    def _mark(self, fact: AppProgressed, now: float) -> None:
+        if self._at > -math.inf:
+            self._gap = min(2 * self._gap, self._longest)
+        self._at, self._step, self._owed = now, fact.step, None
+        self._noise = fact.noise if fact.noise is not None else self._noise
