@@ -10,7 +10,6 @@
     following    what the node reads: its part, or the rounds of the log; its folded state on disk
     fetching     brings shipped project folders to the node
     environment  packages and commands of apps, built once on a node;  environment_builder: the program that builds them
-    checkpoint_folder  proof that this node shares the cluster's checkpoints
     outputs/     what apps leave in the folder that all nodes share
     progress     what apps report, in the progress file of each container
     reporter     facts about containers, made from what the engine lists

@@ -17,12 +17,12 @@ import structlog
 
 from agents import environment as plan
 from agents import reconcile as r
-from agents.checkpoint_folder import NotShared
 from agents.contract import checkpoint_command, container_spec, ports_of
 from agents.delays import GIVEN_UP_S, Delays, Repeats, Trouble, bound_of, trouble_of
 from agents.environment import Building
 from agents.fetching import Fetching
-from agents.outputs import folders, origins
+from agents.outputs import checkpoints, folders
+from agents.outputs.folders import NotShared
 from agents.reconcile import Announced, announced, files_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable, spec_hash
@@ -35,12 +35,12 @@ from events.spec.variables import TooLong
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from agents.checkpoint_folder import Looks
     from agents.config import NodeConfig
     from agents.desired import Desired, DesiredApp
     from agents.environment import Environments
     from agents.gpus import Gpus
     from agents.offers import Offers
+    from agents.outputs.folders import Looks
     from agents.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
     from events.kinds import Doing, ExitReason
@@ -385,7 +385,7 @@ class Actions:
         NotShared, OSError, Unavailable."""
         if app.spec.origin and app.resume:
             await self._looks(lambda: folders.prepare(self._looks.folder, name, app.owner, cluster=app.checkpoints))
-            bring = partial(origins.bring, self._config.checkpoints, name, app.spec.origin)
+            bring = partial(checkpoints.bring, self._config.checkpoints, name, app.spec.origin)
             digest = await self._copying.run(app.owner, bring)
             self._reporter.origins[name] = digest
 

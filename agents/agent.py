@@ -22,7 +22,6 @@ import structlog
 from agents import reconcile as r
 from agents.actions import Actions
 from agents.answering import answer_all
-from agents.checkpoint_folder import CheckpointFolder, Looks
 from agents.contract import listens
 from agents.delays import Repeats
 from agents.desired import BEATS, Desired
@@ -35,6 +34,7 @@ from agents.lease import since_boot
 from agents.ledger import Ledger
 from agents.offers import NodesOffers, Offers
 from agents.outbox import Outbox, ProgressFeed
+from agents.outputs.folders import CheckpointFolder, Looks
 from agents.reporter import Reporter
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
 from agents.status import Heartbeat, StatusAnswerer, Usage, Vitals

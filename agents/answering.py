@@ -25,9 +25,9 @@ from events.requests import LogQuestion, plain
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from agents.checkpoint_folder import CheckpointFolder
     from agents.desired import Desired
     from agents.outbox import Outbox
+    from agents.outputs.folders import CheckpointFolder
     from agents.runtime.interface import Runtime
     from agents.status import StatusAnswerer
     from events.log.interface import Bus, EventLog

@@ -36,10 +36,9 @@ import structlog
 
 from agents import environment_builder
 from agents.environment_builder import READY, SEARCHED
-from agents.runtime.disk_use import taken
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Mount, Unavailable
 from agents.runtime.long_work import LongWork, Remains
-from agents.runtime.removing import delete
+from agents.runtime.removing import delete, taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

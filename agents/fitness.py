@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-
 # --- the health program -----------------------------------------------------------------------------------------------
 
 _log = structlog.get_logger(__name__)

@@ -20,7 +20,7 @@ import structlog
 
 from agents.contract import PORT_TAKEN
 from agents.delays import Repeats
-from agents.outputs import believed
+from agents.outputs import checkpoints
 from agents.progress import ProgressFact, ProgressFile, Watermarks
 from agents.runtime.interface import PROGRESS_FILE, Key, RuntimeFault, Seen, Unavailable, key_name
 from agents.runtime.long_work import LongWork
@@ -165,7 +165,7 @@ class Watched:
         self.lock = asyncio.Lock()
         self.reading: asyncio.Task[list[ProgressFact]] | None = None
         self.believed = file.saved
-        """Up to which line about a checkpoint the app's files are noted (`agents.outputs.believed`)."""
+        """Up to which line about a checkpoint the app's files are noted (`agents.outputs.checkpoints`)."""
         self.noted = False
         """Whether skipped bytes were reported."""
         self._membership = 0
@@ -436,19 +436,19 @@ class Reporter:
         app, watched = self._desired.apps.get(key.app), self._progress.get(key)
         if (watched is None or not watched.file.saved) and (app is None or key.slot != app.first_slot):
             return None
-        return await self._look(key.app, partial(believed.look, self._config.checkpoints, key.app, key.generation))
+        return await self._look(key.app, partial(checkpoints.look, self._config.checkpoints, key.app, key.generation))
 
     async def judge(self, key: Key, *, fall_back: bool) -> None:
         """Note what is in doubt before the first container of a generation starts; `fall_back` sets it aside.  Raises
         Unavailable if that has to be done and the folder does not answer."""
-        judge = partial(believed.judge, self._config.checkpoints, key.app, key.generation, fall_back=fall_back)
+        judge = partial(checkpoints.judge, self._config.checkpoints, key.app, key.generation, fall_back=fall_back)
         found = await self._look(key.app, judge, needed=fall_back)
         if found is not None:
             self.doubts[key] = found
 
     async def wait_for_judgement(self, key: Key) -> None:
         """Raises Unavailable until the node of the lowest slot has set aside what is in doubt."""
-        judged = partial(believed.is_judged, self._config.checkpoints, key.app, key.generation)
+        judged = partial(checkpoints.is_judged, self._config.checkpoints, key.app, key.generation)
         if not await self._look(key.app, judged, needed=True):
             raise Unavailable(
                 f"{key.app}: another node sets its doubtful checkpoint aside", code="checkpoints.not_judged"
@@ -546,7 +546,7 @@ class Reporter:
         if watched.file.saved > watched.believed:
             # Before it is published, so that the program has had as little time as possible to go on.
             watched.believed = watched.file.saved
-            await self._look(key.app, partial(believed.note, self._config.checkpoints, key.app, key.generation))
+            await self._look(key.app, partial(checkpoints.note, self._config.checkpoints, key.app, key.generation))
         now = asyncio.get_running_loop().time()
         for fact, on_log in watched.marks.chosen(facts, now, final=final):
             if isinstance(fact, AppCheckpointed) and not await self._shared():

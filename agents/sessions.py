@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from agents.runtime.execution import Command, Terminal
-from agents.runtime.interface import Key, Refused, RuntimeFault
+from agents.runtime.interface import Command, Key, Refused, RuntimeFault, Terminal
 from events import subjects
 from events.appending import append_event
 from events.errors import DormError
@@ -55,8 +54,7 @@ if TYPE_CHECKING:
 
     from agents.desired import Desired
     from agents.outbox import Outbox
-    from agents.runtime.execution import End, Execution
-    from agents.runtime.interface import Runtime
+    from agents.runtime.interface import End, Execution, Runtime
     from events.log.interface import Answerer, Bus, EventLog
     from events.sessions import Following
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.runtime import process_limits
+from agents.runtime import cgroups
 from agents.runtime.interface import Key, Unavailable
 from events import subjects
 from events.codec import encode
@@ -218,7 +218,7 @@ class StatusAnswerer:
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         del question
         disks = await disks_of(self._folders)
-        left = await asyncio.to_thread(process_limits.left, os.getpid())
+        left = await asyncio.to_thread(cgroups.left, os.getpid())
         now = self._vitals()
         status = AgentStatus(
             node=now.node,

@@ -11,8 +11,8 @@ import msgspec
 import psutil
 
 from agents import lease
-from agents.checkpoint_folder import CheckpointFolder
-from agents.runtime import process_limits
+from agents.outputs.folders import CheckpointFolder
+from agents.runtime import cgroups
 from agents.status import disk_of
 from dorm.doctor import findings as f
 from events.kinds import NO_FOLDER
@@ -85,7 +85,7 @@ def _lease(here: NodeHere) -> Iterator[Finding]:
 def _processes(here: NodeHere) -> Iterator[Finding]:
     """Judge how many processes the agent may still start, if one runs here."""
     agent = lease.holder(str(here.root / CONTAINERS / lease.FILE))
-    left = process_limits.left(agent) if agent else None
+    left = cgroups.left(agent) if agent else None
     if left is not None:
         yield f.processes(here.name, max(0, left.free), left.most, left.of)
 

@@ -61,8 +61,8 @@ async def choose_runtime(
             )
         return _process("no Docker engine answers", trust_apps, tenant)
 
+    from agents.runtime.docker.config import DEFAULT_DISK, Profile, default_memory
     from agents.runtime.docker.engine import Engine
-    from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
     from agents.runtime.docker.runtime import DockerRuntime
 
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:

@@ -15,10 +15,10 @@ import dorm.core.fold.evolve as evolving
 from agents import reconcile
 from agents.actions import Actions
 from agents.agent import Agent
-from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
 from agents.following import install
 from agents.outbox import Outbox
+from agents.outputs.folders import CheckpointFolder
 from agents.reporter import Reporter
 from dorm.client.client import Client
 from dorm.core.apps import bounds, claims, failures

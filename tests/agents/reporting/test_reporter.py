@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agents.checkpoint_folder import CheckpointFolder
 from agents.config import NodeConfig
 from agents.desired import Desired
 from agents.identity import Identity
 from agents.outbox import Outbox, ProgressFeed
+from agents.outputs.folders import CheckpointFolder
 from agents.progress import ProgressFile, Watermarks
 from agents.reporter import MOST_READERS, Reporter, Watched
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen

@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from agents import sessions
-from agents.runtime.interface import Key
-from agents.runtime.listeners import Listener
+from agents.runtime.interface import Key, Listener
 from agents.sessions import Forwarded
 
 if TYPE_CHECKING:

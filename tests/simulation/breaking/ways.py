@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
+from agents.outputs.folders import CheckpointFolder
 from agents.progress import ProgressFact, ProgressFile
 from agents.runtime.interface import Key
 from dorm.core.fold.evolve import evolve

@@ -10,7 +10,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agents.checkpoint_folder import MARKER
+from agents.outputs.folders import MARKER
 from agents.runtime.interface import (
     PROGRESS_FILE,
     Conflict,

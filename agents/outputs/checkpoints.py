@@ -1,25 +1,38 @@
-"""Which files of an app's checkpoint can be believed: those that have not changed since the app last reported one.
+"""Checkpoints as agents handle them: which files can be believed, and how another app starts from them.
 
-A container that is killed may have been writing a checkpoint.  Its file is then incomplete, under the name of a complete one.
-So each time that an agent reads a `checkpoint` line, it notes size and time of every file in the app's folder.  After a
-container's end, and before the next generation starts, the files are compared with that note:
+*Belief.*  The files that count are those that have not changed since the app last reported a checkpoint.
+
+A container that is killed may have been writing a checkpoint.  Its file is then incomplete, under the name of a
+complete one.  So each time that an agent reads a `checkpoint` line, it notes size and time of every file in the app's
+folder.  After a container's end, and before the next generation starts, the files are compared with that note:
 
     changed     a file of the note with another size or a later time, or one that is gone
     new         a file that the note lacks
 
-Both are in doubt, except files that hold no state of a training: logs, tables, pictures and other files of the suffixes below;
-a file that only grows from one report to the next (a log of any name); and temporary ones, by their names: a program that
-writes to a temporary name and renames the complete file leaves at most those behind.  Links are pointers, not checkpoints.
+Both are in doubt, except files that hold no state of a training: logs, tables, pictures and other files of the
+suffixes below; a file that only grows from one report to the next (a log of any name); and temporary ones, by their
+names: a program that writes to a temporary name and renames the complete file leaves at most those behind.  Links are
+pointers, not checkpoints.
 
-No clocks are compared: both times are the file server's.  A time before the noted one is an older version: an attribute that
-a network file system still has in its cache, or a copy that someone put back.  Inodes are not compared, since those of some
-file systems differ between nodes.  The note is in the shared folder, where containers can't write, so
-every node can compare: also the next generation's, if the node of the last one was lost.  The files are the app's, which may
-put anything there: at most `MOST_FILES` entries are looked at, no link is followed, no file is opened.  What can't be looked
-at is unknown, and not in doubt.
+No clocks are compared: both times are the file server's.  A time before the noted one is an older version: an
+attribute that a network file system still has in its cache, or a copy that someone put back.  Inodes are not compared,
+since those of some file systems differ between nodes.  The note is in the shared folder, where containers can't write,
+so every node can compare: also the next generation's, if the node of the last one was lost.  The files are the app's,
+which may put anything there: at most `MOST_FILES` entries are looked at, no link is followed, no file is opened.  What
+can't be looked at is unknown, and not in doubt.
 
-**Falling back.**  Files in doubt can be set aside if all of them are new, each has a complete one before it with the same
-name but for its numbers (`step-40.pt` after `step-30.pt`), and no link leads to them.  They are moved, never deleted.
+**Falling back.**  Files in doubt can be set aside if all of them are new, each has a complete one before it with the
+same name but for its numbers (`step-40.pt` after `step-30.pt`), and no link leads to them.  They are moved, never
+deleted.
+
+*Origins.*  An app that starts from another one's checkpoint gets a copy of it, before its first container starts.
+
+The copy gets its name only once it is complete, so a container always finds a complete one.  Each node that starts one
+makes a copy, and the first that is complete counts.  Its digest is noted beside the app's files, where no container
+can write.
+
+    digest    SHA-256 over a line for each entry, sorted by path: its path as JSON, a space, `folder`, or `file` or `program`
+              (one that can be executed) with the SHA-256 of its content
 
 Every function blocks.
 """
@@ -27,6 +40,9 @@ Every function blocks.
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
+import json
 import os
 import re
 import secrets
@@ -37,14 +53,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from agents.outputs.files import FilesError, folder_for, listed, opened
 from agents.outputs.folders import APPS, is_app
-from agents.outputs.opening import FilesError, folder_for, opened
+from agents.runtime.interface import Refused
+from agents.runtime.removing import delete
+from events.copying import BLOCK, blocks_of, write_at
 from events.kinds import LONGEST_DOUBTED, MOST_DOUBTED, Doubt
 from events.limits import clipped
+from events.spec.gates import origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from events.copying import FileEntry
+    from events.spec.gates import Origin
+
+
+# --- which files can be believed --------------------------------------------------------------------------------------
 
 MOST_FILES: Final = 5000
 """Entries of a folder that are looked at; one with more is unknown."""
@@ -333,3 +359,124 @@ def _write(root: Path, app: str, made: Note) -> None:
         aside.replace(root / APPS / app / _NOTE)
     finally:
         aside.unlink(missing_ok=True)
+
+
+# --- starting from another app ----------------------------------------------------------------------------------------
+
+_STEP_NUMBER = re.compile(r"[0-9]{1,15}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ORIGIN_NOTE = "origin"
+
+
+def bring(root: Path, app: str, text: str) -> str:
+    """Copy the checkpoint that `from` in the app's spec names, unless the app has a folder.  Return the digest of the
+    copied files, by this node or another; "" if none is noted.  Raises Refused, OSError."""
+    origin = origin_of(text)
+    if origin is None or (root / app).is_dir():
+        return _noted(root, app) if origin is not None else ""
+    source = root / origin.app
+    if not is_app(origin.app) or not source.is_dir():
+        raise Refused(
+            "spec",
+            f"from: the checkpoints of {origin.app} are gone, since it ended too long ago; name another app, or none",
+            code="spec.from.gone",
+        )
+    entries = chosen([entry for some in listed(source, "") for entry in some], origin)
+    copy = root / APPS / app / f".origin-{secrets.token_hex(8)}"
+    copy.mkdir(mode=0o700)
+    try:
+        for entry in entries:
+            _copy(source, copy, entry)
+        digest = digest_of(copy, entries)
+        try:
+            os.rename(copy, root / app)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return _noted(root, app)
+        _note(root, app, digest)
+        return digest
+    except FilesError as error:
+        raise Refused("spec", f"from: {origin.app}: {error}", code=error.code) from None
+    finally:
+        delete(copy)
+
+
+def digest_of(copy: Path, entries: Sequence[FileEntry]) -> str:
+    """Return the digest of a copy of these entries, in hex."""
+    lines = []
+    for entry in sorted(entries, key=lambda entry: entry.path.encode("utf-8", "surrogateescape")):
+        what = "folder"
+        if entry.kind != "folder":
+            with (copy / entry.path).open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            what = f"{'program' if entry.executable else 'file'} {content}"
+        lines.append(f"{json.dumps(entry.path)} {what}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _note(root: Path, app: str, digest: str) -> None:
+    aside = root / APPS / app / f".origin-{secrets.token_hex(8)}"
+    aside.write_text(digest)
+    aside.replace(root / APPS / app / _ORIGIN_NOTE)
+
+
+def _noted(root: Path, app: str) -> str:
+    """Return the noted digest; "" if there is none, for example because the node died before it noted it."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = (root / APPS / app / _ORIGIN_NOTE).read_text()
+        return found if _DIGEST.fullmatch(found) else ""
+    return ""
+
+
+def chosen(entries: Sequence[FileEntry], origin: Origin) -> list[FileEntry]:
+    """Return the files of the checkpoint, without those that were set aside. If a step is required, later files of the
+    same series are left out: those whose names differ only in their numbers. Raises Refused if no name has that step."""
+    entries = [entry for entry in entries if entry.path.partition("/")[0] != ASIDE]
+    if origin.later or origin.step is None:
+        return [entry for entry in entries if entry.path and entry.kind != "other"]
+    tops = {entry.path.partition("/")[0] for entry in entries if entry.path}
+    exact = {top for top in tops if origin.step in _numbers(top)}
+    if not exact:
+        raise Refused(
+            "spec",
+            f"from: no checkpoint of {origin.app} has step {origin.step} in its name; `dorm checkpoints {origin.app}` shows "
+            "which are there",
+            code="spec.from.no_step",
+        )
+    series = {_STEP_NUMBER.sub("#", top) for top in exact}
+    later = {top for top in tops if _STEP_NUMBER.sub("#", top) in series and max(_numbers(top)) > origin.step} - exact
+    return [
+        entry for entry in entries if entry.path and entry.kind != "other" and entry.path.partition("/")[0] not in later
+    ]
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in _STEP_NUMBER.findall(name)]
+
+
+def _copy(source: Path, copy: Path, entry: FileEntry) -> None:
+    target = copy / entry.path
+    if entry.kind == "folder":
+        target.mkdir(exist_ok=True)
+        return
+    # The folder is the other app's, which may put links into it at any moment, and may write without end.
+    with opened(source, entry.path) as file:
+        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            at = 0
+            for found in blocks_of(file, entry.size):
+                if isinstance(found, int):  # A hole, which stays one: it may be larger than the disk.
+                    at += found * BLOCK
+                else:
+                    write_at(made, found, at)
+                    at += len(found)
+            if os.fstat(file).st_size < entry.size:
+                raise EOFError
+            os.ftruncate(made, entry.size)
+            os.utime(made, ns=(entry.modified, entry.modified))
+            os.fchmod(made, 0o700 if entry.executable else 0o600)
+        except EOFError:
+            raise FilesError(f"{entry.path} changed while it was copied", code="files.changed") from None
+        finally:
+            os.close(made)
