@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -42,6 +42,7 @@ from events import subjects
 from events.log.records import until_answered
 from events.nats.connection import Connection
 from events.quantities import GPU
+from events.runtimes import WantedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _CLOSE_S = 10.0
-RuntimeName = Literal["auto", "docker", "process"]
 
 
 def lease_apart(open_connection: Callable[[], Awaitable[Connection]], beside: Connection) -> Apart:
@@ -85,7 +85,7 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     agents: int = 1
     capacity: dict[str, int] | None = None
-    runtime: RuntimeName = "auto"
+    runtime: WantedRuntime = "auto"
     docker_url: str | None = None
     checkpoints: Path | None = None
     key: Path | None = None

@@ -23,6 +23,7 @@ from dorm.policies.registry import names as policy_names
 from dorm.policies.registry import policy
 from events.kinds import NO_FOLDER
 from events.quantities import CPU, duration, resource
+from events.runtimes import RUNTIMES, runtime_name
 from events.spec import (
     AppSpec,
     Deadlines,
@@ -63,7 +64,6 @@ class Naming(Protocol):
 WITHHELD = "(withheld)"
 _FOLDER = re.compile(r"[0-9a-f]{32}")
 _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
-_RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
 _STOP_SIGNAL = set(StopSignal.__struct_fields__)
 _ENGINE = set(EngineOptions.__struct_fields__)
@@ -402,7 +402,7 @@ _RULES: dict[str, Rule] = {
     "State.plugins": lambda disguise, value: {disguise.policy(key): disguise.plain(one) for key, one in value.items()},
     "cause": Disguise.cause, "LogRotated.archive": _nothing, "LogRotated.place": _nothing, "LogRotated.snapshot": _nothing,
     "AppSubmitted.spec": Disguise.document, "Submission.spec": Disguise.document, "AppEditRequested.spec": Disguise.document,
-    "runtime": lambda disguise, value: first if (first := value.partition(" ")[0]) in _RUNTIMES else "",
+    "runtime": lambda disguise, value: first if (first := runtime_name(value)) in RUNTIMES else "",
 }  # fmt: skip
 _SPEC: dict[str, Rule] = {
     "name": _of("app_references"), "user": _of("users"), "image": _of("images"), "require": _of("requirements"),

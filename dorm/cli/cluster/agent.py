@@ -35,6 +35,7 @@ from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
 from events.addresses import is_loopback
 from events.quantities import GPU
+from events.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -316,8 +317,8 @@ async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -
     if not wanted:
         await firewall.remove_rules(config.name)
         return
-    if runtime != "docker":
-        text = "--firewall on confines Docker containers, and this node runs plain processes"
+    if not RUNTIMES[runtime].firewall:
+        text = f"--firewall on confines Docker containers, and this node runs {RUNTIMES[runtime].words}"
         raise WrongUsage(text, code="firewall.not_docker")
     if config.container_user is not None or any(one.endswith("shared-user") for one in config.allow):
         text = "--firewall on needs a user for each tenant: leave out --container-user and the freedom shared-user"
