@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from agents import environment as plan
+from agents import environment as environments
 from agents import reconcile as r
 from agents.contract import checkpoint_command, container_spec, ports_of
 from agents.delays import GIVEN_UP_S, Delays, Repeats, Trouble, bound_of, trouble_of
@@ -486,7 +486,7 @@ class Actions:
         """Return how a command runs in the environment of a container."""
         app = self._desired.apps.get(key.app)
         environment = self._environments.of(app.spec_of(key.generation), app.owner) if app is not None else None
-        return plan.inside(command, environment, self._runtime.run_mount(key))
+        return environments.inside(command, environment, self._runtime.run_mount(key))
 
     async def _withdraw(self, key: Key) -> None:
         """Stop a container whose GPU is gone.  It may still save what it has."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents import engines
-from agents import environment as plan
+from agents import environment as environments
 from agents.engines import Place, endpoint
 from agents.runtime import secrets
 from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, PROGRESS_FILE, ContainerSpec, Key, Mount, Refused
@@ -85,7 +85,7 @@ def container_spec(
         **({"DORM_PYTHON": spec.python} if spec.python.startswith("/") else {}),
     }
     own = {name: text for name, text in {**spec.env, **given}.items() if name.startswith("DORM_")}
-    own |= {"DORM_PROGRESS": f"{run_dir}/{PROGRESS_FILE}", **plan.variables(environment)}
+    own |= {"DORM_PROGRESS": f"{run_dir}/{PROGRESS_FILE}", **environments.variables(environment)}
     try:
         env = {**_defaults(spec), **launch.defaults, **expanded_env(spec.env, own), **given}
         values = {name: env[name] for name in (*spec.env, *spec.secrets)} | own
@@ -96,15 +96,15 @@ def container_spec(
     return ContainerSpec(
         key=Key(app_id, app.generation, slot),
         image=spec.image,
-        command=plan.wrapped(launch.command, environment, run_dir),
+        command=environments.wrapped(launch.command, environment, run_dir),
         env=env,
         resources=spec.resources(),
         checkpoint_dir=checkpoint_dir,
         grace_s=spec.grace_s,
         stop=f"{spec.stop_signal.signal} {spec.stop_signal.to} {spec.stop_signal.before_s:g}",
         devices=devices,
-        files={**launch.files, **plan.files(spec, environment, f"{app_id}-{app.generation}")},
-        mounts=(*mounts, *plan.mounts(environment)),
+        files={**launch.files, **environments.files(spec, environment, f"{app_id}-{app.generation}")},
+        mounts=(*mounts, *environments.mounts(environment)),
         tenant=app.owner,
         workdir=workdir.hash if (workdir := shipped(spec)) is not None else "",
         outputs_dir=outputs_dir,

@@ -26,7 +26,6 @@ from dorm.history import with_history
 from dorm.local.announced import BUILD, plugins
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
-from dorm.local.loopback import loopback
 from dorm.local.nats_server import START_S, EmbeddedServer
 from dorm.local.runtimes import choose_runtime
 from dorm.local.starting import Starting
@@ -39,6 +38,7 @@ from dorm.rotation import beside as rotation
 from dorm.security.folder import KeyFolder
 from dorm.workdir.keeping import keeping_beside
 from events import subjects
+from events.addresses import loopback
 from events.log.records import until_answered
 from events.nats.connection import Connection
 from events.quantities import GPU

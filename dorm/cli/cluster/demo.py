@@ -35,8 +35,8 @@ from dorm.cli.signals import first_of, stops
 from dorm.core.apps.costs import cost_s
 from dorm.core.query.views import app_rows, sizes, summary
 from dorm.local.home import home
-from dorm.local.loopback import family_of, loopback
 from dorm.local.spec_files import load_document, load_spec
+from events.addresses import family_of, loopback
 from events.kinds import Round
 from events.positions import logged
 from events.runtimes import RUNTIMES, WITHOUT_ENGINE, WantedRuntime

@@ -31,7 +31,7 @@ from dorm.cli.signals import Stops, exit_despite_threads, first_of, hears_ctrl_c
 from dorm.cli.sizes import seconds_of
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
-from dorm.local.loopback import loopback
+from events.addresses import loopback
 from events.kinds import PolicyChanged
 from events.quantities import humanize
 from events.runtimes import RUNTIMES
