@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from agents import environment as environments
 from agents import reconcile as r
-from agents.announcements import Announced, announced, files_of
-from agents.checkpoint_folder import NotShared
-from agents.contract import checkpoint_command, container_spec
-from agents.delays import GIVEN_UP_S, Delays, Trouble, bound_of, trouble_of
-from agents.environment import plan
-from agents.environment.watching import Building
+from agents.contract import checkpoint_command, container_spec, ports_of
+from agents.delays import GIVEN_UP_S, Delays, Repeats, Trouble, bound_of, trouble_of
+from agents.environment import Building
 from agents.fetching import Fetching
-from agents.outputs import folders, origins
-from agents.ports import ports_of
-from agents.repeats import Repeats
+from agents.outputs import checkpoints, folders
+from agents.outputs.folders import NotShared
+from agents.reconcile import Announced, announced, files_of
 from agents.runtime import secrets
 from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable, spec_hash
 from agents.runtime.long_work import LongWork
@@ -37,14 +35,14 @@ from events.spec.variables import TooLong
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from agents.checkpoint_folder import Looks
     from agents.config import NodeConfig
     from agents.desired import Desired, DesiredApp
-    from agents.environment.cache import Environments
+    from agents.environment import Environments
     from agents.gpus import Gpus
-    from agents.reporting.reporter import Reporter
+    from agents.offers import Offers
+    from agents.outputs.folders import Looks
+    from agents.reporter import Reporter
     from agents.runtime.interface import ContainerSpec, Runtime
-    from agents.volumes.offers import Offers
     from events.kinds import Doing, ExitReason
     from events.log.stores import Files
     from events.spec import AppSpec
@@ -389,7 +387,7 @@ class Actions:
         NotShared, OSError, Unavailable."""
         if app.spec.origin and app.resume:
             await self._looks(lambda: folders.prepare(self._looks.folder, name, app.owner, cluster=app.checkpoints))
-            bring = partial(origins.bring, self._config.checkpoints, name, app.spec.origin)
+            bring = partial(checkpoints.bring, self._config.checkpoints, name, app.spec.origin)
             digest = await self._copying.run(app.owner, bring)
             self._reporter.origins[name] = digest
 
@@ -490,7 +488,7 @@ class Actions:
         """Return how a command runs in the environment of a container."""
         app = self._desired.apps.get(key.app)
         environment = self._environments.of(app.spec_of(key.generation), app.owner) if app is not None else None
-        return plan.inside(command, environment, self._runtime.run_mount(key))
+        return environments.inside(command, environment, self._runtime.run_mount(key))
 
     async def _withdraw(self, key: Key) -> None:
         """Stop a container whose GPU is gone.  It may still save what it has."""

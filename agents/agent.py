@@ -22,28 +22,22 @@ import structlog
 from agents import reconcile as r
 from agents.actions import Actions
 from agents.answering import answer_all
-from agents.checkpoint_folder import CheckpointFolder, Looks
+from agents.contract import listens
+from agents.delays import Repeats
 from agents.desired import BEATS, Desired
-from agents.environment.cache import Environments
-from agents.fitness import Fitness, look_at_machine
-from agents.following.follower import Follower
+from agents.environment import Environments
+from agents.fitness import Fitness, HealthProgram, look_at_machine
+from agents.following import Follower
 from agents.gpus import Gpus
-from agents.health_program import HealthProgram
 from agents.identity import Identity, machine_id, refusal
 from agents.lease import since_boot
 from agents.ledger import Ledger
-from agents.offers import NodesOffers
-from agents.ports import listens
-from agents.repeats import Repeats
-from agents.reporting.feed import ProgressFeed
-from agents.reporting.heartbeat import Heartbeat
-from agents.reporting.outbox import Outbox
-from agents.reporting.reporter import Reporter
-from agents.reporting.status import StatusAnswerer
-from agents.reporting.usage import Usage
-from agents.reporting.vitals import Vitals
+from agents.offers import NodesOffers, Offers
+from agents.outbox import Outbox, ProgressFeed
+from agents.outputs.folders import CheckpointFolder, Looks
+from agents.reporter import Reporter
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
-from agents.volumes.offers import Offers
+from agents.status import Heartbeat, StatusAnswerer, Usage, Vitals
 from events import subjects
 from events.appending import append_event
 from events.errors import code_of

@@ -1,20 +1,23 @@
 """The contract between Dorm and an app: a container's environment, its files, and the command that starts it.
 
-No library is needed inside.  Variables in the app's own command and `env` have their values here (`events.spec.variables`).
-`DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach all
-others; a rank is the position of a slot among the generation's slots.
+No library is needed inside.  Variables in the app's own command and `env` have their values here
+(`events.spec.variables`).  `DORM_PEERS` is `host:port` by rank, so that a worker can listen on its own entry and reach
+all others; a rank is the position of a slot among the generation's slots.
+
+`ports_of` are the ports on which a container should listen; `listens` tells whether another process already does.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.engines import registry
-from agents.engines.interface import Place, endpoint
-from agents.environment import plan
+from agents import engines
+from agents import environment as environments
+from agents.engines import Place, endpoint
 from agents.runtime import secrets
 from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, PROGRESS_FILE, ContainerSpec, Key, Mount, Refused
 from events.quantities import CPU
@@ -25,9 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agents.desired import DesiredApp
-    from agents.environment.plan import Environment
+    from agents.environment import Environment
     from events.kinds import Placed
     from events.spec import AppSpec
+
+
+# --- contract ---------------------------------------------------------------------------------------------------------
 
 PORT_TAKEN = errno.EADDRINUSE
 """98, the exit code by which an app reports that another process listens on a port it was given."""
@@ -66,7 +72,7 @@ def container_spec(
         command=tuple(command),
         folder=run_dir,
     )
-    launch = registry.prepare(place)
+    launch = engines.prepare(place)
     given = {
         **launch.env,
         **_dorm(app_id, app, placement, slot),
@@ -79,26 +85,26 @@ def container_spec(
         **({"DORM_PYTHON": spec.python} if spec.python.startswith("/") else {}),
     }
     own = {name: text for name, text in {**spec.env, **given}.items() if name.startswith("DORM_")}
-    own |= {"DORM_PROGRESS": f"{run_dir}/{PROGRESS_FILE}", **plan.variables(environment)}
+    own |= {"DORM_PROGRESS": f"{run_dir}/{PROGRESS_FILE}", **environments.variables(environment)}
     try:
         env = {**_defaults(spec), **launch.defaults, **expanded_env(spec.env, own), **given}
         values = {name: env[name] for name in (*spec.env, *spec.secrets)} | own
         # What an engine adds to a command is not the app's, so only the app's own words are expanded.
-        launch = registry.prepare(msgspec.structs.replace(place, command=expanded(command, values)))
+        launch = engines.prepare(msgspec.structs.replace(place, command=expanded(command, values)))
     except TooLong as error:
         raise Refused("command", str(error), code=error.code) from None
     return ContainerSpec(
         key=Key(app_id, app.generation, slot),
         image=spec.image,
-        command=plan.wrapped(launch.command, environment, run_dir),
+        command=environments.wrapped(launch.command, environment, run_dir),
         env=env,
         resources=spec.resources(),
         checkpoint_dir=checkpoint_dir,
         grace_s=spec.grace_s,
         stop=f"{spec.stop_signal.signal} {spec.stop_signal.to} {spec.stop_signal.before_s:g}",
         devices=devices,
-        files={**launch.files, **plan.files(spec, environment, f"{app_id}-{app.generation}")},
-        mounts=(*mounts, *plan.mounts(environment)),
+        files={**launch.files, **environments.files(spec, environment, f"{app_id}-{app.generation}")},
+        mounts=(*mounts, *environments.mounts(environment)),
         tenant=app.owner,
         workdir=workdir.hash if (workdir := shipped(spec)) is not None else "",
         outputs_dir=outputs_dir,
@@ -142,3 +148,26 @@ def _defaults(spec: AppSpec) -> dict[str, str]:
     each core of the host then crawls; unbuffered output reaches the logs when it is printed."""
     cores = spec.resources().get(CPU, 0) // 1000
     return {"OMP_NUM_THREADS": str(max(1, cores)), "PYTHONUNBUFFERED": "1"}
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+def listens(address: str, port: int) -> bool:
+    """Return whether a process on this machine listens there."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            # An address that is not this host's (for example behind NAT) can't be tested.
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def ports_of(placement: list[Placed], slot: int, master_port: int) -> list[tuple[str, int]]:
+    """Return where this slot should listen; the first slot also has the rendezvous port."""
+    first = min(placed.slot for placed in placement)
+    here = next(placed for placed in placement if placed.slot == slot)
+    ports = (here.port, master_port if slot == first else 0)
+    return [(here.address, port) for port in ports if port]

@@ -1,6 +1,7 @@
 """What this node tries again and again for containers: what of it goes on the log, how often, and when it is given up.
 
-An action that fails is tried again by the next reconciliation (`agents.actions`).  That must be neither silent nor endless:
+An action that fails is tried again by the next reconciliation (`agents.actions`).  That must be neither silent nor
+endless:
 
     on the log     once the same has lasted `FIRST_S`, so that a blip is no event; again when what is done or its reason
                    changes, at most `MOST` times for a container and with growing pauses; and when it is over
@@ -9,8 +10,12 @@ An action that fails is tried again by the next reconciliation (`agents.actions`
     tried again    after a pause that grows from `PAUSE_S` to `LONGEST_S`
     given up       a start that fails for as long as `bound_s` allows: its node is at fault, and the app goes elsewhere
 
-What only takes long (a pull that makes progress, a folder that is being fetched, another node that has to act first) is on the
-log too, and is never given up here.  Progress in between starts the count of failures again; a change of the reason does not.
+What only takes long (a pull that makes progress, a folder that is being fetched, another node that has to act first)
+is on the log too, and is never given up here.  Progress in between starts the count of failures again; a change of the
+reason does not.
+
+`Repeats` are the lines of the agent's own log that repeat during a fault: each is logged when the fault begins, and
+then at growing intervals (`docs/logging.md`).
 
 Pure: times are given, in seconds of any clock.
 """
@@ -30,6 +35,9 @@ from events.kinds import Doing
 if TYPE_CHECKING:
     from agents.runtime.interface import Key
     from events.spec import Deadlines
+
+
+# --- of containers ----------------------------------------------------------------------------------------------------
 
 FIRST_S: Final = 2.0
 PAUSE_S: Final = 1.0
@@ -195,3 +203,38 @@ def trouble_of(action: r.Action, error: Exception) -> Trouble | None:
         said = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         doing = "create" if error.errno in _SHORTAGES and doing == "start" else doing
     return Trouble(doing, " ".join(said.split()), code)
+
+
+# --- of the own log ---------------------------------------------------------------------------------------------------
+
+_FIRST_S: Final = 5.0
+_LONGEST_S: Final = 300.0
+_MOST: Final = 256
+"""Different lines that are remembered; the one that was logged first is forgotten first."""
+
+
+class Repeats:
+    """The lines of one part of an agent."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[float, float, str]] = {}
+        """By line: from when it may be logged again, the pause that this took, and what it was about."""
+
+    def due(self, line: str, now: float, about: str = "") -> bool:
+        """Return whether to log a line now: at once if it is `about` something else than before.  One that was not asked about
+        for twice as long as its pause begins again."""
+        again, pause, before = self._of.get(line, (now, 0.0, about))
+        if now < again and about == before:
+            return False
+        if pause and (now > again + pause or about != before):
+            pause = 0.0
+        pause = min(_LONGEST_S, max(_FIRST_S, 2 * pause))
+        self._of.pop(line, None)
+        self._of[line] = now + pause, pause, about
+        if len(self._of) > _MOST:
+            del self._of[next(iter(self._of))]
+        return True
+
+    def over(self, line: str) -> bool:
+        """Forget a line; return whether it was logged."""
+        return self._of.pop(line, None) is not None

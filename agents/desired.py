@@ -3,6 +3,8 @@
 Pure.  It depends on the log alone, so a restarted agent has the same desired state as one that never stopped.  The
 node's own reports are part of it: a missing container has ended if its start was reported, and has yet to be started
 otherwise.
+
+The subjects of the log that an agent reads stand here too.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from agents.progress.file import TOLD, Told
+from agents.progress import TOLD, Told
 from agents.runtime.interface import Key
-from agents.subscriptions import OF_NODE
 from events import kinds as k
 from events import subjects
 from events.chain import is_round_signed_by
@@ -28,7 +29,40 @@ from events.spec.editing import differing
 from events.times import HarmfulTimes, Times, retentions_after, times_after
 
 if TYPE_CHECKING:
-    from agents.progress.file import ProgressFact
+    from agents.progress import ProgressFact
+
+
+# --- subjects ---------------------------------------------------------------------------------------------------------
+
+_IDENTITIES = (k.TrustEnabled, k.UserAdded, k.UserRemoved, k.NodeEnrolled, k.NodeExpelled)
+"""Tokens of the HTTP API are none of an agent's business."""
+OF_NODE = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
+
+
+def subjects_of(cluster: str, node: str) -> list[str]:
+    """Return the subjects that `Desired.fold` needs.  No two of these patterns match the same subject: only then does the
+    server filter; otherwise it sends every agent the whole log."""
+    return [
+        subjects.rounds(cluster),
+        subjects.fact_pattern(cluster, k.PolicyChanged.__name__),
+        subjects.fact_pattern(cluster, k.ContainersPrepared.__name__),
+        *subjects_of_identities(cluster),
+        *own_subjects(cluster, node),
+    ]
+
+
+def own_subjects(cluster: str, node: str) -> list[str]:
+    """Return the subjects of the node's own facts: all that an agent reads of the log if it follows its part."""
+    own = (*OF_NODE, *TOLD)
+    return [subjects.fact(cluster, kind.__name__, node) for kind in own]
+
+
+def subjects_of_identities(cluster: str) -> list[str]:
+    """Return the subjects that say whose signature counts."""
+    return [subjects.fact_pattern(cluster, kind.__name__) for kind in _IDENTITIES]
+
+
+# --- the fold ---------------------------------------------------------------------------------------------------------
 
 BEATS = 3
 """Heartbeats within the shorter of lease and grace time: one lost heartbeat must not cost a short lease."""
@@ -283,7 +317,7 @@ class Desired(msgspec.Struct):
         return event.node == self.node and event.identity == self.holder
 
     def _tell(self, event: ProgressFact) -> None:
-        """Note a stored progress fact; its id names container and line (`agents.progress.file`)."""
+        """Note a stored progress fact; its id names container and line (`agents.progress`)."""
         name, _, end = event.id.rpartition(f".{type(event).__name__}.")
         slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")
         if not (_NUMBER.fullmatch(slot) and _NUMBER.fullmatch(end)):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from agents.runtime.interface import Refused, Unavailable
-from agents.runtime.workdir.placing import read_manifest
+from agents.runtime.workdir import read_manifest
 from events.log.records import LogError
 from events.spec import shipped
 from events.workdir import BLOB, UNPACKED_MANIFEST, ManifestError, open_blob
 
 if TYPE_CHECKING:
     from agents.desired import DesiredApp
-    from agents.runtime.workdir.cache import BlobCache, TenantBlobs
+    from agents.runtime.workdir import BlobCache, TenantBlobs
     from events.log.stores import Files
     from events.workdir import Manifest
 

@@ -13,23 +13,58 @@
     seen exited, not reported               report its exit
     seen exited, on the log, kept long      discard it, logs and all
 
-Nothing is launched while a container runs that the log counts as ended: the master counts its room as free and its app as
-stopped.  That happens on a node that outlived its lease.
+Nothing is launched while a container runs that the log counts as ended: the master counts its room as free and its app
+as stopped.  That happens on a node that outlived its lease.
+
+`announced` and `files_of` say what running containers read about their app: the files that `DORM_MEMBERS` and
+`DORM_BATCH` name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from agents.announcements import Announced, announced
-from agents.runtime.interface import Key, Seen
+from agents import engines
+from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, Key, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from agents.desired import Desired
+    from agents.desired import Desired, DesiredApp
+
+
+# --- what containers read about their app -----------------------------------------------------------------------------
+
+
+class Announced(NamedTuple):
+    """The contents of a container's files; 0 for a file that its app does not have."""
+
+    membership: int = 0
+    """Of a live app: the one that was announced last."""
+    batch: int = 0
+    """Of an app that accepts several batch sizes: the one that was decided last, in samples."""
+
+
+def announced(app: DesiredApp) -> Announced:
+    """Return the contents for the files of the app's containers."""
+    return Announced(app.membership if app.live else 0, app.batch_size)
+
+
+def files_of(app: DesiredApp) -> dict[str, bytes]:
+    """Return these files by name."""
+    files = {}
+    if app.live:
+        files[MEMBERS_FILE] = engines.announcement(
+            app.generation, app.membership, app.spec.deadlines.live_s, app.members, app.founders
+        )
+    if app.batch_size:
+        files[BATCH_FILE] = b"%d\n" % app.batch_size
+    return files
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
 
 
 class Launch(msgspec.Struct, frozen=True):

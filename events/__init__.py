@@ -15,6 +15,7 @@
     identities    who may do what, which machine holds a node's name: the rules that master and agents share
     durable       a file written whole or not at all, which survives a loss of power
     appending     an event stored once, never confused with another sender's record
+    runtimes      the runtimes of containers, each registered once
     requests      what clients ask agents in messages that are no records
     copying       questions about apps' files, and a file's digest
     sessions      what clients and agents say to each other in sessions: commands and connections in containers

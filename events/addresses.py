@@ -1,12 +1,17 @@
 """Addresses as text: host and port in one, and servers' addresses without the names, passwords and tokens in them.
 
-An IPv6 address has colons itself, so it is in brackets before a port and in a URL (RFC 3986, section 3.2.2), and nowhere else:
-`MASTER_ADDR`, `--address` and a socket take it bare.
+An IPv6 address has colons itself, so it is in brackets before a port and in a URL (RFC 3986, section 3.2.2), and
+nowhere else: `MASTER_ADDR`, `--address` and a socket take it bare.
+
+`loopback` is the address by which this machine reaches itself.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import socket
+
+# --- as text ----------------------------------------------------------------------------------------------------------
 
 _LONGEST = 500
 _HIDDEN = "***@"
@@ -63,3 +68,20 @@ def _shown(address: str) -> str:
         return address
     scheme, separator, _ = before.partition("://")
     return f"{scheme}{separator}{_HIDDEN}{host}" if separator else f"{_HIDDEN}{host}"
+
+
+# --- of this machine --------------------------------------------------------------------------------------------------
+
+
+def loopback() -> str:
+    """Return 127.0.0.1, or `::1` on a machine without IPv4, where nothing can listen on the former."""
+    with socket.socket(socket.AF_INET) as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+        except OSError:
+            return "::1"
+    return "127.0.0.1"
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -14,9 +14,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from agents.outputs import reading, uploads
+from agents.outputs import files
+from agents.outputs.files import FilesError
 from agents.outputs.folders import APPS, is_app, owner_of
-from agents.outputs.opening import FilesError
 from agents.runtime.interface import Key, RuntimeFault
 from agents.runtime.long_work import LongWork
 from agents.runtime.run_dirs import work_beside
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from pathlib import Path
 
-    from agents.checkpoint_folder import CheckpointFolder
     from agents.desired import Desired
+    from agents.outputs.folders import CheckpointFolder
     from agents.runtime.interface import Runtime
     from events.copying import Reading, Writing
     from events.log.interface import Bus
@@ -185,11 +185,11 @@ class FileAnswerer(_Answerer):
         root, hidden = await self._root(asked.place)
         match asked:
             case ListFiles(place):
-                entries = reading.listed(root, place.path, hidden=hidden)
+                entries = files.listed(root, place.path, hidden=hidden)
                 while (some := await self._run(lambda: next(entries, None))) is not None:
                     yield Listing(some)
             case ReadFile():
-                with contextlib.closing(reading.Reader(root, asked, hidden=hidden)) as reader:
+                with contextlib.closing(files.Reader(root, asked, hidden=hidden)) as reader:
                     await self._run(reader.open, _COMMIT_S)
                     while True:
                         match await self._run(reader.next):
@@ -220,6 +220,6 @@ class UploadAnswerer(_Answerer):
             )
         match asked:
             case WriteBlock():
-                yield Stored(await self._run(lambda: uploads.write(incoming, asked)))
+                yield Stored(await self._run(lambda: files.write(incoming, asked)))
             case CommitUpload():
-                yield Stored(await self._run(lambda: uploads.commit(root, incoming, asked), _COMMIT_S))
+                yield Stored(await self._run(lambda: files.commit(root, incoming, asked), _COMMIT_S))

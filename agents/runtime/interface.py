@@ -6,14 +6,28 @@
     ├── Conflict      another container holds the name or the room; a human or the next reconcile has to look
     └── Displaced     the node's folder was removed or replaced under the agent: it must end, since it sees another's
 
-Two implementations pass one conformance suite (`tests/agents/runtime/conformance.py`): `agents.runtime.docker.runtime` and
-`agents.runtime.process.runtime`.
+Two implementations pass one conformance suite (`tests/agents/runtime/conformance.py`): `agents.runtime.docker.runtime`
+and `agents.runtime.process.runtime`.
+
+*A command that a person runs in a container* (`Execution`) runs beside the container's own program.  Its processes
+have the container's user, environment, folder and control group, and they end with the session: when the container
+ends, when the session is closed, and when the agent dies.  For the last, each session has a keeper, a process that
+outlives the agent and kills the remaining processes (`agents.runtime.process.keeper`, `agents.runtime.docker.keeper`).
+
+*Listeners* on a port are found by the kernel's own tables (proc(5), /proc/PID/net/tcp).  Containers share their node's
+network, so a port says nothing about whose it is: what listens there may be another tenant's, or the node's own.  So
+connections are forwarded only to a socket that a process of the container holds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import ipaddress
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -22,20 +36,204 @@ from agents.runtime.stopping import DEFAULT
 from events.errors import DormError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 
-    from agents.runtime.execution import Command, Execution
-    from agents.runtime.listeners import Listener
-    from agents.runtime.workdir.cache import BlobCache
+    from agents.runtime.workdir import BlobCache
     from events.kinds import Doing
     from events.requests import LogPiece
+
+
+# --- commands of people -----------------------------------------------------------------------------------------------
+
+MARK: Final = "DORM_SESSION"
+"""The variable of its environment that shows which session a process belongs to."""
+CHUNK: Final = 32 * 1024
+"""Bytes of output that are read at once."""
+_WAITING: Final = 2
+"""Pieces of output that wait for the reader; then the program waits."""
+
+
+class Terminal(NamedTuple):
+    """A terminal's size in characters, and its kind (TERM)."""
+
+    columns: int
+    rows: int
+    kind: str
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What to run."""
+
+    words: tuple[str, ...]
+    session: str
+    """A word that no other session has."""
+    terminal: Terminal | None = None
+    """None for a command with plain pipes, whose standard output and error are apart."""
+
+
+class End(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    """As a shell has it: 128 and the signal's number after a signal."""
+    with_container: bool
+    """Whether it was killed because its container ended."""
+    refused: str = ""
+    """Why it could not be executed, if an engine finds that out only after its start."""
+
+
+class Execution(Protocol):
+    """A command that runs.  Methods may be called in any order and after its end; `close` has to be."""
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """Return the next piece of output, with 1 for standard output or a terminal and 2 for standard error; None
+        once all has been read.  A program whose output is not read has to wait."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input; return once the system has taken it.  A program that reads no more takes nothing,
+        which is not an error."""
+        ...
+
+    async def end_input(self) -> None:
+        """Close its standard input; of a terminal, send what Ctrl-D does."""
+        ...
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Change the size of its terminal, if it has one."""
+        ...
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+        ...
+
+    async def ended(self) -> End:
+        """Wait for its end, once all output was read."""
+        ...
+
+    async def close(self) -> None:
+        """Kill its remaining processes, and return when they are gone, or certainly will be soon."""
+        ...
+
+
+class Stream:
+    """Output of several sources in the order in which it comes, in a bounded queue."""
+
+    def __init__(self) -> None:
+        self._pieces: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(_WAITING)
+        self._open = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
+
+    def add(self, number: int, read: Callable[[], Awaitable[bytes]]) -> None:
+        """Read from a source, whose end is an empty piece or an OSError."""
+        self._open += 1
+        task = asyncio.create_task(self._pump(number, read))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """Return the next piece, None at the end of all sources."""
+        if self._over:
+            return None
+        piece = await self._pieces.get()
+        self._over = piece is None
+        return piece
+
+    async def close(self) -> None:
+        """Read no more, and end a `read` that waits."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while not self._pieces.empty():
+            self._pieces.get_nowait()
+        self._pieces.put_nowait(None)
+
+    async def _pump(self, number: int, read: Callable[[], Awaitable[bytes]]) -> None:
+        with contextlib.suppress(OSError):  # A terminal whose program has ended gives EIO.
+            while data := await read():
+                await self._pieces.put((number, data))
+        self._open -= 1
+        if not self._open:
+            await self._pieces.put(None)
+
+
+# --- who listens on a port --------------------------------------------------------------------------------------------
+
+_LISTENS = "0A"
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+
+
+class Listener(NamedTuple):
+    """A socket that listens: the address to connect to, and its number on this machine."""
+
+    address: str
+    inode: int
+
+
+def find(pids: Iterable[int], port: int, proc: Path = Path("/proc")) -> Listener | None:
+    """Return a socket on which one of these processes listens at this port, None if there is none.  Blocks, briefly."""
+    listening: dict[int, str] | None = None
+    for pid in pids:
+        if listening is None:
+            with contextlib.suppress(OSError):
+                listening = dict(_listening(proc / str(pid) / "net", port))
+        if listening is not None and not listening:
+            return None
+        for inode in _sockets(proc / str(pid) / "fd"):
+            if listening is not None and inode in listening:
+                return Listener(listening[inode], inode)
+    return None
+
+
+def in_container(container_id: str, proc: Path = Path("/proc")) -> list[int]:
+    """Return the processes of a Docker container, by the names of their control groups."""
+    found = []
+    for entry in os.listdir(proc):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                if container_id in (proc / entry / "cgroup").read_text():
+                    found.append(int(entry))
+    return found
+
+
+def _listening(folder: Path, port: int) -> Iterator[tuple[int, str]]:
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError):  # A kernel without IPv6 has no such table.
+            for line in (folder / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                local, _, number = fields[1].partition(":")
+                if fields[3] == _LISTENS and int(number, 16) == port:
+                    yield int(fields[9]), _reachable(local)
+
+
+def _reachable(hexadecimal: str) -> str:
+    """Return the address at which a listener is reached from its own machine; the kernel writes 32-bit words in the
+    machine's byte order, and a socket that listens everywhere is reached on loopback."""
+    raw = bytes.fromhex(hexadecimal)
+    words = (raw[place : place + 4][::-1] for place in range(0, len(raw), 4))
+    address = ipaddress.ip_address(b"".join(words))
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "::1"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+def _sockets(folder: Path) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if found := _SOCKET.fullmatch(os.readlink(folder / name)):
+                    yield int(found[1])
+
+
+# --- the runtime ------------------------------------------------------------------------------------------------------
 
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 PROGRESS_FILE: Final = "progress.jsonl"
 """The file that DORM_PROGRESS names, in a container's private directory."""
 MEMBERS_FILE: Final = "members.json"
-"""The file that DORM_MEMBERS names, beside it (`agents.announcements`)."""
+"""The file that DORM_MEMBERS names, beside it (`agents.reconcile`)."""
 BATCH_FILE: Final = "batch"
 """The file that DORM_BATCH names, beside it."""
 TIMED_OUT: Final = 124

@@ -1,7 +1,7 @@
 """Removes what apps left: the one way in which this project deletes a tree of files that it did not write itself.
 
-An app may leave anything in its folders: a data set that is mounted there, links that lead out, a million folders in each
-other, processes that exchange one thing for another meanwhile.  So
+An app may leave anything in its folders: a data set that is mounted there, links that lead out, a million folders in
+each other, processes that exchange one thing for another meanwhile.  So
 
 * *no other mount is entered.*  Each folder is opened first and then judged, by its device and by the id of its mount: the
   mount of a folder elsewhere on the same disk (`mount --bind`) has the same device.  A file or folder on which something is
@@ -11,8 +11,10 @@ other, processes that exchange one thing for another meanwhile.  So
 * *any depth will do.*  At most `MOST_OPEN` folders are open at a time.  A folder below them is moved to the top first, and
   then removed from there.
 
-What can't be removed stays, with the folders around it, and is returned with the reason.  `delete` logs it.  The callers leave
-it where the next process finds it, and tries and names it again.
+What can't be removed stays, with the folders around it, and is returned with the reason.  `delete` logs it.  The
+callers leave it where the next process finds it, and tries and names it again.
+
+`taken` tells how much room folders take that apps write to.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+
+# --- remove -----------------------------------------------------------------------------------------------------------
 
 MOST_OPEN: Final = 64
 """Folders that are open at the same time, one in each other."""
@@ -214,3 +220,42 @@ def _open_up(above: int, name: str) -> None:
 
 def _words(failure: OSError) -> str:
     return failure.strerror or str(failure)
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+DEEPEST: Final = 100
+"""Each level takes a file descriptor of the agent's, and a frame of its stack, while it is measured."""
+
+
+class Taken(NamedTuple):
+    """The usage found so far."""
+
+    size: int
+    """Bytes on the disk."""
+    files: int
+    """Files and folders."""
+    too_deep: bool
+    """Whether folders are nested further than is looked at: this is the last that is found."""
+
+
+def taken(folders: Iterable[Path]) -> Iterator[Taken]:
+    """Yield what all folders together take, after each folder in them, so that a caller may stop.  It follows no links, and
+    what disappears meanwhile counts as nothing.  Blocks."""
+    size = files = 0
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for path, inside, names, descriptor in os.fwalk(folder):
+                if path.count("/") - str(folder).count("/") > DEEPEST:
+                    yield Taken(size, files, too_deep=True)
+                    return
+                files += len(inside) + len(names)
+                size += sum(_size(name, descriptor) for name in names)
+                yield Taken(size, files, too_deep=False)
+
+
+def _size(name: str, folder: int) -> int:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
+    except OSError:
+        return 0

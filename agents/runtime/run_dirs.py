@@ -35,8 +35,7 @@ from agents import lease
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Refused, Unavailable, key_name
 from agents.runtime.long_work import LongWork, Remains
 from agents.runtime.removing import delete
-from agents.runtime.workdir.cache import FOLDER, BlobCache, TenantBlobs
-from agents.runtime.workdir.placing import place
+from agents.runtime.workdir import FOLDER, BlobCache, TenantBlobs, place
 from events.durable import write_whole
 from events.workdir import ManifestError
 

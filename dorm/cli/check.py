@@ -23,6 +23,7 @@ from dorm.cli.connect import ClusterName, Url, User, client, target
 from dorm.cli.errors import FAILED, line, run
 from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.terminal import one_line
+from events.runtimes import runs_images
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -460,8 +461,8 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Cluster:
         name=name,
         nodes=len(nodes),
         local=local,
-        images=tuple(node.id for node in nodes if node.runtime.partition(" ")[0] != "process"),
-        processes=tuple(node.id for node in nodes if node.runtime.partition(" ")[0] == "process"),
+        images=tuple(node.id for node in nodes if runs_images(node.runtime)),
+        processes=tuple(node.id for node in nodes if not runs_images(node.runtime)),
         paused=paused_text(state),
     )
     return found if app.spec is None else await _placed(connected, state, app.spec, found)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from agents.volumes.configuration import OfferedVolume, VolumeSettings, WrongVolume, parse_volumes
+from agents.config import OfferedVolume, VolumeSettings, WrongVolume, parse_volumes
 from dorm.cli.errors import WrongUsage
 from dorm.core.settings import TIMES
 from dorm.local.spec_files import parse, read_document
@@ -19,6 +19,7 @@ from events.documents import shape_of
 from events.errors import code_of
 from events.kinds import PolicyChanged
 from events.quantities import MEMORY, Quantity, capacity, resource, resources
+from events.runtimes import RUNTIMES, WantedRuntime
 from events.spec import SpecError
 from events.spec.checking import MOST_ERRORS
 from events.spec.faults import misshapen, readable, unknown_fields
@@ -40,7 +41,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agents: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
     capacity: Annotated[dict[str, Quantity], msgspec.Meta(min_length=1)] | None = None
     """Of each node."""
-    runtime: Literal["auto", "docker", "process"] | None = None
+    runtime: WantedRuntime | None = None
     checkpoints: str | None = None
     volumes: dict[str, VolumeSettings] = {}
     """Folders of this machine that apps may name, by the name."""
@@ -81,7 +82,7 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
         known = {key: value for key, value in document.items() if key in ClusterFile.__struct_encode_fields__}
         faults = [
             *unknown_fields(document, ClusterFile.__struct_encode_fields__),
-            *misshapen(known, ClusterFile, ClusterFile, {"runtime": "auto, docker or process"}, {}),
+            *misshapen(known, ClusterFile, ClusterFile, {"runtime": f"auto, {' or '.join(RUNTIMES)}"}, {}),
         ]
         if faults:
             first, *others = (SpecError.of(fault, "cluster_file") for fault in faults[:MOST_ERRORS])

@@ -15,6 +15,7 @@ from dorm.deploy.settings import DeploymentError
 from dorm.security.quoting import quoted
 from events.addresses import is_loopback
 from events.quantities import MEMORY, resource, short
+from events.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -289,13 +290,13 @@ def _backup(settings: Deployment, machine: str) -> str:
 
 
 def _agent(settings: Deployment, machine: str, node: Node) -> File:
-    local = node.runtime == "docker" and (node.docker is None or node.docker.startswith("unix:"))
+    local = node.docker is None or node.docker.startswith("unix:")
     return _unit(
         "dorm-agent.service",
         settings,
         machine=machine,
         command=command_line([*_dorm(settings, "agent"), *_agent_options(settings, machine, node)]),
-        engine="docker.service" if local else "",
+        engine=RUNTIMES[node.runtime].unit if local else "",
         checkpoints=_words(settings.checkpoints),
         data=layout.NODE,
         mounted=f"AssertPathIsMountPoint={_specified(settings.mount_point)}" if settings.mount_point else "",

@@ -6,14 +6,15 @@ DeploymentError    the settings can't be used; the message names the field and s
 from __future__ import annotations
 
 import fnmatch
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
-from agents.volumes.configuration import VolumeSettings, WrongVolume
+from agents.config import VolumeSettings, WrongVolume
 from events.addresses import bracketed
 from events.errors import DormError
 from events.quantities import MEMORY, Quantity, QuantityError, duration, resource, resources
+from events.runtimes import RuntimeName
 from events.spec.faults import readable, unknown_field
 from events.subjects import ClusterNameError, check_cluster
 
@@ -113,7 +114,7 @@ class Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The agent of a machine that runs apps: its options by their names."""
 
-    runtime: Literal["docker", "process"] = "docker"
+    runtime: RuntimeName = "docker"
     docker: Word | None = None
     gpus: list[Word] = []
     labels: dict[Word, Word] = {}

@@ -11,11 +11,12 @@ import msgspec
 import psutil
 
 from agents import lease
-from agents.checkpoint_folder import CheckpointFolder
-from agents.reporting.status import disk_of
-from agents.runtime import process_limits
+from agents.outputs.folders import CheckpointFolder
+from agents.runtime import cgroups
+from agents.status import disk_of
 from dorm.doctor import findings as f
 from events.kinds import NO_FOLDER
+from events.runtimes import RUNTIMES, runtime_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -85,7 +86,7 @@ def _lease(here: NodeHere) -> Iterator[Finding]:
 def _processes(here: NodeHere) -> Iterator[Finding]:
     """Judge how many processes the agent may still start, if one runs here."""
     agent = lease.holder(str(here.root / CONTAINERS / lease.FILE))
-    left = process_limits.left(agent) if agent else None
+    left = cgroups.left(agent) if agent else None
     if left is not None:
         yield f.processes(here.name, max(0, left.free), left.most, left.of)
 
@@ -155,14 +156,22 @@ def _given(state: State, name: str) -> Iterator[int]:
 
 async def _engine(name: str, state: State) -> list[Finding]:
     node = state.nodes.get(name)
-    if node is None or node.runtime.partition(" ")[0] != "docker":
+    kind = RUNTIMES.get(runtime_name(node.runtime)) if node is not None else None
+    if kind is None or not kind.engine:
         return []
     from dorm.local.runtimes import EngineError, choose_runtime
 
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            choice = await choose_runtime("docker", os.environ.get("DOCKER_HOST"))
+            choice = await choose_runtime(kind.name, os.environ.get("DOCKER_HOST"))
     except (EngineError, TimeoutError) as error:
         why = str(error) or f"no answer within {_PATIENCE_S:g} s"
-        return [f.wrong("engine", name, f"Docker does not answer here: {why}", "look at it: `systemctl status docker`")]
+        return [
+            f.wrong(
+                "engine",
+                name,
+                f"{kind.engine} does not answer here: {why}",
+                f"look at it: `systemctl status {kind.unit.removesuffix('.service')}`",
+            )
+        ]
     return [f.ok("engine", name, f"{choice.note} answers here")]

@@ -2,7 +2,6 @@
 
 cluster       server, master and agents, started and stopped together
 nats_server   an embedded NATS server
-loopback      the address of this machine for itself
 founding      the first keys, streams and events of a cluster that knows its users
 opening       a client of the cluster that runs here, for users' programs
 starting      what such a cluster waits for while it starts, and for how long

@@ -11,23 +11,21 @@ import contextlib
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
 from agents.agent import Agent
-from agents.config import DEFAULT_PORTS, NodeConfig
-from agents.environment.pythons import detect_pythons
+from agents.config import DEFAULT_PORTS, NodeConfig, OfferedVolume
+from agents.environment import detect_pythons
 from agents.gpus import nvidia_cards
-from agents.volumes.configuration import OfferedVolume
 from dorm.client.client import Client, login_name
 from dorm.health.status import answering_status
 from dorm.history import with_history
 from dorm.local.announced import BUILD, plugins
 from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
-from dorm.local.loopback import loopback
 from dorm.local.nats_server import START_S, EmbeddedServer
 from dorm.local.runtimes import choose_runtime
 from dorm.local.starting import Starting
@@ -40,14 +38,16 @@ from dorm.rotation import beside as rotation
 from dorm.security.folder import KeyFolder
 from dorm.workdir.keeping import keeping_beside
 from events import subjects
+from events.addresses import loopback
 from events.log.records import until_answered
 from events.nats.connection import Connection
 from events.quantities import GPU
+from events.runtimes import WantedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from agents.capacity import Detected
+    from agents.machine import Detected
     from agents.runtime.interface import Runtime
     from dorm.master.stand_in import Apart
     from dorm.metrics.parts import SolveTimer
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _CLOSE_S = 10.0
-RuntimeName = Literal["auto", "docker", "process"]
 
 
 def lease_apart(open_connection: Callable[[], Awaitable[Connection]], beside: Connection) -> Apart:
@@ -86,7 +85,7 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     agents: int = 1
     capacity: dict[str, int] | None = None
-    runtime: RuntimeName = "auto"
+    runtime: WantedRuntime = "auto"
     docker_url: str | None = None
     checkpoints: Path | None = None
     key: Path | None = None

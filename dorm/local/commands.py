@@ -17,6 +17,7 @@ import psutil
 
 from events.addresses import is_loopback
 from events.errors import DormError
+from events.runtimes import runs_images
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -220,7 +221,7 @@ def check_nodes(typed: Typed, nodes: Iterable[Node], url: str) -> bool:
 
 
 def _in_engines(nodes: Iterable[Node]) -> list[str]:
-    return [node.id for node in nodes if node.runtime.partition(" ")[0] != "process"]
+    return [node.id for node in nodes if runs_images(node.runtime)]
 
 
 def _far(nodes: Iterable[Node], url: str) -> list[str]:

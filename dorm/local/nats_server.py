@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING
 import psutil
 import structlog
 
-from dorm.local.loopback import family_of, loopback
 from dorm.security.quoting import quoted
-from events.addresses import joined
+from events.addresses import family_of, joined, loopback
 from events.errors import DormError
 
 if TYPE_CHECKING:

@@ -6,21 +6,23 @@ A node of plain processes imports nothing of Docker: its library takes longer to
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agents.capacity import detect, detect_for_engine
+from agents.machine import detect, detect_for_engine
 from agents.runtime.interface import RuntimeFault
 from agents.runtime.process.runtime import ProcessRuntime
 from events.errors import DormError
 from events.quantities import MEMORY
+from events.runtimes import RUNTIMES, WITHOUT_ENGINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from agents.capacity import Detected
     from agents.config import NodeConfig
+    from agents.machine import Detected
     from agents.runtime.interface import Runtime
+    from events.runtimes import RuntimeName, WantedRuntime
 
 
 class EngineError(DormError):
@@ -32,7 +34,7 @@ class EngineError(DormError):
 class Choice(NamedTuple):
     """A runtime by name, why it was chosen, and how to make one for a node."""
 
-    name: str
+    name: RuntimeName
     note: str
     make: Callable[[NodeConfig, str, Path, Path], Runtime]
     """(config, cluster, root of the node, root of checkpoints) to a runtime that is not open yet."""
@@ -40,29 +42,49 @@ class Choice(NamedTuple):
     """What its containers may use of this machine.  Blocks, briefly."""
 
 
+class Asked(NamedTuple):
+    """What the command or the settings of a node say about its runtime."""
+
+    why: str
+    """Why a runtime without an engine is chosen."""
+    engine_url: str | None = None
+    trust_apps: bool = False
+    tenant: str = ""
+
+
 async def choose_runtime(
-    wanted: Literal["auto", "docker", "process"],
-    docker_url: str | None,
-    *,
-    trust_apps: bool = False,
-    tenant: str = "",
+    wanted: WantedRuntime, docker_url: str | None, *, trust_apps: bool = False, tenant: str = ""
 ) -> Choice:
-    """Choose a runtime.  Plain processes serve this tenant, else the first whose app runs; with `trust_apps` they serve all.
+    """Choose a runtime; `auto` takes the first whose engine answers.  Plain processes serve this tenant, else the first whose
+    app runs; with `trust_apps` they serve all.
 
-    Raises EngineError if `docker` was requested and no engine answers.
+    Raises EngineError if a runtime was requested and its engine does not answer.
     """
-    if wanted == "process":
-        return _process("asked for", trust_apps, tenant)
-    info = await _engine_info(docker_url)
-    if info is None:
-        if wanted == "docker":
+    asked = Asked("asked for", docker_url, trust_apps, tenant)
+    if wanted != "auto":
+        choice = await _CHOOSERS[wanted](asked)
+        if choice is None:
+            engine = RUNTIMES[wanted].engine
             raise EngineError(
-                f"no Docker engine answers at {docker_url or 'the usual place'}; start one, or use --runtime process"
+                f"no {engine} engine answers at {docker_url or 'the usual place'}; start one, "
+                f"or use --runtime {WITHOUT_ENGINE}"
             )
-        return _process("no Docker engine answers", trust_apps, tenant)
+        return choice
+    engines = [name for name, kind in RUNTIMES.items() if kind.engine]
+    none = f"no {' or '.join(RUNTIMES[name].engine for name in engines)} engine answers"
+    for name in (*engines, WITHOUT_ENGINE):
+        if (choice := await _CHOOSERS[name](asked._replace(why=none))) is not None:
+            return choice
+    raise EngineError(none)
 
+
+async def _docker(asked: Asked) -> Choice | None:
+    info = await _engine_info(asked.engine_url)
+    if info is None:
+        return None
+
+    from agents.runtime.docker.config import DEFAULT_DISK, Profile, default_memory
     from agents.runtime.docker.engine import Engine
-    from agents.runtime.docker.profile import DEFAULT_DISK, Profile, default_memory
     from agents.runtime.docker.runtime import DockerRuntime
 
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
@@ -70,7 +92,7 @@ async def choose_runtime(
             config.name,
             root / "containers",
             cluster=cluster,
-            url=docker_url,
+            url=asked.engine_url,
             user=config.container_user,
             checkpoint_root=checkpoints,
             profile=Profile(
@@ -81,7 +103,7 @@ async def choose_runtime(
             ),
         )
 
-    version, at = info.get("ServerVersion", "of unknown version"), Engine(docker_url).url
+    version, at = info.get("ServerVersion", "of unknown version"), Engine(asked.engine_url).url
     return Choice("docker", f"Docker {version}", make, partial(detect_for_engine, info, at))
 
 
@@ -98,8 +120,12 @@ async def _engine_info(url: str | None) -> dict[str, Any] | None:
         await engine.close()
 
 
-def _process(why: str, trust_apps: bool, tenant: str) -> Choice:
+async def _process(asked: Asked) -> Choice | None:
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
-        return ProcessRuntime(config.name, root / "containers", trust_apps=trust_apps, tenant=tenant)
+        return ProcessRuntime(config.name, root / "containers", trust_apps=asked.trust_apps, tenant=asked.tenant)
 
-    return Choice("process", f"plain processes ({why}; they limit nothing)", make, detect)
+    return Choice("process", f"plain processes ({asked.why}; they limit nothing)", make, detect)
+
+
+_CHOOSERS: dict[str, Callable[[Asked], Awaitable[Choice | None]]] = {"docker": _docker, "process": _process}
+"""By the name in `events.runtimes.RUNTIMES`."""

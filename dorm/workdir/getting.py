@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agents.runtime.removing import delete
-from agents.runtime.workdir.cache import BlobCache, TenantBlobs
-from agents.runtime.workdir.placing import place, read_manifest
+from agents.runtime.workdir import BlobCache, TenantBlobs, place, read_manifest
 from dorm.workdir.errors import Unshippable
 from events.workdir import ManifestError
 

@@ -103,7 +103,7 @@ LONGEST_DOUBTED = 200
 
 class Doubt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Files of an app's checkpoint that changed after the app had last reported one, so they may be incomplete
-    (`agents.outputs.believed`)."""
+    (`agents.outputs.checkpoints`)."""
 
     files: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=LONGEST_DOUBTED), holds("text")]],
@@ -132,7 +132,7 @@ class ContainerStarted(Event, frozen=True):
     """How long the container built its app's environment, or waited for it; it counts as started only after that."""
     origin_digest: Digest = ""
     """If the app starts from another app's checkpoint (`from` in its spec): the SHA-256 of the copied files, over a
-    list of their paths, modes and contents (`agents.outputs.origins`). "" if the node does not know it."""
+    list of their paths, modes and contents (`agents.outputs.checkpoints`). "" if the node does not know it."""
     doubt: Doubt | None = None
     """What the node of the lowest slot found in the app's folder before the generation started, with no container of
     an earlier one left."""

@@ -48,6 +48,7 @@ from events.fields import (
 )  # fmt: skip
 from events.kinds import NO_FOLDER, Address, FolderId, Identity
 from events.quantities import CPU, duration, resource
+from events.runtimes import RUNTIMES, runtime_name
 from events.spec import (
     AppSpec,
     Deadlines,
@@ -88,7 +89,6 @@ class Naming(Protocol):
 WITHHELD = "(withheld)"
 _FOLDER = re.compile(r"[0-9a-f]{32}")
 _POSITION = re.compile(r"[0-9]+(\.[0-9]+)?")
-_RUNTIMES = ("process", "docker")
 _RETRIES, _DEADLINES = set(Retries.__struct_fields__), set(Deadlines.__struct_fields__)
 _STOP_SIGNAL = set(StopSignal.__struct_fields__)
 _ENGINE = set(EngineOptions.__struct_fields__)
@@ -350,7 +350,7 @@ _HELD: dict[Holds, Rule] = {
     "digest": _digest,
     "policy": Disguise.policy,
     "params": Disguise.params,
-    "runtime": lambda disguise, value: first if (first := value.partition(" ")[0]) in _RUNTIMES else "",
+    "runtime": lambda disguise, value: first if (first := runtime_name(value)) in RUNTIMES else "",
     "abilities": lambda disguise, value: [ability for ability in value if ability in ABILITIES],
     "secrets": lambda disguise, value: disguise.secrets(value),
     "needs": _needs,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from replay.moments import Moment
 
 _MARK_S = 65
-"""Seconds within which the log has a mark of a working app (`agents.progress.watermarks`)."""
+"""Seconds within which the log has a mark of a working app (`agents.progress`)."""
 _PATIENCE_S = 10.0
 
 

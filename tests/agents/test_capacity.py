@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.capacity import detect, detect_for_engine
+from agents.machine import detect, detect_for_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -129,7 +129,7 @@ def test_an_engine_elsewhere_describes_its_machine(tmp_path: Path) -> None:
     assert "10.0.0.7" in found.text
 
 
-_SHOW = "from agents.capacity import detect; found = detect(); print(found.capacity['cpu'], found.text)"
+_SHOW = "from agents.machine import detect; found = detect(); print(found.capacity['cpu'], found.text)"
 
 
 def _detected_by(*words: str) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents import checkpoint_folder
 from agents.agent import Agent
-from agents.checkpoint_folder import MARKER, CheckpointFolder, Looks, NotShared
 from agents.config import NodeConfig
+from agents.outputs import folders as checkpoint_folder
+from agents.outputs.folders import MARKER, CheckpointFolder, Looks, NotShared
 from agents.runtime.interface import Unavailable
 from agents.runtime.process.runtime import ProcessRuntime
 from dorm.client.client import Client

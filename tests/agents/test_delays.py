@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from agents import reconcile as r
-from agents.delays import FIRST_S, GIVEN_UP_S, LONGEST_S, MOST, Delays, Step, Trouble, bound_of, trouble_of
-from agents.repeats import Repeats
+from agents.delays import FIRST_S, GIVEN_UP_S, LONGEST_S, MOST, Delays, Repeats, Step, Trouble, bound_of, trouble_of
 from agents.runtime.interface import Key, Unavailable
 from events.spec import Deadlines
 

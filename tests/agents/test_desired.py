@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from agents.desired import Desired
+from agents.desired import Desired, subjects_of
 from agents.runtime.interface import Key
-from agents.subscriptions import subjects_of
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agents.desired import Desired
-from agents.following.desired_file import DesiredFile
+from agents.following import DesiredFile
 from events.log.records import Record
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _READ = """
 import sys, threading
 from pathlib import Path
-from agents.following.desired_file import DesiredFile
+from agents.following import DesiredFile
 sys.setswitchinterval(1e-6)
 together, found = threading.Barrier(8), []
 def read():

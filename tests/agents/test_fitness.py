@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agents import fitness as module
-from agents.fitness import Fitness, Found, FoundFolder, Room, judge, look_at_machine, processes_left
-from agents.health_program import HealthProgram, Verdict
+from agents.fitness import (
+    Fitness,
+    Found,
+    FoundFolder,
+    HealthProgram,
+    Room,
+    Verdict,
+    judge,
+    look_at_machine,
+    processes_left,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

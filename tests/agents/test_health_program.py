@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from agents.health_program import LONGEST_LINE, HealthProgram, Verdict
+from agents.fitness import LONGEST_LINE, HealthProgram, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents import own_address
+from agents import machine
 from agents.config import ConfigError
-from agents.own_address import detect_address
+from agents.machine import detect_address
 from events.addresses import is_loopback
 from tests.errors import raises
 
@@ -24,12 +24,12 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Routes], None]:
     """Return a function that sets from which own address packets to a host come; there is no way to others."""
 
     def use(table: Routes) -> None:
-        monkeypatch.setattr(own_address, "_ways_to", lambda host, port: [table[host]] if host in table else [])
+        monkeypatch.setattr(machine, "_ways_to", lambda host, port: [table[host]] if host in table else [])
 
     return use
 
 
-V4, V6 = own_address._ANYWHERE
+V4, V6 = machine._ANYWHERE
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_no_way_is_an_error(routes: Callable[[Routes], None]) -> None:
 
 
 def test_the_kernel_s_routes() -> None:
-    assert own_address._ways_to("127.0.0.1", 9) == ["127.0.0.1"]
-    assert own_address._ways_to("no-such-host.invalid", 9) == []
+    assert machine._ways_to("127.0.0.1", 9) == ["127.0.0.1"]
+    assert machine._ways_to("no-such-host.invalid", 9) == []
     if socket.has_ipv6:
-        assert all(map(is_loopback, own_address._ways_to("::1", 9)))
+        assert all(map(is_loopback, machine._ways_to("::1", 9)))

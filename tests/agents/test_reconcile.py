@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 
-from agents.announcements import Announced
 from agents.desired import Desired, DesiredApp, Held
-from agents.reconcile import Action, Announce, Discard, Halt, Launch, Prepare, ReportExited, ReportStarted, reconcile
+from agents.reconcile import (
+    Action,
+    Announce,
+    Announced,
+    Discard,
+    Halt,
+    Launch,
+    Prepare,
+    ReportExited,
+    ReportStarted,
+    reconcile,
+)
 from agents.runtime.interface import Key, Seen
 from agents.runtime.interface import State as EngineState
 from events.kinds import Placed

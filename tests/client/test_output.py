@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from agents.answering import LogAnswerer
 from agents.desired import Desired
-from agents.reporting.logs import LogAnswerer
 from agents.runtime.interface import Key
 from agents.runtime.process.runtime import ProcessRuntime
 from dorm.client.client import Client

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from agents.checkpoint_folder import MARKER
+from agents.outputs.folders import MARKER
 from events.codec import decode
 from events.kinds import Resized, Round
 from events.log.records import until_answered

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from agents import lease
-from agents.checkpoint_folder import MARKER, CheckpointFolder
+from agents.outputs.folders import MARKER, CheckpointFolder
 from dorm.doctor.machine import CONTAINERS, NodeHere, judge_master, judge_node
 from tests.core.records import Bench, joined
 

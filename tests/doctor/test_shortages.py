@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.runtime import process_limits
+from agents.runtime import cgroups
 from dorm.doctor import findings as f
 from dorm.doctor.cluster import Asked, judge_nodes
 from events.nats.streams import ClockState
@@ -99,14 +99,14 @@ def test_the_tightest_group_counts(tmp_path: Path) -> None:
     found = proc(tmp_path, mounts=mounts, membership="0::/system.slice/dorm-agent.service\n")
     group(point / "system.slice" / "dorm-agent.service", "max", 20)
     group(point / "system.slice", "120", 100)
-    left = process_limits.left(7, found)
+    left = cgroups.left(7, found)
     assert left is not None
     assert (left.free, left.most, left.of) == (20, 120, f"the control group {point}/system.slice")
 
 
 def test_the_kernel_has_a_limit_too(tmp_path: Path) -> None:
-    left = process_limits.left(8, proc(tmp_path, mounts="", membership=""))
-    assert left == process_limits.Left(700, 1000, "the kernel (threads-max)")
+    left = cgroups.left(8, proc(tmp_path, mounts="", membership=""))
+    assert left == cgroups.Left(700, 1000, "the kernel (threads-max)")
 
 
 def test_groups_of_version_1(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
     mounts = f"30 1 0:1 / {point} rw - cgroup cgroup rw,pids\n"
     found = proc(tmp_path, mounts=mounts, membership="8:pids:/docker/x\n0::/\n")
     group(point / "docker" / "x", "64", 60)
-    left = process_limits.left(7, found)
+    left = cgroups.left(7, found)
     assert left is not None
     assert (left.free, left.most) == (4, 64)
 
@@ -122,6 +122,6 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
 def test_this_machine_can_be_looked_at() -> None:
     import os
 
-    left = process_limits.left(os.getpid())
+    left = cgroups.left(os.getpid())
     assert left is not None
     assert 0 < left.free < left.most

@@ -18,7 +18,7 @@ from tests.e2e.story import check_log, shrink_and_complete, spec, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dorm.local.cluster import RuntimeName
+    from events.runtimes import WantedRuntime as RuntimeName
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 CAPACITY = {"cpu": 1000, "memory": 2**30}

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import nkeys
 
-from agents.outputs import believed
+from agents.outputs import checkpoints
 from agents.outputs.folders import APPS
-from agents.progress.file import ProgressFile
+from agents.progress import ProgressFile
 from agents.runtime.interface import Key
 from dorm.core.snapshot import dump, load, restore
 from dorm.core.state import digest
@@ -272,8 +272,8 @@ def _check_note(data: bytes) -> None:
     (root / app).mkdir(exist_ok=True)
     (root / app / "step-40.pt").write_text("torn")
     (root / APPS / app / "believed").write_bytes(data)
-    known = believed.noted(root, app)
-    for doubt in (believed.look(root, app, 2), believed.judge(root, app, 3, fall_back=len(data) % 2 == 0)):
+    known = checkpoints.noted(root, app)
+    for doubt in (checkpoints.look(root, app, 2), checkpoints.judge(root, app, 3, fall_back=len(data) % 2 == 0)):
         event = ContainerExited(app=app, generation=3, slot=0, node="node-1", doubt=doubt)
         read = decode(Record(1, 1, subjects.fact(samples.CLUSTER, "ContainerExited", "node-1"), encode(event)))
         assert isinstance(read, ContainerExited), read

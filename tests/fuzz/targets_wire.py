@@ -10,9 +10,9 @@ import msgspec
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 
+from agents.answering import LogAnswerer
 from agents.desired import Desired
-from agents.reporting.logs import LogAnswerer
-from agents.runtime.docker.frames import Frames
+from agents.runtime.docker.engine import Frames
 from agents.runtime.interface import no_mark
 from events.log.interface import AskRefused
 from events.log.records import imported_upto, original

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from agents.progress import file as progress
+from agents import progress
 from dorm.core.fold import evolve as evolving
 from events.kinds import ContainerStarted
 from events.nats import reader as jetstream_reader

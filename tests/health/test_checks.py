@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from agents.reporting.vitals import Vitals
+from agents.status import Vitals
 from dorm.health import checks as c
 from dorm.health.parts import LONGEST_SILENCE_S, agent_checks
 from dorm.metrics.address import Address

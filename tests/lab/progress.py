@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from agents.progress.watermarks import Watermarks
+from agents.progress import Watermarks
 from events import subjects
 from events.codec import encode
 from events.kinds import AppProgressed

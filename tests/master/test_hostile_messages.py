@@ -12,7 +12,7 @@ import pytest
 
 import dorm.master.master
 import dorm.master.refusals
-from agents.reporting.outbox import Outbox
+from agents.outbox import Outbox
 from dorm.client.client import Client
 from dorm.client.errors import Refused
 from dorm.master.master import Master

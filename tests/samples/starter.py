@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.state import App
-    from dorm.local.cluster import RuntimeName
+    from events.runtimes import WantedRuntime as RuntimeName
 
 STARTERS = REPOSITORY / "compose" / "apps" / "starters"
 

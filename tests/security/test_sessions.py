@@ -1,6 +1,6 @@
 """Who may enter whose containers, against a real server with a hostile colleague on it.
 
-An agent takes person and tenant from the subject (`agents.sessions.serving`), so what the server lets on these subjects is
+An agent takes person and tenant from the subject (`agents.sessions`), so what the server lets on these subjects is
 what people may.
 """
 

@@ -15,11 +15,11 @@ import dorm.core.fold.evolve as evolving
 from agents import reconcile
 from agents.actions import Actions
 from agents.agent import Agent
-from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.following.parts import install
-from agents.reporting.outbox import Outbox
-from agents.reporting.reporter import Reporter
+from agents.following import install
+from agents.outbox import Outbox
+from agents.outputs.folders import CheckpointFolder
+from agents.reporter import Reporter
 from dorm.client.client import Client
 from dorm.core import allocation, claims, failures, operating, placement, rounds, sizes, submissions
 from dorm.core import next_round as decide

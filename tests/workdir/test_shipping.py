@@ -15,8 +15,7 @@ from agents.desired import DesiredApp
 from agents.fetching import Fetching
 from agents.runtime.interface import Key, Refused, Unavailable
 from agents.runtime.run_dirs import RunDirs
-from agents.runtime.workdir.cache import BlobCache, TenantBlobs
-from agents.runtime.workdir.placing import Incomplete, place
+from agents.runtime.workdir import BlobCache, Incomplete, TenantBlobs, place
 from dorm.core.app import App
 from dorm.core.state import State
 from dorm.workdir.errors import OverQuota, Unshippable

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from agents.runtime.disk_use import DEEPEST, taken
 from agents.runtime.docker import config
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Unavailable
+from agents.runtime.removing import DEEPEST, taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

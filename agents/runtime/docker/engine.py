@@ -1,8 +1,21 @@
 """The calls of the Docker engine that the runtime needs; the only module of agents that knows aiodocker.
 
-Each call has a timeout and one of two failures: `Unavailable` if the engine did not answer or is in trouble (any status that
-the caller did not name), `Rejected` with one of the statuses that it did.  By itself aiodocker has no default timeout, lets
-100 open waits block every further call, returns 900 for "not there", and drops the warnings of a create.
+Each call has a timeout and one of two failures: `Unavailable` if the engine did not answer or is in trouble (any
+status that the caller did not name), `Rejected` with one of the statuses that it did.  By itself aiodocker has no
+default timeout, lets 100 open waits block every further call, returns 900 for "not there", and drops the warnings of a
+create.
+
+*Images* that an engine lacks are each pulled once for all callers, in bounded time, or refused in one line.
+
+*Output* comes as the engine's log stream: frames of 1 byte stream number, 3 of zero, 4 of length, then the data
+(Engine API, "Stream format" of the attach endpoint).  aiodocker's own reader decodes to text, which would corrupt
+binary output, and mistakes a broken connection for the end.  The engine sends each of its messages as one frame: the
+time, a space, and the container's output, which is a line or a part of 16 KiB of a longer one.  So a frame begins a
+line if the one before it ended one.
+
+Its messages have no numbers from which reading could continue after a lost connection, and messages of stdout and
+stderr may not be in the order of their times.  A mark therefore names a time up to two seconds back, and how many
+messages since then have been read; the engine keeps their order.
 """
 
 from __future__ import annotations
@@ -12,20 +25,55 @@ import base64
 import contextlib
 import json
 import os
-from datetime import datetime
+import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import aiodocker
 import aiohttp
 import structlog
 
-from agents.runtime.docker.frames import Frames
-from agents.runtime.interface import Unavailable
+from agents.runtime.interface import Refused, Unavailable, Wanted, no_mark
+from events.requests import LogPiece, LogStretch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from events.kinds import Doing
+
+
+# --- frames of the log stream -----------------------------------------------------------------------------------------
+
+_HEADER: Final = 8
+
+
+class Frames:
+    """An incremental parser; stdout and stderr come out mixed, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the payloads completed by this data."""
+        data = self._rest + data
+        at, found = 0, []
+        while at + _HEADER <= len(data):
+            end = at + _HEADER + int.from_bytes(data[at + 4 : at + _HEADER], "big")
+            if end > len(data):
+                break
+            if end > at + _HEADER:
+                found.append(data[at + _HEADER : end])
+            at = end
+        self._rest = data[at:]
+        return found
+
+    @property
+    def complete(self) -> bool:
+        """Whether the stream ended between two frames."""
+        return not self._rest
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 log = structlog.get_logger(__name__)
 
@@ -409,3 +457,208 @@ class Engine:
                 yield data
         finally:
             response.close()
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+_FIRST_S: Final = 10.0
+_TOTAL_S: Final = 600.0
+_WAIT_S: Final = 12.0
+_REMEMBERED_S: Final = 30.0
+_ABSENT: Final = re.compile(
+    r"not found|not exist|denied|unauthorized|manifest unknown|no matching manifest", re.IGNORECASE
+)
+_UNREACHABLE: Final = re.compile(
+    r"dial |lookup |no such host|no answer|timeout|canceled|refused|unreachable|\bEOF\b|x509|tls", re.IGNORECASE
+)
+_FULL: Final = re.compile(r"no space left|disk quota|read-only file system|input/output error", re.IGNORECASE)
+"""The node's own trouble, which must not count against an app."""
+_KEPT_WORDS: Final = 300
+
+
+class Images:
+    """The pulls of one engine.  A pull continues when its callers are cancelled, and ends with `close`."""
+
+    def __init__(
+        self, engine: Engine, *, first_s: float = _FIRST_S, total_s: float = _TOTAL_S, wait_s: float = _WAIT_S
+    ) -> None:
+        """`first_s`: seconds to the registry's first answer; `total_s`: for the whole pull; `wait_s`: how long one call
+        waits.  `wait_s` exceeds `first_s`, so that one call suffices to report an unreachable registry, and is small, since a
+        waiting agent cannot act on new records."""
+        self._engine = engine
+        self._first_s = first_s
+        self._total_s = total_s
+        self._wait_s = wait_s
+        self._pulls: dict[str, asyncio.Task[None]] = {}
+        self.ended = 0
+        """How many pulls have ended, successfully or not."""
+
+    async def fetch(self, image: str) -> None:
+        """Wait until the engine has pulled it.
+
+        Raises `Refused` ("image") if it cannot be pulled, `Unavailable` if that takes longer than one call waits: the next
+        call waits for the same pull.
+        """
+        pull = self._pulls.get(image)
+        if pull is None:
+            pull = self._pulls[image] = asyncio.create_task(self._pull(image), name=f"pull {image}")
+            pull.add_done_callback(lambda done: self._ended(image, done))
+        await asyncio.wait([pull], timeout=self._wait_s)
+        if not pull.done():
+            raise Unavailable(f"{image} is being pulled", code="container.image.pulling")
+        if self._pulls.get(image) is pull:
+            del self._pulls[image]  # a later call starts a new try
+        if pull.cancelled():
+            raise Unavailable(f"the pull of {image} was ended", code="container.image.pull_ended")
+        pull.result()
+
+    async def close(self) -> None:
+        """End all pulls; the engine keeps the layers that it has."""
+        pulls = list(self._pulls.values())
+        self._pulls.clear()
+        for pull in pulls:
+            pull.cancel()
+        if pulls:
+            await asyncio.wait(pulls)
+
+    async def _pull(self, image: str) -> None:
+        try:
+            await self._engine.pull(image, self._first_s, self._total_s)
+        except Rejected as answer:
+            if _FULL.search(answer.message):
+                raise Unavailable(
+                    f"{image} cannot be pulled: {answer.message}",
+                    code="container.image.disk_full",
+                    doing="pull",
+                    said=answer.message,
+                ) from answer
+            raise refused(image, answer.message) from answer
+
+    def _ended(self, image: str, pull: asyncio.Task[None]) -> None:
+        """Keep the outcome for a while for callers between two calls, and no longer: it gets stale."""
+        self.ended += 1
+        if not pull.cancelled():
+            pull.exception()  # marks it as retrieved: perhaps no caller waits
+        asyncio.get_running_loop().call_later(_REMEMBERED_S, self._forget, image, pull)
+
+    def _forget(self, image: str, pull: asyncio.Task[None]) -> None:
+        if self._pulls.get(image) is pull:
+            del self._pulls[image]
+
+
+def refused(image: str, message: str) -> Refused:
+    """Return which image, why, and what to do, in one line; `message` is the engine's."""
+    words = " ".join(message.split())[:_KEPT_WORDS]
+    load = "load it on this node (docker pull, docker load or docker build)"
+    if _ABSENT.search(words) and "no such host" not in words:
+        why, then = f"the registry does not have it, or not for everyone ({words})", f"check the name, or {load}"
+    elif _UNREACHABLE.search(words):
+        why, then = f"no registry can be reached ({words})", load
+    else:
+        why, then = words, load
+    return Refused(
+        "image",
+        f"this node does not have the image {image}, and cannot pull it: {why}; {then}",
+        code="container.image.unavailable",
+    )
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+_SECOND: Final = 10**9
+_PIECE: Final = 64 * 1024
+_STRETCH: Final = 16
+"""Bytes that a stretch takes beside its data."""
+_MARK: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
+
+
+class Marks:
+    """Where reading is: counts messages, by the whole second of their time."""
+
+    def __init__(self, since: int | None, tail: int | None) -> None:
+        """As the engine was asked: `since` in UTC ns.  Without it, and with a `tail`, which may leave out messages of later
+        times than that, the position counts from the first message."""
+        self._first = since if tail is None else None
+        self._newest = 0
+        self._counts: dict[int, int] = {}
+
+    def read(self, time: int) -> None:
+        """Count a message."""
+        if self._first is None:
+            self._first = time
+        second = time // _SECOND
+        if second > self._newest:
+            self._newest = second
+            self._counts = {one: count for one, count in self._counts.items() if one >= second - 1}
+        if time >= self._first and second >= self._newest - 1:
+            self._counts[second] = self._counts.get(second, 0) + 1
+
+    @property
+    def reached(self) -> bool:
+        """Whether a message has been read."""
+        return self._newest > 0
+
+    def __str__(self) -> str:
+        since = max((self._newest - 1) * _SECOND, self._first or 0)
+        return f"{since}-{sum(self._counts.values())}"
+
+
+async def read_logs(engine: Engine, name: str, wanted: Wanted) -> AsyncGenerator[LogPiece, None]:
+    """Yield the output in pieces.  Raises `engine.Rejected`, `Unavailable`, and RuntimeFault for a mark that is none.
+
+    An engine may end a followed answer when its container ends, and before the last message.  So the output is then
+    read once more, from the position that was reached."""
+    since, tail, skip = wanted.since, wanted.tail, 0
+    if wanted.after:
+        match = _MARK.fullmatch(wanted.after)
+        if match is None:
+            raise no_mark(wanted.after)
+        since, tail, skip = int(match[1]), None, int(match[2])
+    if since is not None:
+        since = max(since, 0)
+    marks = Marks(since, tail)
+    async with contextlib.aclosing(_answer(engine, name, wanted.follow, tail, since, skip, marks)) as pieces:
+        async for piece in pieces:
+            yield piece
+    if wanted.follow and (marks.reached or tail is None):
+        async with contextlib.aclosing(read_logs(engine, name, Wanted(after=str(marks)))) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def _answer(
+    engine: Engine, name: str, follow: bool, tail: int | None, since: int | None, skip: int, marks: Marks
+) -> AsyncGenerator[LogPiece, None]:
+    """Yield one answer of the engine, without its first `skip` messages."""
+    stretches, size = list[LogStretch](), 0
+    async with contextlib.aclosing(engine.logs(name, follow=follow, tail=tail, since=since)) as batches:
+        async for batch in batches:
+            for payload in batch:
+                time, data = divided(payload)
+                marks.read(time)
+                if skip:
+                    skip -= 1
+                    continue
+                stretches.append(LogStretch(time, data))
+                size += len(data) + _STRETCH
+                if size >= _PIECE:
+                    yield LogPiece(stretches, str(marks))
+                    stretches, size = [], 0
+            if stretches:
+                yield LogPiece(stretches, str(marks))
+                stretches, size = [], 0
+
+
+def divided(payload: bytes) -> tuple[int, bytes]:
+    """Return time (UTC ns) and data of one of the engine's messages. Raises Unavailable if it has no time."""
+    stamp, space, data = payload.partition(b" ")
+    try:
+        whole, _, fraction = stamp.decode("ascii").rstrip("Z").partition(".")
+        seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
+        time = seconds * _SECOND + int(fraction.ljust(9, "0")[:9])
+    except ValueError:
+        space = b""
+        time = 0
+    if not space:
+        raise Unavailable("the engine has sent output without a time", code="container.logs.malformed")
+    return time, data

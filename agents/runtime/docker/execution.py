@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agents.runtime.docker.engine import Rejected
-from agents.runtime.execution import MARK, Command, End
-from agents.runtime.interface import Refused, Unavailable
+from agents.runtime.interface import MARK, Command, End, Refused, Unavailable
 
 if TYPE_CHECKING:
     from agents.runtime.docker.engine import Engine, ExecStream, Json

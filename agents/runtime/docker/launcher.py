@@ -1,29 +1,133 @@
 """How a container starts on an engine: created, compared with the request, and started, once.
 
 A kill or an outage may come between any two steps, so each call continues from the container's present state.  Before
-the engine is told to start a container, a note with its id is written beside its private directory.  If the note exists
-and the container has not started, the request of a dead agent may still be under way: so wait a little, and look again.
+the engine is told to start a container, a note with its id is written beside its private directory.  If the note
+exists and the container has not started, the request of a dead agent may still be under way: so wait a little, and
+look again.
+
+Containers run as the tenant's user, and the checkpoint directory of an app is below the allowed root, and its tenant's
+alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from agents.runtime import stopping
-from agents.runtime.docker import checkpoints, config
+from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
-from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable
+from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable, WrongUser
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
 
     from agents.runtime.interface import ContainerSpec
     from agents.runtime.run_dirs import RunDirs
+
+
+# --- the checkpoint directory -----------------------------------------------------------------------------------------
+
+_log = structlog.get_logger(__name__)
+_DEEPEST = 100
+"""Folders below this level keep their owner: each level takes a file descriptor of the agent's."""
+
+
+def find(folder: str, root: Path | None) -> Path | None:
+    """Return the real directory; None if `folder` is "".  Blocks.
+
+    Raises `Refused` ("spec") if it is not a directory below the allowed root: a link that leads out of it would be an escape.
+    """
+    if not folder:
+        return None
+    if root is None:
+        raise Refused("spec", "this node has no folder for checkpoints", code="container.checkpoints.missing")
+    try:
+        real = Path(folder).resolve(strict=True)
+        inside = root.resolve(strict=True) in real.parents
+    except (OSError, RuntimeError) as failure:
+        raise Refused(
+            "spec", f"the checkpoint directory cannot be used: {failure}", code="container.checkpoints.not_found"
+        ) from failure
+    if not real.is_dir() or not inside:
+        raise Refused(
+            "spec",
+            f"the checkpoint directory {folder} is not a directory below {root}",
+            code="container.checkpoints.outside",
+        )
+    return real
+
+
+def give(folder: str, root: Path | None, owner: tuple[int, int]) -> Path | None:
+    """Return the real directory, which is `owner`'s (uid, gid) from now on if this process is root.  Blocks.  Raises as `find`
+    does."""
+    real = find(folder, root)
+    if real is not None and os.getuid() == 0:
+        try:
+            _give(real, owner)
+        except OSError as failure:  # a network file system may not let root do that, and may not need it
+            _log.warning(
+                "the checkpoint directory keeps its owner; if containers cannot write there, let them run as that owner "
+                "with --container-user",
+                path=str(real),
+                error=str(failure),
+            )
+    return real
+
+
+def _give(folder: Path, owner: tuple[int, int]) -> None:
+    """Give a directory and all that its last owner has in it to `owner`, and close it to others.
+
+    The directory itself comes last, so that a crash before that repeats the rest.  No link is followed, and files of any other
+    owner stay theirs: an app may have put links to them there.
+    """
+    status = folder.stat()
+    before = status.st_uid
+    if (before, status.st_gid) != owner:
+        for path, folders, files, descriptor in os.fwalk(folder):
+            for name in (*folders, *files):
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if found.st_uid == before:
+                        os.chown(name, *owner, dir_fd=descriptor, follow_symlinks=False)
+            if path.count("/") - str(folder).count("/") > _DEEPEST:
+                folders.clear()
+        os.chown(folder, *owner, follow_symlinks=False)
+    if status.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+# --- the user ---------------------------------------------------------------------------------------------------------
+
+
+def container_user(user: str | None) -> tuple[int, int] | None:
+    """Parse `uid:gid` into (uid, gid); None for the agent's own user, or if that is root, for one user per tenant.
+
+    Raises WrongUser: a name would mean something else in every image, and only root can create (and later delete) files of
+    another user.
+    """
+    if user is None:
+        return (os.getuid(), os.getgid()) if os.getuid() != 0 else None
+    uid, _, gid = user.partition(":")
+    if not uid.isdecimal() or not (gid or uid).isdecimal():
+        raise WrongUser(f"the containers' user must be UID:GID in numbers, not {user!r}")
+    chosen = int(uid), int(gid or uid)
+    if os.getuid() != 0 and chosen != (os.getuid(), os.getgid()):
+        raise WrongUser(
+            f"an agent that is not root gives containers its own user, {os.getuid()}:{os.getgid()}, only",
+            code="config.user.not_root",
+        )
+    return chosen
+
+
+# --- starts -----------------------------------------------------------------------------------------------------------
 
 _SETTLE_S: Final = 0.5
 _CREATE_TRIES: Final = 4
@@ -51,7 +155,7 @@ class Launcher:
         if found.state == "created":
             owner = host.profile.user_of(spec.tenant)
             for shared in (spec.checkpoint_dir, spec.outputs_dir):
-                await self._dirs.work.run(spec.tenant, partial(checkpoints.give, shared, host.checkpoint_root, owner))
+                await self._dirs.work.run(spec.tenant, partial(give, shared, host.checkpoint_root, owner))
             found = await self._start(name, spec, files, wanted, info, host)
         elif config.never_ran(found):
             await self._discard(name, spec.key)
@@ -70,8 +174,8 @@ class Launcher:
         name = config.container_name(host, spec.key)
         owner = host.profile.user_of(spec.tenant)
         info = await self._engine.inspect(name)
-        folder = await asyncio.to_thread(checkpoints.find, spec.checkpoint_dir, host.checkpoint_root)
-        outputs = await asyncio.to_thread(checkpoints.find, spec.outputs_dir, host.checkpoint_root)
+        folder = await asyncio.to_thread(find, spec.checkpoint_dir, host.checkpoint_root)
+        outputs = await asyncio.to_thread(find, spec.outputs_dir, host.checkpoint_root)
 
         def request() -> Json:
             run_dir, work_dirs = self._dirs.run_dir(spec.key), self._dirs.work_dirs(spec.key)

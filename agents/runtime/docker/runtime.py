@@ -29,18 +29,14 @@ import msgspec
 import structlog
 
 from agents import lease
-from agents.runtime import cgroups, listeners, stopping
+from agents.runtime import cgroups, interface, stopping
 from agents.runtime.docker import config
 from agents.runtime.docker import guard as docker_guard
+from agents.runtime.docker.config import Profile
 from agents.runtime.docker.disk import DiskWatch
-from agents.runtime.docker.engine import Engine, Json, Rejected
+from agents.runtime.docker.engine import Engine, Images, Json, Rejected, read_logs
 from agents.runtime.docker.execution import DockerExecution
-from agents.runtime.docker.images import Images
-from agents.runtime.docker.launcher import Launcher, NoImage
-from agents.runtime.docker.logs import read_logs
-from agents.runtime.docker.profile import Profile
-from agents.runtime.docker.user import container_user
-from agents.runtime.inflight import Inflight
+from agents.runtime.docker.launcher import Launcher, NoImage, container_user
 from agents.runtime.interface import (
     NOT_FOUND,
     TIMED_OUT,
@@ -54,14 +50,15 @@ from agents.runtime.interface import (
     Wanted,
     check_spec,
 )
+from agents.runtime.long_work import Inflight
 from agents.runtime.run_dirs import RunDirs
 from events.requests import plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 
-    from agents.runtime.execution import Command
-    from agents.runtime.workdir.cache import BlobCache
+    from agents.runtime.interface import Command
+    from agents.runtime.workdir import BlobCache
     from events.requests import LogPiece
 
 T = TypeVar("T")
@@ -414,10 +411,10 @@ class DockerRuntime:
         """Run a command by the engine, with a keeper."""
         return await DockerExecution.start(self._engine, await self._running(key), command)
 
-    async def listener(self, key: Key, port: int) -> listeners.Listener | None:
+    async def listener(self, key: Key, port: int) -> interface.Listener | None:
         """Look among the processes that its control group names."""
         info = await self._running(key)
-        return await asyncio.to_thread(lambda: listeners.find(listeners.in_container(info["Id"]), port))
+        return await asyncio.to_thread(lambda: interface.find(interface.in_container(info["Id"]), port))
 
     async def _running(self, key: Key) -> Json:
         """Return the engine's description of a container that runs.  Raises KeyError."""

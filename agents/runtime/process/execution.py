@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from agents.runtime.execution import CHUNK, Command, End, Stream, Terminal
-from agents.runtime.interface import Refused, Unavailable
+from agents.runtime.interface import CHUNK, Command, End, Refused, Stream, Terminal, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

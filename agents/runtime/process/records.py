@@ -1,7 +1,7 @@
 """The records in the folder of a process-runtime container, and which of its processes are alive.  All of it blocks, briefly.
 
-`agents.runtime.process.supervisor` writes the records (its docstring has their formats) and holds the lock while it lives.
-So:
+`agents.runtime.process.supervisor` writes the records (its docstring has their formats) and holds the lock while it
+lives.  So:
 
     exited                          ended, with that code
     refused                         never ran; the text says why
@@ -12,8 +12,8 @@ So:
                                     here, in the supervisor's place
     lock free, no started           never ran; may be started
 
-A disk that failed or lost its power may have kept half of a record, zeros, or nothing.  Such a record is *damaged*: it counts
-as there, since each is written whole, and nothing that it says is believed.  So
+A disk that failed or lost its power may have kept half of a record, zeros, or nothing.  Such a record is *damaged*: it
+counts as there, since each is written whole, and nothing that it says is believed.  So
 
     exited, refused     ended, in an unknown way
     started             runs if the lock is taken; the program is then the supervisor's first child.  Otherwise ended in an
@@ -22,6 +22,11 @@ as there, since each is written whole, and nothing that it says is believed.  So
     hash                the container is taken for the one that its key names; one that never ran is made again
 
 `Found` names the damaged records, and the runtime logs them.  Records that can't be written again are synced to disk.
+
+*Volumes* are below the private directory, as mounts if this agent may mount, else as links.  The supervisor makes a
+mount in a private mount namespace of the program, so no other process sees it and it ends with the program. It
+prevents a program from writing to a volume by mistake; a program that runs as root could mount it again. A link
+prevents nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +47,61 @@ import msgspec
 import psutil
 
 from agents.runtime.interface import ContainerSpec, Key, Seen, Unavailable, Use
-from agents.runtime.process import volumes
+from agents.runtime.run_dirs import RUN
 from events.durable import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agents.runtime.interface import Mount
+
+
+# --- volumes of the node ----------------------------------------------------------------------------------------------
+
+_CAP_SYS_ADMIN: Final = 21
+FILE: Final = "mounts"
+"""The record that the supervisor reads: name, source, target and `ro` or `rw` of each, NUL-separated."""
+
+
+def may_mount() -> bool:
+    """Return whether this process may mount (CAP_SYS_ADMIN of capabilities(7))."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return False
+    effective = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
+
+
+def put(new: Path, mounts: Sequence[Mount], *, mounting: bool) -> None:
+    """Make the places of the volumes in a container's folder that is being filled.  Raises OSError."""
+    if not mounts:
+        return
+    folder = new / RUN / "volumes"
+    folder.mkdir(mode=0o700)
+    for mount in mounts:
+        if mounting:
+            (folder / mount.name).mkdir()
+        else:
+            (folder / mount.name).symlink_to(mount.source)
+    if mounting:
+        fields = [
+            field for one in mounts for field in (one.name, one.source, one.target, "ro" if one.read_only else "rw")
+        ]
+        with (new / FILE).open("wb") as file:
+            file.write(b"\0".join(map(os.fsencode, fields)))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def inside(folder: Path, program: int, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return how to run a command among the mounts of a running program, by nsenter(1)."""
+    if not program or not (folder / FILE).exists():
+        return command
+    return "nsenter", f"--mount=/proc/{program}/ns/mnt", "--wd=.", "--", *command
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
 
 PYTHON: Final = "DORM_PYTHON"
 """The variable that holds the path of an app's Python, if its spec names one."""
@@ -148,7 +203,7 @@ def is_launch_damaged(folder: Path) -> bool:
     """Return whether a container can't be started from its records."""
     try:
         read_launch(folder)
-        fields = (folder / volumes.FILE).read_bytes().split(b"\0")
+        fields = (folder / FILE).read_bytes().split(b"\0")
     except Unavailable:
         return True
     except FileNotFoundError:

@@ -33,8 +33,7 @@ import msgspec
 import structlog
 
 from agents import lease
-from agents.runtime import listeners, stopping
-from agents.runtime.inflight import Inflight
+from agents.runtime import interface, stopping
 from agents.runtime.interface import (
     NOT_FOUND,
     PROGRESS_FILE,
@@ -51,7 +50,8 @@ from agents.runtime.interface import (
     check_spec,
     spec_hash,
 )
-from agents.runtime.process import attributes, records, short_paths, volumes
+from agents.runtime.long_work import Inflight
+from agents.runtime.process import attributes, records, short_paths
 from agents.runtime.process.execution import ProcessExecution, processes
 from agents.runtime.process.logs import read_log
 from agents.runtime.run_dirs import RUN, RunDirs
@@ -60,8 +60,8 @@ from events.requests import plain
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from agents.runtime.execution import Command
-    from agents.runtime.workdir.cache import BlobCache
+    from agents.runtime.interface import Command
+    from agents.runtime.workdir import BlobCache
     from events.requests import LogPiece
 
 log = structlog.get_logger(__name__)
@@ -343,7 +343,7 @@ class ProcessRuntime:
             (new / stopping.FILE).write_text(spec.stop)
             short_paths.note(new, short)
             records.write_launch(new, records.Launch(str(begins), spec.command, variables), self._log_cap, wanted)
-            volumes.put(new, spec.mounts, mounting=volumes.may_mount())
+            records.put(new, spec.mounts, mounting=records.may_mount())
 
         begins = self._dirs.work_dirs(spec.key)[-1] if spec.workdir else run
         try:
@@ -430,7 +430,7 @@ class ProcessRuntime:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", attributes.__file__, str(folder)),
-                    *volumes.inside(folder, found.program, command),
+                    *records.inside(folder, found.program, command),
                     env={"LANG": "C.UTF-8"},
                     cwd="/",
                     stdin=subprocess.DEVNULL,
@@ -477,20 +477,20 @@ class ProcessRuntime:
             raise KeyError(key)
         try:
             await asyncio.to_thread(records.read_launch, folder)
-            words = volumes.inside(folder, found.program, command.words)
+            words = records.inside(folder, found.program, command.words)
             made = await ProcessExecution.start(folder, container, msgspec.structs.replace(command, words=words))
         finally:
             os.close(container)
         self._executions.setdefault(key, WeakSet()).add(made)
         return made
 
-    async def listener(self, key: Key, port: int) -> listeners.Listener | None:
+    async def listener(self, key: Key, port: int) -> interface.Listener | None:
         """Look among its processes, and those of its sessions."""
         found = await asyncio.to_thread(self._look, key)
         if found is None or found.seen.state != "running":
             raise KeyError(key)
         tops = [found.supervisor or found.program, *(one.keeper for one in self._executions.get(key, ()))]
-        return await asyncio.to_thread(lambda: listeners.find(processes(tops), port))
+        return await asyncio.to_thread(lambda: interface.find(processes(tops), port))
 
     async def remove(self, key: Key) -> None:
         """Delete its folder.  Raises `Conflict` if it runs."""

@@ -23,7 +23,7 @@ from agents.config import (
     NodeConfig,
     check_folder,
 )
-from agents.environment.pythons import detect_pythons
+from agents.environment import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
@@ -35,12 +35,13 @@ from dorm.cli.trust.joining import node_target, read_introduction
 from dorm.local.home import home
 from events.addresses import is_loopback
 from events.quantities import GPU
+from events.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from agents.agent import Agent
-    from agents.capacity import Detected
+    from agents.machine import Detected
     from dorm.health.checks import Health
     from dorm.metrics.address import Address
 
@@ -202,8 +203,8 @@ def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
-    from agents.capacity import detect
     from agents.gpus import check_given, nvidia_cards
+    from agents.machine import detect
     from dorm.health.checks import Health
     from dorm.health.parts import agents_checks
     from dorm.local.announced import BUILD
@@ -284,7 +285,7 @@ def _completed(given: NodeConfig, detected: Detected | None, servers: str) -> No
     """Add what is detected, and say it, once the NATS servers are reached.  Blocks.  Raises ConfigError."""
     import structlog
 
-    from agents.own_address import detect_address
+    from agents.machine import detect_address
 
     log = structlog.get_logger(__name__)
     capacity, address = given.capacity, given.address
@@ -316,8 +317,8 @@ async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -
     if not wanted:
         await firewall.remove_rules(config.name)
         return
-    if runtime != "docker":
-        text = "--firewall on confines Docker containers, and this node runs plain processes"
+    if not RUNTIMES[runtime].firewall:
+        text = f"--firewall on confines Docker containers, and this node runs {RUNTIMES[runtime].words}"
         raise WrongUsage(text, code="firewall.not_docker")
     if config.container_user is not None or any(one.endswith("shared-user") for one in config.allow):
         text = "--firewall on needs a user for each tenant: leave out --container-user and the freedom shared-user"

@@ -35,10 +35,11 @@ from dorm.cli.signals import first_of, stops
 from dorm.core.costs import cost_s
 from dorm.core.query.views import app_rows, sizes, summary
 from dorm.local.home import home
-from dorm.local.loopback import family_of, loopback
 from dorm.local.spec_files import load_document, load_spec
+from events.addresses import family_of, loopback
 from events.kinds import Round
 from events.positions import logged
+from events.runtimes import RUNTIMES, WITHOUT_ENGINE, WantedRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dorm.core.state import App, State
-    from dorm.local.cluster import LocalCluster, RuntimeName
+    from dorm.local.cluster import LocalCluster
     from events.kinds import Event
     from events.spec import CheckedSpec
 
@@ -173,24 +174,24 @@ async def _act(cluster: LocalCluster, plain: bool) -> None:
         await cluster.stop_now()
 
 
-async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> RuntimeName:
+async def _runtime_with_image(runtime: RuntimeChoice, docker: str | None) -> WantedRuntime:
     """Return Docker once the sample apps' image exists; else processes, reporting why."""
     from compose.image import ImageUnavailable, ensure_samples_image
     from dorm.local.runtimes import choose_runtime
 
     choice = await choose_runtime(runtime.value, docker)
-    if choice.name != "docker":
-        return "process"
+    if not RUNTIMES[choice.name].images:
+        return choice.name
     try:
         with console.status("looking for the sample apps' image") as status:
             built = await ensure_samples_image(docker, progress=lambda step: status.update(Text(step)))
     except ImageUnavailable as error:
-        if runtime is RuntimeChoice.docker:
+        if runtime is not RuntimeChoice.auto:
             raise Fail(f"the sample apps' image can't be built: {error}", code=error.code) from None
-        console.print(Text(f"using plain processes: the sample apps' image can't be built ({error})"))
-        return "process"
+        console.print(Text(f"using {RUNTIMES[WITHOUT_ENGINE].words}: the sample apps' image can't be built ({error})"))
+        return WITHOUT_ENGINE
     console.print(Text(f"image {built.ref} ({built.origin})"))
-    return "docker"
+    return choice.name
 
 
 async def _play(cluster: LocalCluster, plain: bool) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,9 +31,11 @@ from dorm.cli.signals import Stops, exit_despite_threads, first_of, hears_ctrl_c
 from dorm.cli.sizes import seconds_of
 from dorm.cli.webhooks.shared import networks
 from dorm.local.home import DEFAULT_CLUSTER, Running, forget_running, home, write_running
-from dorm.local.loopback import loopback
+from events.addresses import loopback
 from events.kinds import PolicyChanged
 from events.quantities import humanize
+from events.runtimes import RUNTIMES
+from events.runtimes import RuntimeChoice as RuntimeChoice
 
 if TYPE_CHECKING:
     from dorm.local.cluster import LocalCluster, LocalOptions
@@ -45,14 +46,6 @@ POLICY = "dorm-speed"
 """The policy of a new cluster, unless another one is named."""
 _API_PORT = 4280
 """As of `dorm serve`."""
-
-
-class RuntimeChoice(StrEnum):
-    """The runtimes for containers."""
-
-    auto = "auto"
-    docker = "docker"
-    process = "process"
 
 
 def register(app: typer.Typer) -> None:
@@ -355,7 +348,7 @@ def _dashboard(cluster: LocalCluster, running: Running, late: list[Path]) -> str
 
 def _image_of(cluster: LocalCluster) -> str:
     """Return what `dorm run` needs if containers are made from images."""
-    return "" if cluster.runtime_name == "process" else "--image IMAGE "
+    return "" if not RUNTIMES[cluster.runtime_name].images else "--image IMAGE "
 
 
 def _open_to_all(fresh: bool) -> list[str]:

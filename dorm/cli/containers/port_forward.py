@@ -14,8 +14,7 @@ from dorm.cli.containers.exec import PANEL
 from dorm.cli.containers.naming import Container, split
 from dorm.cli.errors import Fail, WrongUsage, run
 from dorm.cli.terminal import say
-from dorm.local.loopback import loopback
-from events.addresses import joined
+from events.addresses import joined, loopback
 from events.errors import DormError
 from events.sessions import CHUNK, Begun, Ended, Output
 

@@ -7,9 +7,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from dorm.local.companions.companion import Companion
-from dorm.local.loopback import loopback
 from dorm.local.nats_server import free_port, in_use
-from events.addresses import joined
+from events.addresses import joined, loopback
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents.engines import registry
-from agents.engines.interface import Launch, Place
+from agents import engines
+from agents.engines import Launch, Place
 from events.kinds import Placed
 from events.spec import check_spec
 from tests.core.records import document
@@ -27,7 +27,7 @@ def prepared(
 ) -> Launch:
     """Return the launch of one container of an app with this engine and these options."""
     spec = check_spec(document(engine=engine, engine_options=options, n_min=4, n_max=100))
-    return registry.prepare(
+    return engines.prepare(
         Place(
             app="app-x",
             generation=3,

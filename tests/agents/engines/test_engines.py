@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.engines import launcher
+from agents import engine_launcher
 from agents.runtime.interface import ContainerSpec, Key, check_spec
 from events.kinds import Placed
 from events.spec import ENGINES
@@ -88,7 +88,7 @@ def test_torchruns_own_rendezvous_is_hosted_by_the_first_container() -> None:
 def test_mpi_has_one_host_for_each_container_even_if_two_share_a_node() -> None:
     first, other = prepared(1, "mpi", processes=2), prepared(4, "mpi", processes=2)
     hosts = first.files["dorm-hostfile"].splitlines()
-    assert hosts == [f"{launcher.HOST_PREFIX}{rank} slots=2" for rank in range(4)]
+    assert hosts == [f"{engine_launcher.HOST_PREFIX}{rank} slots=2" for rank in range(4)]
     words = " ".join(first.command)
     assert words.startswith("python3 /dorm/run/dorm-launcher.py head 10.0.0.1 20042 4 mpirun -n 8 --hostfile")
     assert first.command[-2:] == ("work", "--hard")

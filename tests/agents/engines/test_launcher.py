@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.engines import launcher, launching
+from agents import engine_launcher, engines
 from tests.apps.partition import PATIENCE_S
 from tests.lab.machines.ports import free_ports
 
@@ -40,8 +40,8 @@ class Job:
         `own` if it has any."""
         folder = self.path(rank)
         folder.mkdir()
-        (folder / launching.LAUNCHER).write_text(Path(launcher.__file__).read_text())
-        command = [sys.executable, str(folder / launching.LAUNCHER)]
+        (folder / engines.LAUNCHER).write_text(Path(engine_launcher.__file__).read_text())
+        command = [sys.executable, str(folder / engines.LAUNCHER)]
         if rank == 0:
             command += ["head", "127.0.0.1", str(self.port), str(size), "sh", "-c", script]
         else:
@@ -50,7 +50,7 @@ class Job:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "DORM_APP": "app",
             "DORM_GENERATION": str(generation),
-            "L": f"{sys.executable} {folder / launching.LAUNCHER}",
+            "L": f"{sys.executable} {folder / engines.LAUNCHER}",
         }
         with (folder / "log").open("wb") as log:
             self.processes[rank] = subprocess.Popen(
@@ -81,7 +81,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def agent(rank: int, command: str) -> str:
-    return f"$L agent {launcher.HOST_PREFIX}{rank} '{command}'"
+    return f"$L agent {engine_launcher.HOST_PREFIX}{rank} '{command}'"
 
 
 def test_a_command_runs_in_the_container_of_its_rank_and_its_exit_code_comes_back(job: Job) -> None:
@@ -97,7 +97,7 @@ def test_a_command_runs_in_the_container_of_its_rank_and_its_exit_code_comes_bac
 
 def test_a_process_of_the_job_runs_the_words_of_its_own_container(job: Job) -> None:
     job.start(1, 2)
-    (job.path(1) / launcher.COMMAND).write_text('["sh", "-c", "echo $1 > said", "sh", "one"]')
+    (job.path(1) / engine_launcher.COMMAND).write_text('["sh", "-c", "echo $1 > said", "sh", "one"]')
     job.start(0, 2, f"{agent(1, 'python3 $DORM_LAUNCH_FOLDER/dorm-launcher.py rank echo zero')}")
     assert job.exit_codes() == [0, 0]
     assert (job.path(1) / "said").read_text() == "one\n"
@@ -194,7 +194,7 @@ def test_a_job_that_is_stopped_before_all_have_joined_stops_at_once(job: Job) ->
     for process in job.processes.values():
         process.terminate()
     head, _ = job.exit_codes()
-    assert head == launcher.STOPPED
+    assert head == engine_launcher.STOPPED
     assert not (job.path(0) / "started").exists()
 
 
@@ -203,4 +203,4 @@ def test_a_taken_port_ends_with_its_own_exit_code(job: Job) -> None:
         other.bind(("127.0.0.1", job.port))
         other.listen()
         job.start(0, 2)
-        assert job.exit_codes() == [launcher.PORT_TAKEN]
+        assert job.exit_codes() == [engine_launcher.PORT_TAKEN]

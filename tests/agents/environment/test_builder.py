@@ -15,10 +15,9 @@ from pathlib import Path
 import pip
 import pytest
 
-from agents.environment import builder, plan
-from agents.environment.cache import Environments
-from agents.environment.plan import Environment
-from agents.environment.watching import Building, built_in
+from agents import environment as plan
+from agents import environment_builder
+from agents.environment import Building, Environment, Environments, built_in
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Key
 from events.spec import AppSpec, check_spec
 from tests.core.records import document
@@ -131,7 +130,7 @@ def test_an_environment_is_built_again_when_what_it_builds_on_has_changed_and_no
 
 
 def test_uv_asks_whom_pip_would_ask() -> None:
-    assert builder.for_uv(
+    assert environment_builder.for_uv(
         {"PIP_INDEX_URL": "https://pypi.lab/simple", "UV_INDEX": "x", "PIP_EXTRA_INDEX_URL": "y"}
     ) == {
         "UV_SYSTEM_CERTS": "1",
@@ -213,7 +212,7 @@ def test_a_failure_reaches_the_generation_and_the_next_one_retries(tmp_path: Pat
 
     for number, (generation, tries) in enumerate((("app-1", 1), ("app-1", 1), ("app-2", 2))):
         done = run(f"c{number}", generation)
-        assert done.returncode == builder.FAILED
+        assert done.returncode == environment_builder.FAILED
         assert done.stderr.splitlines()[-1].startswith("dorm: the environment can't be built: `echo try")
         assert len((tmp_path / "tries").read_text().splitlines()) == tries
         assert built_in(tmp_path / f"c{number}") is None
@@ -225,7 +224,7 @@ def test_a_python_that_is_not_there(tmp_path: Path, python: str, why: str) -> No
     spec = check_spec(document(command=["true"], python=python))
     command = made(tmp_path, "one", spec, environment=tmp_path / "environment")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == builder.FAILED
+    assert done.returncode == environment_builder.FAILED
     assert why in done.stderr
 
 
@@ -241,11 +240,11 @@ def test_each_owner_and_base_has_its_own_environment(tmp_path: Path) -> None:
     assert (mount.source, mount.target) == (mounted.source, ENVIRONMENT_MOUNT)
     assert plan.mounts(plain) == ()
     files = plan.files(spec, plain, "app-3")
-    assert json.loads(files[builder.PLAN])["requirements"] == ["numpy"]
+    assert json.loads(files[environment_builder.PLAN])["requirements"] == ["numpy"]
 
 
 def test_any_text_in_the_file_of_a_build_is_read_safely(tmp_path: Path) -> None:
-    file = tmp_path / builder.READY
+    file = tmp_path / environment_builder.READY
     for text, seconds in (("1.5", 1.5), ("nan", 0.0), ("-1", 0.0), ("words", 0.0), ("1e300", 0.0)):
         file.write_text(text)
         assert built_in(tmp_path) == seconds
@@ -261,7 +260,7 @@ def test_packages_that_cannot_be_installed_are_named_by_a_short_command(tmp_path
     command = made(tmp_path, "one", spec, environment=tmp_path / "environment")
     nowhere = {**os.environ, "PIP_NO_INDEX": "1", "UV_NO_INDEX": "1", "UV_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere)
-    assert done.returncode == builder.FAILED
+    assert done.returncode == environment_builder.FAILED
     last = done.stderr.splitlines()[-1]
     assert re.fullmatch(
         r"dorm: the environment can't be built: `(uv|python -m) pip install -r requirements.txt` ended with exit code \d+",
@@ -281,7 +280,7 @@ async def test_many_that_build_without_end_cost_no_more_looks_than_few(
         paused.append(seconds)
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("agents.environment.watching.asyncio.sleep", pause)
+    monkeypatch.setattr("agents.environment.asyncio.sleep", pause)
     watched = Building(lambda: None)
     async with asyncio.TaskGroup() as tasks:
         assert all(watched.waits(Key("app", 1, slot), tmp_path, tasks) for slot in range(building))
@@ -302,8 +301,8 @@ def test_what_a_command_of_the_last_build_mounted_is_not_removed(
             tmp_path / "mountinfo" if path == "/proc/self/mountinfo" else path, *how, **more
         ),
     )
-    with pytest.raises(builder.Failed, match="a data set"):
-        builder.remove(str(tmp_path / "venv"))
+    with pytest.raises(environment_builder.Failed, match="a data set"):
+        environment_builder.remove(str(tmp_path / "venv"))
     assert (tmp_path / "venv" / "a data set").is_dir()
-    builder.remove(str(tmp_path / "venv2"))
+    environment_builder.remove(str(tmp_path / "venv2"))
     assert not (tmp_path / "venv2").exists()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.environment import cache
-from agents.environment.cache import Environments
-from agents.environment.plan import Environment
+from agents import environment
+from agents.environment import Environment, Environments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +95,6 @@ def test_the_largest_user_loses_environments_first(
         built(tmp_path, f"greedy-{number}", 3000.0 + number, 1 << 19)
     for number in range(2):
         built(tmp_path, f"modest-{number}", 1000.0 + number, 1 << 19)
-    monkeypatch.setattr(cache, "_owner_of", lambda folder: int(folder.name.startswith("greedy")))
+    monkeypatch.setattr(environment, "_owner_of", lambda folder: int(folder.name.startswith("greedy")))
     removed = Environments(tmp_path, mounted=True, **bound).collect()
     assert removed == [f"greedy-{number}" for number in range(4)]

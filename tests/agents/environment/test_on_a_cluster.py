@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from agents.volumes.configuration import OfferedVolume
+from agents.config import OfferedVolume
 from dorm.client.errors import Refused
 from dorm.client.sessions.finding import running_place
 from dorm.client.sessions.session import Session

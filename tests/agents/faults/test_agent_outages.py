@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.reporting import outbox
+from agents import outbox
 from agents.runtime.interface import ContainerSpec, Key, Seen, Unavailable, Use
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k

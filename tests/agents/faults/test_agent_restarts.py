@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from agents import following
 from agents.desired import Desired
-from agents.following import desired_file
 from agents.ledger import Ledger
 from agents.runtime.interface import Key
 from agents.runtime.process.runtime import ProcessRuntime
@@ -114,7 +114,7 @@ async def test_unstored_facts_are_not_remembered_as_published(node: Node) -> Non
 
 async def test_a_log_that_was_cut_stops_the_agent_and_nothing_else(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(node)
-    monkeypatch.setattr(desired_file, "DOUBT_S", 0.5)
+    monkeypatch.setattr(following, "DOUBT_S", 0.5)
     cut = Node(node.root, records=node.log.records[:2])
     with raises(LogDamaged, "log.another", "record 2"):
         async with cut.agent():
@@ -126,7 +126,7 @@ async def test_a_log_that_was_cut_stops_the_agent_and_nothing_else(node: Node, m
 async def test_a_log_that_is_cut_meanwhile_stops_the_agent_and_nothing_else(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desired_file, "DOUBT_S", 0.5)
+    monkeypatch.setattr(following, "DOUBT_S", 0.5)
 
     async def damaged(**_: object) -> AsyncIterator[list[Record]]:
         raise LogDamaged("the log ends at 3, before 7")

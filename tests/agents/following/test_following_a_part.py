@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest_asyncio
 
+from agents import following
 from agents.desired import Desired
-from agents.following import follower
-from agents.following.parts import install
+from agents.following import install
 from agents.runtime.interface import Key
 from dorm.core.fold.evolve import evolve
 from dorm.core.parts.deriving import part_of
@@ -36,8 +36,8 @@ KEY = Key("app-1", 1, 0)
 
 @pytest_asyncio.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(follower, "_LOOK_S", 0.05)
-    monkeypatch.setattr(follower, "_HURRIED_LOOK_S", 0.05)
+    monkeypatch.setattr(following, "_LOOK_S", 0.05)
+    monkeypatch.setattr(following, "_HURRIED_LOOK_S", 0.05)
     node = Node(tmp_path)
     yield node
     await node.clean()

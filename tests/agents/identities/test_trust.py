@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.desired import Desired
-from agents.subscriptions import subjects_of
+from agents.desired import Desired, subjects_of
 from events import kinds as k
 from events import subjects
 from events.chain import SealKey, new_seed, signed_round

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.outputs import believed
-from agents.outputs.believed import FileNote, in_doubt, judge, listing, look, note, noted, units, with_growth
+from agents.outputs import checkpoints
+from agents.outputs.checkpoints import FileNote, in_doubt, judge, listing, look, note, noted, units, with_growth
 from agents.outputs.folders import APPS
 from events.kinds import MOST_DOUBTED, Doubt
 
@@ -116,7 +116,7 @@ def test_without_a_report_or_with_too_many_files_all_is_unknown(root: Path, monk
     write(root, "model.pt", "torn")
     assert look(root, APP, 1) is None
     saved(root, "model.pt")
-    monkeypatch.setattr(believed, "MOST_FILES", 1)
+    monkeypatch.setattr(checkpoints, "MOST_FILES", 1)
     write(root, "more.pt", "")
     assert listing(root / APP) is None
     assert look(root, APP, 1) is None
@@ -132,16 +132,16 @@ def test_what_is_removed_during_a_look_does_not_hide_the_rest(root: Path, monkey
     write(root, "step-1/model.pt", "old")
     write(root, "step-2/model.pt", "old")
     write(root, "step-3.pt", "new")
-    add = believed._add
+    add = checkpoints._add
 
-    def meanwhile(found: believed.Listing, todo: list[str], path: str, entry: os.DirEntry[str], folder: int) -> None:
+    def meanwhile(found: checkpoints.Listing, todo: list[str], path: str, entry: os.DirEntry[str], folder: int) -> None:
         if path == "step-2/model.pt":
             (root / APP / path).unlink()
         add(found, todo, path, entry, folder)
         if path == "step-1":
             shutil.rmtree(root / APP / path)
 
-    monkeypatch.setattr(believed, "_add", meanwhile)
+    monkeypatch.setattr(checkpoints, "_add", meanwhile)
     note(root, APP, 1)
     known = noted(root, APP)
     assert known is not None
@@ -149,7 +149,7 @@ def test_what_is_removed_during_a_look_does_not_hide_the_rest(root: Path, monkey
 
 
 def test_names_of_files_do_not_fill_the_shared_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(believed, "MOST_TEXT", 20)
+    monkeypatch.setattr(checkpoints, "MOST_TEXT", 20)
     saved(root, "model.pt")
     assert listing(root / APP) is not None
     write(root, "another-model.pt", "x")

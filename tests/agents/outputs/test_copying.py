@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.outputs import folders, reading
+from agents.outputs import files as reading
+from agents.outputs import folders
 from agents.outputs.answering import FileAnswerer, UploadAnswerer, _Pool, answer_files
+from agents.outputs.folders import CheckpointFolder
 from dorm.client.files.asking import Files, FilesRefused, Where
 from dorm.client.files.copying import Copied, Progress, copy_from, copy_to
 from dorm.client.files.download import part_of
@@ -332,7 +333,7 @@ async def test_a_folder_of_names_without_end_is_not_read_to_its_end(
 ) -> None:
     for number in range(30):
         (side.outputs / f"file-{number}").touch()
-    monkeypatch.setattr("agents.outputs.reading.MOST_FILES", 10)
+    monkeypatch.setattr("agents.outputs.files.MOST_FILES", 10)
     looked: list[str] = []
     look = reading._looked
 
@@ -347,7 +348,7 @@ async def test_a_folder_of_names_without_end_is_not_read_to_its_end(
 
 async def test_uploads_of_any_size_leave_room_for_checkpoints(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [2 * 2**30]
-    monkeypatch.setattr("agents.outputs.uploads.shutil.disk_usage", lambda _: type("Use", (), {"free": free[0]}))
+    monkeypatch.setattr("agents.outputs.files.shutil.disk_usage", lambda _: type("Use", (), {"free": free[0]}))
     place = Place("app-1", "outputs", "large")
 
     def block(number: int) -> WriteBlock:
@@ -447,7 +448,7 @@ async def test_a_listing_is_bounded(side: Side, monkeypatch: pytest.MonkeyPatch)
         (side.outputs / f"{number:04}").touch()
     async with side.serving():
         assert len(await side.files.listed(side.where())) == 1201
-    monkeypatch.setattr("agents.outputs.reading.MOST_FILES", 1000)
+    monkeypatch.setattr("agents.outputs.files.MOST_FILES", 1000)
     assert await side.refusal(ListFiles(Place("app-1", "outputs"))) == "files.too_many"
 
 

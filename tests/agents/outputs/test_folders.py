@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.checkpoint_folder import CheckpointFolder, NotShared
 from agents.outputs import folders
+from agents.outputs.folders import CheckpointFolder, NotShared
 from tests.errors import raises
 
 if TYPE_CHECKING:

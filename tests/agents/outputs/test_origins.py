@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.checkpoint_folder import CheckpointFolder
 from agents.outputs import folders
-from agents.outputs.opening import FilesError
-from agents.outputs.origins import _copy, bring, chosen
+from agents.outputs.checkpoints import _copy, bring, chosen
+from agents.outputs.files import FilesError
+from agents.outputs.folders import CheckpointFolder
 from agents.runtime.interface import Refused
 from events.copying import FileEntry
 from events.spec.gates import Origin, origin_of

@@ -9,7 +9,7 @@ from events.kinds import AppProgressed, AppResizeRequested, ProgressLinesSkipped
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agents.progress.file import ProgressFile
+    from agents.progress import ProgressFile
 
 
 def said(file: ProgressFile, now: float, *, final: bool = False) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.progress.file import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, ProgressFile, Told
+from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, ProgressFile, Told
 from agents.runtime.interface import Key
 from events.kinds import AppCheckpointed, AppProgressed
 from tests.agents.progress.files import said, write

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from agents.progress.file import MOST_TRIES, REQUEST_S, SKIPPED_S, ProgressFile, Told
+from agents.progress import MOST_TRIES, REQUEST_S, SKIPPED_S, ProgressFile, Told
 from agents.runtime.interface import Key
 from events.kinds import (
     MOST_RUNS,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from agents.progress.file import ProgressFact
+    from agents.progress import ProgressFact
 
 
 @pytest.mark.parametrize(

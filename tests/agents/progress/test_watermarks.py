@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.progress.watermarks import WATERMARK_S, Watermarks
+from agents.progress import WATERMARK_S, Watermarks
 from events.kinds import AppCheckpointed, AppProgressed, MembershipChanged
 
 if TYPE_CHECKING:
-    from agents.progress.file import ProgressFact
+    from agents.progress import ProgressFact
 
 
 def done(step: int, noise: float | None = None) -> AppProgressed:

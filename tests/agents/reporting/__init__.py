@@ -1,1 +1,1 @@
-"""Tests of `agents.reporting`."""
+"""Tests of `agents.status`."""

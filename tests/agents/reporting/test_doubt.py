@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.outputs import believed
-from agents.reporting import reporter
+from agents import reporter
+from agents.outputs import checkpoints
 from events import kinds as k
 from events.kinds import Doubt
 from tests.agents.one_node import NODE, Node, holds
@@ -102,7 +102,7 @@ async def test_a_folder_that_does_not_answer_delays_no_report_for_long(
         answers.wait()
 
     monkeypatch.setattr(reporter, "_LOOK_S", 0.1)
-    monkeypatch.setattr(believed, "look", hangs)
+    monkeypatch.setattr(checkpoints, "look", hangs)
     try:
         async with node.agent():
             await node.release(script("printf torn > model.pt; exit 1"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.reporting.last_words import understood
+from agents.reporter import understood
 from events import kinds as k
 from tests.agents.one_node import Node
 

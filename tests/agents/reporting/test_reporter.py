@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agents.checkpoint_folder import CheckpointFolder
 from agents.config import NodeConfig
 from agents.desired import Desired
 from agents.identity import Identity
-from agents.progress.file import ProgressFile
-from agents.progress.watermarks import Watermarks
-from agents.reporting.feed import ProgressFeed
-from agents.reporting.outbox import Outbox
-from agents.reporting.reporter import MOST_READERS, Reporter, Watched
-from agents.reporting.usage import Usage
+from agents.outbox import Outbox, ProgressFeed
+from agents.outputs.folders import CheckpointFolder
+from agents.progress import ProgressFile, Watermarks
+from agents.reporter import MOST_READERS, Reporter, Watched
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen
+from agents.status import Usage
 from events.codec import decode
 from events.kinds import AppCheckpointed
 from events.log.memory import MemoryLog
@@ -93,7 +91,7 @@ async def test_a_file_that_can_not_be_read_keeps_no_neighbor_waiting(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than there are readers, and each of them slower than an agent waits."""
-    monkeypatch.setattr("agents.reporting.reporter._READ_S", 0.05)
+    monkeypatch.setattr("agents.reporter._READ_S", 0.05)
     release = threading.Event()
     read = ProgressFile.read
 
@@ -149,7 +147,7 @@ async def test_progress_is_read_only_while_a_container_runs(node: Node, monkeypa
         if looks % 3 == 0:
             seen.set()
 
-    monkeypatch.setattr("agents.reporting.reporter._PROGRESS_POLL_S", 0.0)
+    monkeypatch.setattr("agents.reporter._PROGRESS_POLL_S", 0.0)
     monkeypatch.setattr(node.reporter, "progress", progress)
     watching = asyncio.create_task(node.reporter.watch_progress())
     try:

@@ -12,6 +12,8 @@ from agents.identity import Identity
 from agents.reporting import heartbeat
 from agents.reporting.usage import Usage
 from agents.runtime.interface import Key, Seen, Unavailable, Use
+from agents.runtime.interface import Key, Seen
+from agents.status import Usage
 from dorm.client.uses import last_uses
 from events import kinds as k
 from events import subjects

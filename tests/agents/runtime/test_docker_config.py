@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from agents.runtime.docker import config
-from agents.runtime.docker.frames import Frames
-from agents.runtime.docker.profile import NOBODY, UIDS, Profile, is_allowance
+from agents.runtime.docker.config import NOBODY, UIDS, Profile, is_allowance
+from agents.runtime.docker.engine import Frames
 from agents.runtime.interface import ContainerSpec, Key, Mount, Refused, key_name, spec_hash
 
 HOST = config.Host("c", "n", "0123456789abcdef", 4, True)

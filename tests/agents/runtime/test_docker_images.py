@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.runtime.docker.images import Images, refused
+from agents.runtime.docker.engine import Images, refused
 from agents.runtime.interface import Refused, Unavailable
 from compose.engine import Engine as ImageEngine
 from tests.agents.harness import PATIENCE_S, POLITE, Harness, ended, output

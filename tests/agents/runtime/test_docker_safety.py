@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents.runtime.docker import config
-from agents.runtime.docker.profile import Profile
+from agents.runtime.docker.config import Profile
 from agents.runtime.interface import Refused
 from tests.agents.harness import POLITE, ended, output, says
 from tests.agents.runtime.conformance import lines

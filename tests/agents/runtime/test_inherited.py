@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agents.runtime.docker.config import OOM_SCORE
-from agents.runtime.execution import Command
+from agents.runtime.interface import Command
 from agents.runtime.process import attributes, records
 from agents.runtime.process.runtime import ProcessRuntime
 from tests.agents.harness import Harness, container_dir, output, says

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from agents.runtime.interface import Key
-from agents.runtime.listeners import Listener
-from agents.sessions import forwarding
-from agents.sessions.forwarding import Forwarded
+from agents import sessions
+from agents.runtime.interface import Key, Listener
+from agents.sessions import Forwarded
 
 if TYPE_CHECKING:
     import pytest
@@ -23,7 +22,7 @@ class _Listens:
 
 async def test_a_program_that_reads_nothing_blocks_no_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     """One loop ends the sessions of all silent clients of a node: it must not wait for one user's program."""
-    monkeypatch.setattr(forwarding, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(sessions, "_CLOSE_S", 0.05)
     never = asyncio.Event()
 
     async def takes_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

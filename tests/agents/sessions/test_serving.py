@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.sessions import bounds, serving
+from agents import sessions
 from events import kinds as k
 from events import subjects
 from events.log.records import LogRefused
@@ -186,7 +186,7 @@ async def test_input_larger_than_a_chunk_is_refused(node: Node) -> None:
 
 
 async def test_without_its_record_a_session_does_not_start(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_RECORD_S", 0.2)
+    monkeypatch.setattr(sessions, "_RECORD_S", 0.2)
     node.log.away = True
     mark = node.root / "mark"
     assert refused(await all_of(ask(node, opening("touch", str(mark))))) == "session.not_recorded"
@@ -198,12 +198,12 @@ async def test_without_its_record_a_session_does_not_start(node: Node, monkeypat
 
 
 async def test_sessions_are_bounded_and_end_with_their_askers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_OF_ONE", 2)
-    held = [ask(node, opening("sleep", "600")) for _ in range(bounds.MOST_OF_ONE)]
-    bound = bounds.Bound("sessions", 3, 2)
+    monkeypatch.setattr(sessions, "MOST_OF_ONE", 2)
+    held = [ask(node, opening("sleep", "600")) for _ in range(sessions.MOST_OF_ONE)]
+    bound = sessions.Bound("sessions", 3, 2)
     with bound.held("ann"), bound.held("ann"), bound.held("bob"):
         for who in ("ann", "eve"):
-            with raises(bounds.TooMany, "session.too_many"), bound.held(who):
+            with raises(sessions.TooMany, "session.too_many"), bound.held(who):
                 pass
     with bound.held("ann"):
         pass
@@ -217,8 +217,8 @@ async def test_sessions_are_bounded_and_end_with_their_askers(node: Node, monkey
 
 
 async def test_a_silent_clients_session_ends(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "ALIVE_S", 0.05)
-    monkeypatch.setattr(serving, "SILENT_S", 0.3)
+    monkeypatch.setattr(sessions, "ALIVE_S", 0.05)
+    monkeypatch.setattr(sessions, "SILENT_S", 0.3)
     asked = opening("sleep", "600")
     answers = ask(node, asked)
     assert await anext(answers) == Begun()

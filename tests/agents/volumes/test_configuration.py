@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.volumes.configuration import OfferedVolume, VolumeSettings, WrongVolume, parse_volume, parse_volumes
+from agents.config import OfferedVolume, VolumeSettings, WrongVolume, parse_volume, parse_volumes
 from tests.errors import raises
 
 

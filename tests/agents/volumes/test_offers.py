@@ -6,10 +6,10 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
+from agents import offers as module
+from agents.config import OfferedVolume
+from agents.offers import Offers
 from agents.runtime.interface import Refused
-from agents.volumes import offers as module
-from agents.volumes.configuration import OfferedVolume
-from agents.volumes.offers import Offers
 from events.kinds import NodeOffers, VolumeOffer
 from events.spec import check_spec
 from tests.core.records import document

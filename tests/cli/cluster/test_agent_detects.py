@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from agents import own_address
-from agents.capacity import Detected
+from agents import machine
 from agents.config import NodeConfig
-from agents.own_address import OwnAddress
+from agents.machine import Detected, OwnAddress
 from dorm.cli.cluster.agent import _completed
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(("address", "level"), [("10.0.0.7", "info"), ("127.0.0.1", "warning"), ("::1", "warning")])
 def test_it_says_what_it_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, level: str) -> None:
-    monkeypatch.setattr(own_address, "detect_address", lambda servers: OwnAddress(address, f"towards {servers}"))
+    monkeypatch.setattr(machine, "detect_address", lambda servers: OwnAddress(address, f"towards {servers}"))
     given = NodeConfig(name="n", address="", capacity={"cpu": 1, "gpu": 1}, gpus=("0",), checkpoints=tmp_path)
     with capture_logs() as lines:
         found = _completed(given, Detected({"cpu": 2000}, "2 of 64 cores: CPU affinity"), "nats://a")

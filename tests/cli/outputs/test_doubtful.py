@@ -15,7 +15,7 @@ from tests.e2e.test_one_machine import options
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dorm.local.cluster import RuntimeName
+    from events.runtimes import WantedRuntime as RuntimeName
 
 WORK = """\
 import json, os, pathlib, sys, time

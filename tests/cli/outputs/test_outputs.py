@@ -22,7 +22,7 @@ from tests.errors import raises
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dorm.local.cluster import RuntimeName
+    from events.runtimes import WantedRuntime as RuntimeName
 
 WORK = """\
 import json, os, pathlib, signal, sys, time

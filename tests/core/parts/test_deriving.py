@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.desired import Desired
-from agents.following.parts import install
-from agents.subscriptions import own_subjects, subjects_of
+from agents.desired import Desired, own_subjects, subjects_of
+from agents.following import install
 from dorm.core.fold.evolve import evolve
 from dorm.core.parts.concerned import Concerned
 from dorm.core.parts.deriving import known_nodes, part_of, parts_of

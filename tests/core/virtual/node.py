@@ -14,7 +14,7 @@ from events.quantities import SECOND
 from tests.core.records import CLUSTER
 
 if TYPE_CHECKING:
-    from agents.announcements import Announced
+    from agents.reconcile import Announced
     from agents.runtime.interface import State as EngineState
     from tests.core.virtual.world import World
 

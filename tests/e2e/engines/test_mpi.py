@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.engines import registry
-from agents.engines.interface import Place
+from agents import engines
+from agents.engines import Place
 from events.kinds import Placed
 from events.spec import check_spec
 from tests.apps.partition import REPOSITORY
@@ -83,7 +83,7 @@ def start(folder: Path, node: Node, placement: tuple[Placed, ...], slot: int, st
         command=tuple(program),
         folder=str(own),
     )
-    launch = registry.prepare(place)
+    launch = engines.prepare(place)
     for name, text in launch.files.items():
         (own / name).write_text(text)
     env = {

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.runtime.interface import PROGRESS_FILE, Seen, Use, key_name, spec_hash
-from agents.runtime.workdir.cache import BlobCache
+from agents.runtime.workdir import BlobCache
 from events.requests import LogPiece, LogStretch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from agents.runtime.execution import Command, Execution
-    from agents.runtime.interface import ContainerSpec, Key, Wanted
-    from agents.runtime.listeners import Listener
+    from agents.runtime.interface import Command, ContainerSpec, Execution, Key, Listener, Wanted
 
 _SAVING_S = 0.1
 """From the request to stop to the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from agents.checkpoint_folder import MARKER
+from agents.outputs.folders import MARKER
 from events import kinds as k
 from tests.simulation.machines.apps import saved_step
 

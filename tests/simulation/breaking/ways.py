@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
-from agents.progress.file import ProgressFact, ProgressFile
+from agents.outputs.folders import CheckpointFolder
+from agents.progress import ProgressFact, ProgressFile
 from agents.runtime.interface import Key
 from dorm.core.fold.evolve import evolve
 from dorm.core.parts import deriving

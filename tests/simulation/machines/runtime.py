@@ -24,7 +24,7 @@ from agents.runtime.interface import (
     check_spec,
     key_name,
 )
-from agents.runtime.workdir.cache import BlobCache
+from agents.runtime.workdir import BlobCache
 from events.requests import LogPiece, LogStretch
 from tests.simulation.machines.apps import SAVE
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
     from random import Random
 
-    from agents.runtime.execution import Command, Execution
-    from agents.runtime.listeners import Listener
+    from agents.runtime.interface import Command, Execution, Listener
     from tests.simulation.machines.machine import Container, Machine
 
 Answer = TypeVar("Answer")

@@ -29,7 +29,7 @@ from unittest import mock
 import msgspec
 import nkeys
 
-import agents.reporting.reporter
+import agents.reporter
 import dorm.master.sealing
 import dorm.snapshots
 from dorm.core.fold.evolve import evolve
@@ -133,7 +133,7 @@ class World:
             return (identities if size == IDENTITY_BYTES else drawn).randbytes(size).hex()
 
         enter(mock.patch.object(secrets, "token_hex", token_hex))
-        enter(mock.patch.object(agents.reporting.reporter, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
+        enter(mock.patch.object(agents.reporter, "_PROGRESS_POLL_S", PROGRESS_POLL_S))
         enter(mock.patch.object(OptimizerPolicy, "allocate", remembered))
         # Histories are short, so snapshots come after far fewer records than usual.
         every = self.chance("snapshots").choice([SNAPSHOT_EVERY, 30, 100])

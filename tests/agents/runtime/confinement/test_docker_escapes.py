@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.runtime.docker import checkpoints, config, disk
+from agents.runtime.docker import config, disk, launcher
+from agents.runtime.docker.config import Profile
 from agents.runtime.docker.engine import Rejected
-from agents.runtime.docker.profile import Profile
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Key, Mount, Refused
 from agents.runtime.run_dirs import RunDirs
 from tests.agents.harness import ended, output
@@ -127,7 +127,7 @@ async def test_no_attempt_to_escape_succeeds(
     for tenant, folder in folders.items():
         folder.mkdir()
         (folder / "weights").write_text(tenant)
-        checkpoints.give(str(folder), root, Profile().user_of(tenant))
+        launcher.give(str(folder), root, Profile().user_of(tenant))
     socket = engine.url.removeprefix("unix://")
     words = ("python3", "-c", ATTEMPTS, str(folders["bob"]), str(bystander.pid), socket)
     spec = docker_harness.spec(*words, tenant="alice", checkpoint_dir=str(folders["alice"]))
@@ -176,11 +176,11 @@ def test_a_folder_is_its_tenants_alone(tmp_path: Path) -> None:
     (folder / "deep").mkdir(parents=True)
     for path in (folder / "deep" / "weights", others):
         path.write_text("1")
-    checkpoints.give(str(folder), tmp_path, (65534, 65534))
+    launcher.give(str(folder), tmp_path, (65534, 65534))
     os.link(others, folder / "link")  # of another owner
     (folder / "out").symlink_to(others)
     os.lchown(folder / "out", 65534, 65534)
-    checkpoints.give(str(folder), tmp_path, alice)
+    launcher.give(str(folder), tmp_path, alice)
 
     def reads(user: tuple[int, int]) -> bool:
         words = ["cat", str(folder / "deep" / "weights")]

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from agents.runtime.docker.config import UIDS
 from agents.runtime.docker.firewall import FirewallError, chain, chain_of, ports_of, set_rules
-from agents.runtime.docker.profile import UIDS
 from tests.e2e.commands import REPOSITORY
 from tests.errors import raises
 

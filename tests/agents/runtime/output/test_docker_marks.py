@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from agents.runtime.docker.logs import Marks, divided
+from agents.runtime.docker.engine import Marks, divided
 from agents.runtime.interface import Unavailable
 from tests.errors import raises
 from tests.tries import tries

@@ -14,8 +14,8 @@ import pytest
 
 from agents.runtime import run_dirs
 from agents.runtime.interface import Key, RuntimeFault, Unavailable, spec_hash
+from agents.runtime.process import records, short_paths
 from agents.runtime.process import runtime as process
-from agents.runtime.process import short_paths, volumes
 from agents.runtime.process.runtime import ProcessRuntime
 from agents.runtime.process.short_paths import ABANDONED_S, recorded, remove_abandoned
 from agents.runtime.run_dirs import RunDirs, work_beside
@@ -308,7 +308,7 @@ async def test_a_container_of_an_earlier_release_keeps_its_folders_and_its_hash(
     process_harness: Harness, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        for module in (run_dirs, volumes, process):
+        for module in (run_dirs, records, process):
             earlier.setattr(module, "RUN", Path("run"))
         async with process_harness.opened() as runtime:
             spec, prepared = process_harness.shell(POLITE), process_harness.shell("exit 0")

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.runtime.execution import Command, End, Terminal
-from agents.runtime.interface import Key, Refused
+from agents.runtime.interface import Command, End, Key, Refused, Terminal
 from tests.agents.harness import PATIENCE_S, POLITE, Harness, processes, running, says
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from agents.runtime.execution import Execution
-    from agents.runtime.interface import Runtime
+    from agents.runtime.interface import Execution, Runtime
 
 LISTEN = """
 import socket, sys
@@ -35,7 +33,7 @@ import asyncio, sys
 from pathlib import Path
 from agents.runtime.docker.runtime import DockerRuntime
 from agents.runtime.process.runtime import ProcessRuntime
-from agents.runtime.execution import Command
+from agents.runtime.interface import Command
 from agents.runtime.interface import Key
 
 async def main():
