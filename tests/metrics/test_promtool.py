@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,25 +30,43 @@ FIRES: list[tuple[str, dict[str, str], str, dict[str, str]]] = [
     ),
     ("DormNodeSuspect", {'dorm_nodes{condition="suspect"}': "0x5 1x20"}, "15m", {"severity": "warning"}),
     ("DormRotationFails", {'dorm_rotations_total{outcome="failed"}': "0 0 1x100"}, "60m", {"severity": "warning"}),
-    (
-        "DormBackupOld",
-        {'dorm_backup_time_seconds{cluster="lab"}': "0x4320"},
-        "3d",
-        {"severity": "warning", "cluster": "lab"},
-    ),
 ]
 QUIET: dict[str, str] = {
-    'dorm_master_leading{instance="a"}': "1x4320",
-    'dorm_master_leading{instance="b"}': "0x4320",
-    'dorm_nodes{condition="suspect"}': "0x4320",
-    "dorm_log_up": "1x4320",
-    "dorm_log_size_bytes": "70x4320",
-    "dorm_log_limit_bytes": "100x4320",
-    'dorm_rotations_total{outcome="failed"}': "3x4320",
-    'dorm_rotations_total{outcome="done"}': "0+1x4320",
-    'dorm_backup_time_seconds{cluster="lab"}': "0+60x4320",
+    'dorm_master_leading{instance="a"}': "1x432",
+    'dorm_master_leading{instance="b"}': "0x432",
+    'dorm_nodes{condition="suspect"}': "0x432",
+    "dorm_log_up": "1x432",
+    "dorm_log_size_bytes": "70x432",
+    "dorm_log_limit_bytes": "100x432",
+    'dorm_rotations_total{outcome="failed"}': "3x432",
+    'dorm_rotations_total{outcome="done"}': "0+1x432",
+    'dorm_backup_time_seconds{cluster="lab"}': "0+600x432",
 }
-"""A cluster that is well for three days."""
+"""A cluster that is well for three days, with a value each ten minutes."""
+
+
+TWO: list[tuple[str, dict[str, str]]] = [
+    # Alert, series of cluster a, which is well, and of cluster b, for which it fires.
+    ("DormNoLeader", {'dorm_master_leading{cluster="a"}': "1x30", 'dorm_master_leading{cluster="b"}': "0x30"}),
+    ("DormNoLeader", {'dorm_master_leading{cluster="a"}': "1x30", 'dorm_master_leading{cluster="b"}': "1x5 stale"}),
+    (
+        "DormSeveralLeaders",
+        {
+            'dorm_master_leading{cluster="a"}': "1x30",
+            'dorm_master_leading{cluster="b",instance="1"}': "1x30",
+            'dorm_master_leading{cluster="b",instance="2"}': "1x30",
+        },
+    ),
+    (
+        "DormLogNearlyFull",
+        {
+            'dorm_log_size_bytes{cluster="a"}': "40e9x30",
+            'dorm_log_limit_bytes{cluster="a"}': "100e9x30",
+            'dorm_log_size_bytes{cluster="b"}': "9e9x30",
+            'dorm_log_limit_bytes{cluster="b"}': "10e9x30",
+        },
+    ),
+]
 
 
 def said(*words: str) -> str:
@@ -76,18 +96,67 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         }
         for alert, series, when, labels in FIRES
     ]
-    tests.append(
+    tests += [
         {
             "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "alert_rule_test": [
+                {
+                    "alertname": alert,
+                    "eval_time": "20m",
+                    "exp_alerts": [{"exp_labels": {"cluster": "b", "severity": _severity(kept, alert)}}],
+                }
+            ],
+        }
+        for alert, series in TWO
+    ]
+    check(tmp_path, tests, "1m")
+    days: list[dict[str, Any]] = [
+        {
+            "interval": "10m",
             "input_series": [{"series": name, "values": values} for name, values in QUIET.items()],
             "alert_rule_test": [
                 {"alertname": alert, "eval_time": "3d", "exp_alerts": []} for alert in sorted({one[0] for one in FIRES})
             ],
-        }
-    )
-    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(document))
-    assert "SUCCESS" in said("test", "rules", str(tmp_path / "tests.yaml"))
+        },
+        {
+            "interval": "10m",
+            "input_series": [{"series": 'dorm_backup_time_seconds{cluster="lab"}', "values": "0x432"}],
+            "alert_rule_test": [
+                {
+                    "alertname": "DormBackupOld",
+                    "eval_time": "3d",
+                    "exp_alerts": [{"exp_labels": {"severity": "warning", "cluster": "lab"}}],
+                }
+            ],
+        },
+    ]
+    check(tmp_path, days, "10m")
+
+
+def check(folder: Path, tests: list[dict[str, Any]], interval: str) -> None:
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": interval, "tests": tests}
+    (folder / "tests.yaml").write_text(yaml.safe_dump(document))
+    assert "SUCCESS" in said("test", "rules", str(folder / "tests.yaml"))
+
+
+def test_rules_and_panels_look_at_each_cluster_by_itself() -> None:
+    """An aggregation without `cluster` adds or compares figures of different clusters."""
+    rules: dict[str, Any] = yaml.safe_load((MONITORING / "alerts.yaml").read_text())
+    for expression in (rule["expr"] for group in rules["groups"] for rule in group["rules"]):
+        aggregations = re.findall(r"\b(?:sum|max|min|count|avg)\b([^(]*)\(([^)]*)", expression)
+        assert all(by.strip() == "by" and "cluster" in labels for by, labels in aggregations), expression
+    board: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            metrics = re.findall(r"\b(?:dorm|process)_\w+(.{18})", target["expr"])
+            assert metrics, target["expr"]
+            assert set(metrics) == {'{cluster="$cluster'}, target["expr"]
+
+
+def _severity(rules: dict[str, Any], alert: str) -> str:
+    (rule,) = [rule for group in rules["groups"] for rule in group["rules"] if rule["alert"] == alert]
+    return str(rule["labels"]["severity"])
 
 
 def _bare(rule: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -78,6 +79,7 @@ def init(
     async def work() -> None:
         from dorm.local.founding import KEYS, found, make_keys
         from dorm.local.nats_server import EmbeddedServer, in_use
+        from dorm.security.admin import admitted
         from dorm.security.files import private_folder
         from dorm.security.folder import KeyFolder
 
@@ -91,8 +93,8 @@ def init(
         near_host = ("::1" if ":" in host else "127.0.0.1") if _all(host) else host
         near = f"{scheme}://{joined(near_host, port)}"
         if await asyncio.to_thread(in_use, host, port):  # Its server runs already, and reads the renewed certificate.
-            if encrypted:
-                await asyncio.to_thread(keys.reload)
+            if encrypted and await asyncio.to_thread(keys.reload):
+                await admitted(replace(own, url=near))
             await found(keys, own, near, (), clock=time.time_ns)
         else:
             server = EmbeddedServer(root, host=host, port=port, more=keys.server_settings())
