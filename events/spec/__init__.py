@@ -1,6 +1,7 @@
 """An app's spec, which any client may send.
 
     spec          the fields
+    declared      what each field says about itself
     checking      the one gate: `check_spec` makes a `CheckedSpec`
     amounts       durations and resources, and how much one app may ask for
     texts         commands, variables, labels
