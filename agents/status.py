@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agents.desired import Desired
     from agents.gpus import Gpus
     from agents.identity import Identity
-    from agents.runtime.interface import Key, Runtime, Seen
+    from agents.runtime.interface import Runtime, Seen
     from events.log.interface import Bus
 
 

@@ -1,6 +1,7 @@
 """An app's spec, which any client may send.
 
     spec          the fields
+    declared      what each field says about itself
     checking      the one gate: `check_spec` makes a `CheckedSpec`; durations, resources, texts, secrets
     engines       the engines, and their options
     editing       what of an edited spec holds at once, and what needs a restart

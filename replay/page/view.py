@@ -13,7 +13,7 @@ size does not grow with history.  Times are RFC 3339, quantities integers in bas
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
@@ -26,7 +26,7 @@ from dorm.core.query.standing import standings
 from dorm.core.query.views import paused_text
 from dorm.core.shared_folder import trouble
 from events.cloudevents import rfc3339
-from events.kinds import Resized, Waiting
+from events.kinds import EVENTS, List, Resized, Waiting
 from events.positions import Logged, logged
 from events.quantities import SECOND
 
@@ -189,6 +189,9 @@ class DecisionView(msgspec.Struct, frozen=True):
     all_reasons: int
 
 
+LISTS = {name: [kind.__name__ for kind in EVENTS if name in kind.KIND.lists] for name in get_args(List)}
+
+
 class View(msgspec.Struct, frozen=True):
     """Everything at one moment."""
 
@@ -201,6 +204,8 @@ class View(msgspec.Struct, frozen=True):
     apps: list[AppView]
     """By arrival."""
     decision: DecisionView | None
+    lists: dict[str, list[str]] = msgspec.field(default_factory=lambda: LISTS)
+    """The kinds of events by the lists in which a page shows them (`events.kinds.base.List`)."""
 
 
 def view(state: State, decided: Logged | None = None) -> View:

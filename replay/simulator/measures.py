@@ -44,8 +44,9 @@ EVERY_S = 300.0
 _MOST_SAMPLES = 2000
 """Above this number every other sample is dropped while they are closer than requested: short runs need a finer grid."""
 _NEVER = 2**63 - 1
-_NODE_EVENTS = (k.NodeJoined, k.NodeLeft, k.NodeDrainRequested, k.NodeForgetRequested, k.NodeTrustRequested)
-_NODE_FACTS = (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded, k.NodeSuspected, k.NodeTrusted)
+_OF_NODES = [kind for kind in k.EVENTS if kind.KIND.on == "node" and kind.KIND.folded and kind.KIND.rule != "identity"]
+_NODE_EVENTS = [kind for kind in _OF_NODES if kind.KIND.stored == "log"]
+_NODE_FACTS = [kind for kind in _OF_NODES if kind.KIND.stored == "round"]
 
 
 class _Book:

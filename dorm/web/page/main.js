@@ -15,7 +15,7 @@ import { Sweep, Sweeps } from "./pages/sweeps.js";
 import { WhatIf } from "./pages/whatif.js";
 import { Slider } from "./slider.js";
 import { HttpSource, embedded } from "./source.js";
-import { DECISIONS, FAILURES, arrived, connect, go, jump, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
+import { DECISIONS, arrived, connect, go, jump, kindsIn, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
 
 const PAGES = { cluster: Cluster, apps: Apps, app: App, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
 const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
@@ -103,7 +103,7 @@ function keys(event) {
   const act = {
     "/": () => document.getElementById("search").focus(),
     "[": () => jump(DECISIONS, -1), "]": () => jump(DECISIONS, 1),
-    "{": () => jump(FAILURES, -1), "}": () => jump(FAILURES, 1),
+    "{": () => jump(kindsIn("failures"), -1), "}": () => jump(kindsIn("failures"), 1),
     l: () => moveTo(null),
     c: () => visit("cluster"), a: () => visit("apps"), s: () => visit("sweeps"), n: () => visit("nodes"), e: () => visit("log"), w: () => visit("whatif"),
   }[event.key];

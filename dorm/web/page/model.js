@@ -3,8 +3,12 @@
 import { giveStyles } from "./colors.js";
 import { msOf } from "./format.js";
 
+/** The kinds of events by list, of the last view. */
+export const lists = {};
+
 export class Model {
   constructor(view) {
+    Object.assign(lists, view.lists);
     this.position = view.position;
     this.at = msOf(view.at);
     this.cluster = view.cluster;

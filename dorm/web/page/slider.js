@@ -8,7 +8,7 @@ import { theme } from "./colors.js";
 import { moment, utc } from "./format.js";
 import { useTimeline } from "./lanes.js";
 import { Icon } from "./parts.js";
-import { DECISIONS, FAILURES, jump, moveTo, remember, say, set, shown, store, useStore } from "./store.js";
+import { DECISIONS, jump, kindsIn, moveTo, remember, say, set, shown, store, useStore } from "./store.js";
 
 const STEPS = 10_000, SPEEDS = [1, 2, 5, 10, 30, 60, 300, 1800, 3600], PLAY_MS = 250;
 
@@ -90,11 +90,11 @@ export function Slider() {
 
   return html`<footer class="slider" aria-label="Time">
     <div class="transport" role="group" aria-label="Moments">
-      <button type="button" title="Previous failure (Shift+[)" aria-label="Previous failure" class="bad" onClick=${() => jump(FAILURES, -1)}><${Icon} name="first" /></button>
+      <button type="button" title="Previous failure (Shift+[)" aria-label="Previous failure" class="bad" onClick=${() => jump(kindsIn("failures"), -1)}><${Icon} name="first" /></button>
       <button type="button" title="Previous decision ([)" aria-label="Previous decision" onClick=${() => jump(DECISIONS, -1)}><${Icon} name="back" /></button>
       <button type="button" title="Play (Space)" aria-label=${store.playing ? "Pause" : "Play"} aria-pressed=${store.playing} onClick=${() => set({ playing: !store.playing })}><${Icon} name=${store.playing ? "pause" : "play"} /></button>
       <button type="button" title="Next decision (])" aria-label="Next decision" onClick=${() => jump(DECISIONS, 1)}><${Icon} name="next" /></button>
-      <button type="button" title="Next failure (Shift+])" aria-label="Next failure" class="bad" onClick=${() => jump(FAILURES, 1)}><${Icon} name="last" /></button>
+      <button type="button" title="Next failure (Shift+])" aria-label="Next failure" class="bad" onClick=${() => jump(kindsIn("failures"), 1)}><${Icon} name="last" /></button>
       <label class="speed"><span class="sr">Speed</span><select value=${store.speed} onChange=${(event) => { remember("speed", event.target.value); set({ speed: Number(event.target.value) }); }}>
         ${SPEEDS.map((one) => html`<option value=${one}>${one}×</option>`)}</select></label>
     </div>

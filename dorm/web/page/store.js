@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "./vendor/preact.js";
 import { clock, comparePositions, msOf, short } from "./format.js";
+import { lists } from "./model.js";
 import { format, parse } from "./route.js";
 
 const TAIL = 400, FILL_MS = 1000;
@@ -143,12 +144,9 @@ export function moveTo(at, { replace = false } = {}) {
 export const position = () => (store.route.at ? store.past?.position ?? store.route.at : store.live?.position ?? null);
 
 export const DECISIONS = ["Resized"];
-export const FAILURES = ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "NodeSuspected", "PolicyFailed"];
 
-/** What the first page lists: everything but reports of progress, single containers and seals. */
-export const NOTABLE = [...DECISIONS, ...FAILURES, "AppSubmitted", "AppAccepted", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppCancelled",
-  "AppResizeRequested", "GenerationReleased", "MembersReleased", "MembershipChanged", "NodeJoined", "NodeLeft", "NodeRecovered", "NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested", "NodeTrusted", "SchedulingPaused", "SchedulingResumed", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested", "PolicyChanged", "AppRevised", "AppRestarted",
-  "MasterElected"];
+/** The kinds of events in a list, as the last view says them: failures, nodes, containers, or what the first page lists (news). */
+export const kindsIn = (list) => lists[list] ?? [];
 
 /** Jumps to the next (1) or previous (-1) event of these kinds. */
 export async function jump(kinds, direction) {
@@ -216,7 +214,7 @@ export function fillTail() {
   again = Boolean(filling);
   filling ??= (async () => {
     try {
-      list((await store.source.events({ limit: 40, kind: NOTABLE })).items);
+      list((await store.source.events({ limit: 40, kind: kindsIn("news") })).items);
       redraw();
     } catch { /* The next change or connection brings them. */ }
     await new Promise((done) => { setTimeout(done, FILL_MS); });
@@ -229,7 +227,7 @@ export function fillTail() {
 /** Adds events to those that the first page lists: notable ones, each once, in the log's order. */
 function list(records) {
   const seen = new Set(store.tail.map((one) => one.position));
-  const fresh = records.filter((one) => NOTABLE.includes(one.kind) && !seen.has(one.position));
+  const fresh = records.filter((one) => kindsIn("news").includes(one.kind) && !seen.has(one.position));
   if (fresh.length) store.tail = [...store.tail, ...fresh].sort((a, b) => comparePositions(a.position, b.position)).slice(-TAIL);
 }
 

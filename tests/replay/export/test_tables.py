@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.codec import encode
-from events.kinds import AppAccepted, AppSubmitted, ContainerStarted, PolicyChanged, Round
+from events.kinds import (
+    AppAccepted,
+    AppSubmitted,
+    ContainerStarted,
+    Event,
+    PolicyChanged,
+    RotationRequested,
+    Round,
+    UserRemoved,
+    WebhookRemoved,
+)
 from events.log.records import Record
 from events.positions import Logged, Position
 from events.spec import check_spec
@@ -102,6 +112,12 @@ def test_the_owner_of_an_app() -> None:
 
     assert asyncio.run(users(1)) == {("hers", "ann"), ("his-", "someone"), ("None", "carl")}
     assert asyncio.run(users(middle + 1)) == {("hers", "ann"), ("None", "carl")}
+
+
+@pytest.mark.parametrize("event", [RotationRequested(), WebhookRemoved(webhook="w"), UserRemoved(name="x")])
+def test_whoever_requests_something_is_its_user(event: Event) -> None:
+    row = Logged(Position(1), 0, f"dorm.c.{type(event).__name__}.carl", event)
+    assert Users(None).of(row) == "carl"
 
 
 def test_memory_for_users_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.query.views import sizes, summary
 from dorm.core.state import State
 from events.instants import length_of_phase
+from events import subjects
 from events.kinds import NodeDrainRequested, NodeTrustRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.page.timeline import timeline as page_of
@@ -235,6 +236,15 @@ def test_a_repeated_exit_is_not_a_second_failure() -> None:
     again = story.records[-1]
     story.store(again.subject, again.body)
     assert [mark.kind for mark in drawn(story.records).marks].count("failed") == 2
+
+
+def test_a_join_that_another_node_claims_is_no_mark() -> None:
+    """A node joins on its own subject: the fold ignores any other, and so does a picture."""
+    story = Story()
+    joined = next(record for record in story.records if "NodeJoined" in record.subject)
+    before = [mark.what for mark in drawn(story.records).marks]
+    story.store(subjects.fact(subjects.cluster_of(joined.subject), "NodeJoined", "stranger"), joined.body, "again")
+    assert [mark.what for mark in drawn(story.records).marks] == before
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])

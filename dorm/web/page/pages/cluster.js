@@ -7,7 +7,7 @@ import { NODE_TONE } from "../colors.js";
 import { Grid } from "../grid.js";
 import { Lanes } from "../lanes.js";
 import { AppLink, Card, Chip, EventRow, Link, Meter, MomentLink, When } from "../parts.js";
-import { NOTABLE, shown, store } from "../store.js";
+import { kindsIn, shown, store } from "../store.js";
 
 const NOT_UP = ["lost", "suspect", "draining", "maintenance", "unmounted", "unfit"];
 
@@ -128,7 +128,7 @@ export function Decision({ model }) {
 const TRIGGERS = { events: "events", idle: "an idle tick", deadline: "a deadline" };
 
 export function Tail({ most = 12 }) {
-  const items = store.tail.filter((one) => NOTABLE.includes(one.kind)).slice(-most).reverse();
+  const items = store.tail.filter((one) => kindsIn("news").includes(one.kind)).slice(-most).reverse();
   return html`<ol class="events" aria-live="off">${items.map((one) => html`<${EventRow} key=${one.position} one=${one} />`)}</ol>
     ${items.length === 0 && html`<p class="note">${store.source.embedded ? "This recording has no such events." : "The log has no such events yet."}</p>`}`;
 }

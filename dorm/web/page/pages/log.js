@@ -3,23 +3,18 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { comparePositions } from "../format.js";
 import { Card, EventRow, Failed } from "../parts.js";
-import { go, shown, store } from "../store.js";
+import { go, kindsIn, shown, store } from "../store.js";
 
 const PAGE = 100, MOST = 2000;
 const GROUPS = {
   "": "every kind", decisions: "decisions", failures: "failures", apps: "submissions and ends", nodes: "nodes", containers: "containers",
 };
-const KINDS = {
-  decisions: ["Resized", "GenerationReleased", "MembersReleased", "IdleTicked"],
-  failures: ["GenerationFailed", "MembersLost", "LiveResizeFailed", "AppFailed", "AppRejected", "NodeLost", "NodeLeaseEnded", "NodeSuspected", "PolicyFailed", "Unreadable"],
-  apps: ["AppSubmitted", "AppAccepted", "AppRejected", "AppUpdated", "AppCancelRequested", "AppCompleted", "AppFailed", "AppCancelled"],
-  nodes: ["NodeJoined", "NodeLeft", "NodeLost", "NodeRecovered", "NodeLeaseEnded", "NodeSuspected", "NodeTrusted", "NodeDrainRequested", "NodeForgetRequested", "NodeTrustRequested"],
-  containers: ["ContainerDelayed", "ContainerStarted", "ContainerExited", "ContainersPrepared"],
-};
+/** Kinds that stand in no list, because no event on the log has them. */
+const ALSO = { failures: ["Unreadable"] };
 
 export function Log({ fixed = {}, height = 0 }) {
   const { app = "", node = "", user = "", kinds = "" } = { ...store.route.q, ...fixed };
-  const at = store.route.at, filter = { app, node, user, kind: KINDS[kinds] ?? [] };
+  const at = store.route.at, filter = { app, node, user, kind: [...kindsIn(kinds), ...(ALSO[kinds] ?? [])] };
   const [state, take] = useState({ items: [], previous: null, error: "", busy: true });
   const [live, follow] = useState(true);
   const key = JSON.stringify([filter, at]);
