@@ -68,7 +68,8 @@ def end_container(
     """Mark a container as exited.  If the exit was not requested, it overtakes decisions in progress about its app."""
     member = generation.containers.get(container.slot) is container
     if member:
-        note_ran(state, app, generation)
+        late = isinstance(container.brief_ns, int)
+        note_ran(state, app, generation, container.started_at + container.ran_ns if late else state.time)
         generation.exited += 1
         if container.slot in generation.accused:
             generation.accused = [slot for slot in generation.accused if slot != container.slot]
@@ -97,12 +98,12 @@ def end_container(
     mark_dirty(state)
 
 
-def note_ran(state: State, app: App, generation: Generation) -> None:
-    """Add up how long all its members have run, at the first end of one."""
+def note_ran(state: State, app: App, generation: Generation, until: int) -> None:
+    """Add up how long all its members have run, at the first end of one, which was at `until` (UTC ns)."""
     if generation.started_at and not generation.exited and not generation.failed:
-        if has_worked(app, generation, state.time):
+        if has_worked(app, generation, until):
             note_work(state, app, generation)
-        ran = app.ran_ns + state.time - generation.started_at
+        ran = app.ran_ns + max(until, generation.started_at) - generation.started_at
         app.ran_ns = ran if ran < MOST else MOST
 
 

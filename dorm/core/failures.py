@@ -101,7 +101,7 @@ def fault_of(state: State, generation: Generation, failed: Sequence[Container]) 
     had lost another."""
     own = [container for container in failed if not container.follows_another]
     first = min(own or failed, key=lambda container: (container.exited_at, container.slot))
-    ran_s = (first.exited_at - first.started_at) / SECOND if first.started_at else 0.0
+    ran_s = first.ran_ns / SECOND
     by_node = first.reason == "start" and not first.asked
     newcomer = first.slot not in generation.containers and not _has_member_on(generation, first.node)
     found = Fault(

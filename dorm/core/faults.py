@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from dorm.core.state import App, Container, Generation, Node, State
-    from events.kinds import Event, GenerationFailed, MembersLost
+    from events.kinds import ContainerExited, Event, GenerationFailed, MembersLost
 
 
 OF_A_PAIR = ("exit", "command", "spec", "image", "device", "unknown", "start", "stalled")
@@ -257,7 +257,15 @@ def _owner(state: State, app_id: str) -> str:
 def ran_well(container: Container) -> bool:
     """Return whether a container that has ended shows that its node works."""
     done = container.exit_code == 0 and not container.asked and container.reason == "exit"
-    return bool(container.started_at) and (done or container.exited_at - container.started_at >= SHORT_S * SECOND)
+    return bool(container.started_at) and (done or container.ran_ns >= SHORT_S * SECOND)
+
+
+def note_brief_run(state: State, container: Container, event: ContainerExited) -> None:
+    """Fold an end that was reported late, because the node was cut off or the log was away: how long the container ran
+    follows from its node's clock.  A clock that was set back meanwhile shows nothing."""
+    by_log, by_node = state.time - container.started_at, event.exited_at - event.started_at
+    if container.started_at and event.started_at and 0 <= by_node < SHORT_S * SECOND <= by_log:
+        container.brief_ns = by_node
 
 
 # --- whose fault --------------------------------------------------------------------------------------------------------

@@ -70,6 +70,17 @@ class Container(msgspec.Struct, gc=False):
     delay: Delay | msgspec.UnsetType = msgspec.UNSET
     """What delays its start or its stop.  Unset if nothing does, as for `peer_lost`."""
 
+    brief_ns: int | msgspec.UnsetType = msgspec.UNSET
+    """How long it ran by its node's clock, if its end came so late to the log that it seems to have run for long
+    (`dorm.core.apps.faults`); else unset."""
+
+    @property
+    def ran_ns(self) -> int:
+        """How long it has run, after its end; 0 if it never started."""
+        if not self.started_at:
+            return 0
+        return self.brief_ns if isinstance(self.brief_ns, int) else self.exited_at - self.started_at
+
     @property
     def follows_another(self) -> bool:
         """Whether the end of another container explains its own."""

@@ -220,7 +220,7 @@ def _commit(state: State, app: App, generation: Generation, change: LiveChange, 
     note_speed(state, app, generation)
     # A newcomer that ended before it trained becomes a member that has exited: the time of a whole membership ends here.
     if any(newcomer.state == "exited" for newcomer in change.newcomers.values()):
-        note_ran(state, app, generation)
+        note_ran(state, app, generation, state.time)
     for slot in [slot for slot in generation.containers if slot not in change.stay]:
         _dismiss(generation, slot)
     for slot, newcomer in change.newcomers.items():
@@ -289,7 +289,7 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     had_exited = generation.exited > 0
     note_speed(state, app, generation)
     if not had_exited:
-        note_ran(state, app, generation)
+        note_ran(state, app, generation, state.time)
     before, joining = generation.change, generation.change.newcomers if generation.change is not None else {}
     named = {placed.slot for placed in event.members}
     stay_after_all = [one for slot, one in sorted(generation.containers.items()) if slot in named]

@@ -383,6 +383,7 @@ def _container_exited(state: State, event: k.ContainerExited, record: Record) ->
     note_doubt(app, event)
     if container.started_at == 0 and event.started_at:
         container.started_at = state.time
+    faults.note_brief_run(state, container, event)
     if event.peer_lost and event.slot not in generation.accused:  # Else its peers lost it first.
         container.peer_lost = True
     end_container(state, app, generation, container, event.reason, event.message)

@@ -231,6 +231,17 @@ class TestPairs:
         assert isinstance(fact, k.GenerationFailed)
         assert (fact.fault, fact.counted) == ("", True)
 
+    @pytest.mark.parametrize(("ran_s", "fault"), [(5, "open"), (faults.SHORT_S, ""), (-3600, "")])
+    def test_an_end_that_is_reported_late_counts_by_the_nodes_clock(self, ran_s: int, fault: str) -> None:
+        """The node was cut off, or the log was away."""
+        bench = Bench(a=2, b=2)
+        bench.running("app", n_max=1, retries={"limit": 3})
+        bench.wait(2 * faults.SHORT_S)
+        bench.exited(code=1, started_at=10_000 * SECOND, exited_at=(10_000 + ran_s) * SECOND)
+        (fact,) = bench.decide()
+        assert isinstance(fact, k.GenerationFailed)
+        assert fact.fault == fault
+
     def test_a_node_on_which_others_ran_well_counts_twice(self) -> None:
         world = World(10, {})
         world.submit("app", broken=True, retries={"limit": 0, "backoff": "120s"})
