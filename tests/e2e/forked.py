@@ -199,9 +199,10 @@ def _show(command: Iterable[str], env: Mapping[str, str]) -> None:
         fields = file.read().rpartition(")")[2].split()
     addresses = [int(field) for field in fields[_FIRST_ADDRESS : _FIRST_ADDRESS + 4]]
     folders_first = sorted(env.items(), key=lambda item: (not item[0].startswith("DORM_"), item[0]))
-    for start, end, texts in (
-        (*addresses[:2], command),
-        (*addresses[2:], (f"{name}={value}" for name, value in folders_first)),
-    ):
-        shown = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
-        ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+    _write(command, *addresses[:2])
+    _write((f"{name}={value}" for name, value in folders_first), *addresses[2:])
+
+
+def _write(texts: Iterable[str], start: int, end: int) -> None:
+    shown = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
