@@ -104,7 +104,7 @@ def only_policies_of_ours() -> Iterator[None]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsServer]:
     """A server for all tests of this process; each test uses its own cluster name, and none stops the server."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server = NatsServer(tmp_path_factory.mktemp("nats"), synced=False)
     await server.start()
     yield server
     await server.stop()

@@ -63,6 +63,7 @@ async def test_a_flood_is_refused_and_deposes_no_master(home: Path) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
+@pytest.mark.soak
 async def test_exec_on_processes(home: Path) -> None:
     made = await bench_exec(runs=3, commands=1, wanted="process", docker_url=None, tell=lambda _: None)
     figures = checked(msgspec.json.encode(made))["figures"]
@@ -101,6 +102,7 @@ async def test_submit_on_processes(home: Path) -> None:
 
 @pytest.mark.nats
 @pytest.mark.slow
+@pytest.mark.soak
 async def test_resize_on_processes(home: Path) -> None:
     made = await bench_resize(runs=2, wanted="auto", docker_url=NOWHERE, tell=lambda _: None)
     document = checked(msgspec.json.encode(made))

@@ -130,8 +130,8 @@ def small_ones_without_end(params: dict[str, float], rounds: int) -> History:
     return history
 
 
-@pytest.mark.parametrize("theta2", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("cap", [1, 50])
+@pytest.mark.parametrize("theta2", [0.0, 1.0, pytest.param(0.1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("cap", [1, pytest.param(50, marks=pytest.mark.soak)])
 def test_a_stream_of_small_apps_starves_no_large_one(theta2: float, cap: int) -> None:
     history = small_ones_without_end({"theta2": theta2, "max_changes": cap}, 26)
     assert "large" not in history.apps
@@ -139,7 +139,7 @@ def test_a_stream_of_small_apps_starves_no_large_one(theta2: float, cap: int) ->
     assert len(history.waits) > 25
 
 
-@pytest.mark.parametrize("theta2", [0.0, 1.0])
+@pytest.mark.parametrize("theta2", [0.0, pytest.param(1.0, marks=pytest.mark.soak)])
 def test_without_ageing_it_would_starve(theta2: float) -> None:
     """What the tests above rest on: with endless patience, the same stream starves the same app."""
     rounds = 40

@@ -7,14 +7,13 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
 from tests.e2e import forked
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,6 +26,25 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DORM_", "DOCKER_"))}
     kept["PATH"] = f"{Path(sys.executable).parent}:{kept['PATH']}"
     return {**kept, "DORM_HOME": str(home), "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200", **more}
+
+
+class Started(Protocol):
+    """A command that runs, forked or started from scratch."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; -N after signal N."""
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    async def wait(self) -> int: ...
 
 
 async def dorm(
@@ -68,11 +86,11 @@ async def running(
     *arguments: str,
     enter: Callable[[Iterable[str]], list[str]] | None = None,
     env: Mapping[str, str] | None = None,
-) -> AsyncIterator[Process | forked.Running]:
+) -> AsyncIterator[Started]:
     """A command that runs until the block is left; its output goes to `log`.  It is forked (see `forked`), unless `enter`
     changes its command line."""
     full = environment(home, **(env or {}))
-    process: Process | forked.Running
+    process: Started
     with log.open("wb") as out:
         if enter is None:
             process = await forked.start(arguments, full, out)
@@ -92,7 +110,7 @@ async def running(
                 await process.wait()
 
 
-async def until_printed(log: Path, words: str, process: Process | forked.Running, *, timeout: float = 90.0) -> str:
+async def until_printed(log: Path, words: str, process: Started, *, timeout: float = 90.0) -> str:
     """Wait until a running command has printed these words; return all its output."""
     async with asyncio.timeout(timeout):
         while True:

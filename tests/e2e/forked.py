@@ -57,20 +57,18 @@ async def command(
         return process.exitcode, out.read(), err.read()
 
 
-class Running:
-    """A command that runs, with what the tests use of `asyncio.subprocess.Process`."""
-
+class _Forked:
     def __init__(self, process: BaseProcess) -> None:
         assert process.pid is not None
         self._process = process
-        self.pid = process.pid
+        self.pid: int = process.pid
 
     @property
     def returncode(self) -> int | None:
         """None while it runs; -N after signal N."""
         return self._process.exitcode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number: int, /) -> None:
         if self.returncode is None:
             os.kill(self.pid, number)
 
@@ -79,6 +77,10 @@ class Running:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class Running(_Forked):
+    """A command that runs, with what the tests use of `asyncio.subprocess.Process`."""
 
     async def wait(self) -> int:
         if self.returncode is None:
@@ -94,17 +96,8 @@ async def start(words: tuple[str, ...], env: Mapping[str, str], output: IO[bytes
         return Running(await asyncio.to_thread(_start, _COMMAND, words, dict(env), None, streams))
 
 
-class Program:
+class Program(_Forked):
     """A program of an app that runs, with what the tests use of `subprocess.Popen`."""
-
-    def __init__(self, process: BaseProcess) -> None:
-        assert process.pid is not None
-        self._process = process
-        self.pid = process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
 
     def poll(self) -> int | None:
         return self.returncode
@@ -114,13 +107,6 @@ class Program:
         if self.returncode is None:
             raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
         return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        if self.returncode is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
 
 def program(
@@ -213,9 +199,10 @@ def _show(command: Iterable[str], env: Mapping[str, str]) -> None:
         fields = file.read().rpartition(")")[2].split()
     addresses = [int(field) for field in fields[_FIRST_ADDRESS : _FIRST_ADDRESS + 4]]
     folders_first = sorted(env.items(), key=lambda item: (not item[0].startswith("DORM_"), item[0]))
-    for start, end, texts in (
-        (*addresses[:2], command),
-        (*addresses[2:], (f"{name}={value}" for name, value in folders_first)),
-    ):
-        shown = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
-        ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+    _write(command, *addresses[:2])
+    _write((f"{name}={value}" for name, value in folders_first), *addresses[2:])
+
+
+def _write(texts: Iterable[str], start: int, end: int) -> None:
+    shown = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)

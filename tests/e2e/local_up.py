@@ -13,12 +13,11 @@ import msgspec
 
 from dorm.client.opening import open_client
 from dorm.local.home import Running
-from events.nats.access import read_credentials
-from tests.e2e.commands import processes_of, running, until_gone, until_printed
+from events.nats.access.credentials import read_credentials
+from tests.e2e.commands import Started, processes_of, running, until_gone, until_printed
 from tests.e2e.story import spec
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
     from dorm.client.client import Client
@@ -40,7 +39,7 @@ sys.exit(int(sys.argv[3]))
 class Up:
     """A cluster that runs as a separate process."""
 
-    def __init__(self, folder: Path, process: Process, log: Path) -> None:
+    def __init__(self, folder: Path, process: Started, log: Path) -> None:
         self.home = folder / "home"
         self.process = process
         self.log = log

@@ -253,6 +253,7 @@ def test_any_text_in_the_file_of_a_build_is_read_safely(tmp_path: Path) -> None:
     assert built_in(tmp_path) is None
 
 
+@pytest.mark.soak
 def test_packages_that_cannot_be_installed_are_named_by_a_short_command(tmp_path: Path) -> None:
     """The end of what it prints is why the app failed: paths of the node would leave no room for the cause."""
     (tmp_path / "environment").mkdir()

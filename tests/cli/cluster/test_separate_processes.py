@@ -16,14 +16,13 @@ from dorm.core.query.views import sizes
 from dorm.elastic import ledger
 from events.nats.connection import Connection
 from tests.cli.cluster.service_manager import Manager
-from tests.e2e.commands import done, dorm, processes_of, refused, running, until_printed
+from tests.e2e.commands import Started, done, dorm, processes_of, refused, running, until_printed
 from tests.e2e.live.test_library import SAMPLES, app, epochs
 from tests.e2e.live.test_live import facts, members
 from tests.e2e.local_up import leaving_nothing, named, talker, trainer, write_spec
 from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
@@ -45,14 +44,14 @@ class Lab:
     @contextlib.asynccontextmanager
     async def master(
         self, name: str, *more: str, says: str = "leading", env: Mapping[str, str] | None = None
-    ) -> AsyncIterator[tuple[Process, Path]]:
+    ) -> AsyncIterator[tuple[Started, Path]]:
         log = self.folder / f"{name}.log"
         async with running(self.home, log, "master", *self.common, *more, env=env) as process:
             await until_printed(log, says, process)
             yield process, log
 
     @contextlib.asynccontextmanager
-    async def agent(self, number: int) -> AsyncIterator[tuple[Process, Path]]:
+    async def agent(self, number: int) -> AsyncIterator[tuple[Started, Path]]:
         log = self.folder / f"agent-{number}-{len(list(self.folder.glob('agent-*.log')))}.log"
         ports = f"{21000 + 100 * number}-{21099 + 100 * number}"
         async with running(

@@ -19,6 +19,7 @@ __all__ = ["home"]
 
 @pytest.mark.nats
 @pytest.mark.slow
+@pytest.mark.soak
 async def test_a_project_is_sent_once(home: Path) -> None:
     made = await bench_run(files=40, runs=1, tell=lambda _: None)
     figures = checked(msgspec.json.encode(made))["figures"]

@@ -22,7 +22,7 @@ def jobs_of(folder: Path) -> list[foreign.Job]:
     return foreign.jobs_of(file, folder / "profiles", 20.0)
 
 
-@pytest.mark.parametrize("types", ["", "t4:2,a100:1"])
+@pytest.mark.parametrize("types", [pytest.param("", marks=pytest.mark.soak), "t4:2,a100:1"])
 @pytest.mark.parametrize("name", ["dorm", "dorm-speed", "sia", "pollux", "srtf"])
 def test_all_jobs_end_and_restarts_are_charged(
     name: str, types: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,13 +14,12 @@ from dorm.client.client import Client
 from dorm.elastic import ledger
 from events import kinds as k
 from events.nats.connection import Connection
-from tests.e2e.commands import done, running, until_printed
+from tests.e2e.commands import Started, done, running, until_printed
 from tests.e2e.live.test_library import SAMPLES, committed, epochs
 from tests.e2e.live.test_live import facts, members
 from tests.e2e.story import check_log, until
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
@@ -40,7 +39,7 @@ class Lab:
         self.common = common
         self._stack = stack
 
-    async def agent(self, name: str) -> Process:
+    async def agent(self, name: str) -> Started:
         """Start `dorm agent`, and wait until it has joined."""
         log = self.folder / f"{name}-{secrets.token_hex(2)}.log"
         started = await self._stack.enter_async_context(

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.nats
 class TestJetStreamLog(LogConformance):
     @pytest_asyncio.fixture
     async def log(self, nats_server: NatsServer) -> AsyncIterator[EventLog]:
-        await delete_streams(nats_server.url)  # What a test that was killed left behind.
         connection = await Connection.open(nats_server.url, CLUSTER, create=True)
         yield connection.log
         await connection.close()

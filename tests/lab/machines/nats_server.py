@@ -55,13 +55,14 @@ class NatsServer:
         store: Path | None = None,
         max_store: int | None = _NO_LIMIT,
         max_payload: int = 8 << 20,
+        synced: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         """`routes`: the cluster addresses (`HOST:PORT`) of all servers of a cluster, if it is one of several; it then
         listens for the others at `cluster_port`.  `store`: its data folder, if not `home`; `max_store`: the largest size of
         the data in bytes: by default enough for
         the streams of all clusters of a run, with None three quarters of the disk; `max_payload`: the largest message that it
-        accepts; `settings`: more of its configuration."""
+        accepts; `synced`: each message is on the disk before it is acknowledged; `settings`: more of its configuration."""
         self.home = home
         self.name = name
         self._host = host
@@ -72,6 +73,7 @@ class NatsServer:
         self._store = store or home / "data"
         self._max_store = max_store
         self._max_payload = max_payload
+        self._synced = synced
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -147,7 +149,7 @@ class NatsServer:
             "port": self._port,
             "max_payload": self._max_payload,
             "ports_file_dir": str(self.home),  # the server writes a file there when it is ready
-            "jetstream": {"store_dir": str(self._store), "sync_interval": "always"},
+            "jetstream": {"store_dir": str(self._store), **({"sync_interval": "always"} if self._synced else {})},
         }
         if self._max_store is not None:
             config["jetstream"]["max_file_store"] = self._max_store

@@ -27,6 +27,7 @@ from tests.errors import raises
 from tests.golden.made import archives
 from tests.replay.made_log import log_of
 from tests.simulator.histories import busy, seen, seq_at, trained, written
+from tests.tries import tries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ def records() -> list[Record]:
     return written(Simulation(busy()))
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 231.0, 700.0])
+@pytest.mark.parametrize("seconds", [pytest.param(-1.0, marks=pytest.mark.soak), 231.0, 700.0])
 def test_the_backtest_of_a_true_model_has_no_error(records: list[Record], seconds: float) -> None:
     found = forked(records, seq_at(records, seconds))
     test = found.backtest
@@ -313,7 +314,7 @@ async def test_any_log_can_be_forked_anywhere(archive: Any) -> None:
         records = [record async for batch in log.read() for record in batch]
     finally:
         await log.close()
-    for cut in range(0, len(records), max(1, len(records) // 12)):
+    for cut in range(0, len(records), max(1, len(records) // tries(3, 12))):
         known = seen(records, cut)
         until_s = 200.0
         made = forks.make(known.history, known.state, until_s=until_s)
