@@ -285,9 +285,9 @@ class LocalCluster:
     async def _deliver_webhooks(self) -> Deliverer | None:
         if self.options.webhooks is None:
             return None
-        from dorm.webhooks.addresses import parse_networks
         from dorm.webhooks.deliverer import Deliverer
         from dorm.webhooks.keys import FILE_NAME, open_keys
+        from dorm.webhooks.sending import parse_networks
 
         keys = await asyncio.to_thread(open_keys, self.options.data / FILE_NAME, self.options.cluster)
         connection = await self._connect("webhooks", self.admin)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from dorm.health.checks import Check
 from dorm.webhooks import endpoints
 from dorm.webhooks.endpoints import TOPIC
-from dorm.webhooks.measured import Measured
 from dorm.webhooks.notifier import MOST_NOT_DONE, Notifier
 from dorm.webhooks.notifier import SCHEDULE_S as NOTIFY_SCHEDULE_S
-from dorm.webhooks.sending import TIMEOUT_S, Sender
+from dorm.webhooks.sending import TIMEOUT_S, Measured, Sender
 from dorm.webhooks.waiting import Watch
 from dorm.webhooks.worker import MOST_PENDING, SCHEDULE_S, Worker
 from events import subjects
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from dorm.webhooks.addresses import Network
     from dorm.webhooks.endpoints import Endpoint
     from dorm.webhooks.keys import Keys
-    from dorm.webhooks.sending import Outcome
+    from dorm.webhooks.sending import Network, Outcome
     from events.kinds import WebhookTestRequested
     from events.nats.connection import Connection
     from events.nats.places.named import Places, Standing
