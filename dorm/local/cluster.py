@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from agents.capacity import Detected
     from agents.runtime.interface import Runtime
     from dorm.master.stand_in import Apart
-    from dorm.metrics.parts import SolveTimer
+    from dorm.metrics.server import SolveTimer
     from dorm.webhooks.deliverer import Deliverer
     from events.log.leadership import Leadership
 
@@ -241,7 +241,7 @@ class LocalCluster:
     def _solve(self) -> Callable[..., Any]:
         if self.options.metrics is None:
             return asyncio.to_thread
-        from dorm.metrics.parts import SolveTimer
+        from dorm.metrics.server import SolveTimer
 
         self._timer = SolveTimer()
         return self._timer
@@ -252,8 +252,7 @@ class LocalCluster:
         from dorm.health.checks import Health
         from dorm.health.parts import agents_checks, master_checks
         from dorm.metrics.follower import Follower
-        from dorm.metrics.parts import of_agents, of_master
-        from dorm.metrics.server import MetricsServer, serving
+        from dorm.metrics.server import MetricsServer, of_agents, of_master, serving
 
         reader = await self._connect("metrics", "master")
         follower = Follower(reader.log, file=metrics_file(key_file), clock=time.time_ns, room=reader.stream.room)

@@ -29,7 +29,7 @@ from dorm.api.routes import Call, Parameters, Route
 from dorm.client.masters import Leader
 from dorm.health.checks import Check
 from dorm.metrics.cluster import CONTENT_TYPE, LogFigures, exposition, log_metrics
-from dorm.metrics.parts import process_metrics
+from dorm.metrics.server import process_metrics
 from events.cloudevents import rfc3339
 from events.spec import spec_schema
 
