@@ -1,8 +1,7 @@
 """The checkpoints of an app: the files in its folder, and the reports on the log about them.
 
 Apps name their files as they like.  A file whose name holds a step that the app reported is of that step.  Any other
-file belongs to the first report after it was written, if the clocks of the file server and of the log agree.
-"""
+file belongs to the first report after it was written, if the clocks of the file server and of the log agree."""
 
 from __future__ import annotations
 
