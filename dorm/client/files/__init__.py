@@ -2,7 +2,6 @@
 
 asking     where an app's files are, what there is, and the questions to agents
 copying    which files a copy consists of, and where each goes
-checkpoints  what an app has saved, and which report on the log speaks of it
 download   one file from an app;  upload: one file to an app
 """
 
