@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.client.files.asking import FilesRefused
+from dorm.client.files import FilesRefused
 from dorm.client.tail import Filter, Tail
 from dorm.core.query.reported import doubt_shown
 from dorm.core.settings import kept_until
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dorm.client.client import Client
-    from dorm.client.files.asking import Files
+    from dorm.client.files import Files
     from dorm.core.app import App
     from events.copying.messages import FileEntry
 

@@ -20,7 +20,7 @@ from dorm.api.moments import Span
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.checkpoints import Checkpoints, checkpoints_of
 from dorm.client.errors import NotFound
-from dorm.client.files.asking import Files
+from dorm.client.files import Files
 from dorm.client.finding import find_app
 from dorm.client.uses import last_uses
 from events.errors import code_of

@@ -47,7 +47,7 @@ def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = Non
 
     async def work() -> None:
         from dorm.client.checkpoints import checkpoints_of
-        from dorm.client.files.asking import Files
+        from dorm.client.files import Files
 
         async with client(url, cluster) as connected:
             found = await checkpoints_of(connected, Files(connected), app)
