@@ -10,8 +10,9 @@ import msgspec
 from dorm.api.handlers import Limit, Page, Seen, Stored, paged, requester, stored
 from dorm.api.resources.apps import Why, with_newest
 from dorm.api.routes import Call, Link, Parameters, Route
-from dorm.client.sweeps import cancelling, submitting
-from dorm.client.sweeps.finding import find_sweep
+from dorm.client import sweeps as cancelling
+from dorm.client import sweeps as submitting
+from dorm.client.sweeps import find_sweep
 from dorm.core.query.sweeps import SweepRow, SweptRow, best_first, sweep_row, sweeps, swept_rows
 from events.cloudevents import rfc3339
 from events.spec.sweeps.expanding import MOST, expanded

@@ -1,23 +1,40 @@
-"""The apps of a sweep onto a cluster: many at once, each once, and an interrupted submission can be continued.
+"""Which sweep a user means by a name.
+
+The apps of a sweep onto a cluster: many at once, each once, and an interrupted submission can be continued.
 
 The same document makes the same sweep, and each app says which of its apps it is.  So the same command, run again after
 an interruption or on another machine, submits the missing apps.  Apps under way meanwhile are not submitted twice: a
 submission's id follows from the user, the document and the app's number.  The first app is answered before the others
 are sent, because an error in one of them is usually an error in all.
-"""
+
+The end of a sweep: all of its apps are cancelled, so that none starts in the place of one that ends.
+
+How many apps of a sweep run at once: an edit of one of its apps, which counts for all of them.
+
+Sweeps on a cluster: their apps (`events.spec.sweeps`) are submitted and found together.
+
+submitting   the apps of a sweep, many at once, each once.  Start here
+finding      which sweep a name means
+cancelling   all apps of a sweep that have not ended
+limiting     how many of its apps run at once"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import secrets
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dorm.client.errors import NoAnswer, Refused
+from dorm.client import steering
+from dorm.client.errors import NoAnswer, NotFound, Refused
 from dorm.core.app import name_key
 from dorm.core.apps.admission import app_id
+from dorm.core.apps.groups import limit_of
+from dorm.core.query.sweeps import sweeps
 from events.identities import tenant_in
 from events.kinds import AppCancelRequested, AppRejected, AppSubmitted, Round
 from events.spec.variables import check_names
@@ -30,6 +47,60 @@ if TYPE_CHECKING:
     from events.kinds import Event
     from events.spec import CheckedSpec
     from events.spec.sweeps.expanding import Sweep
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def find_sweep(state: State, name: str, user: str = "") -> list[App]:
+    """Return the apps of a sweep, of several of one name those of this user's tenant; `TENANT//NAME` names another's.  Raises
+    NotFound, with similar names."""
+    found = sweeps(state)
+    tenant = state.known.tenant_of(user) if state.known is not None else user
+    own = found.get((tenant, name))
+    if own is not None:
+        return own
+    named = {key: apps for key, apps in found.items() if name in (key[1], f"{key[0]}//{key[1]}")}
+    if len(named) == 1:
+        return next(iter(named.values()))
+    if named:
+        whose = " or ".join(f"{tenant}//{name}" for tenant, _ in sorted(named)[:5])
+        raise NotFound(f"{len(named)} users have a sweep {name!r}; name one as {whose}", code="sweep.ambiguous")
+    near = difflib.get_close_matches(name, sorted({key[1] for key in found}), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm sweep list --all` lists them"
+    raise NotFound(f"there is no sweep {name!r}{hint}", code="sweep.not_found")
+
+
+def is_sweep(state: State, name: str, user: str = "") -> bool:
+    """Return whether a name is a sweep's and no app's."""
+    tenant = state.known.tenant_of(user) if state.known is not None else ""
+    if state.find_app(name, tenant) is not None:
+        return False
+    return any(name in (key[1], f"{key[0]}//{key[1]}") for key in sweeps(state))
+
+
+def free_name(state: State, user: str, wanted: str, run_of: Callable[[str], str]) -> str:
+    """Return the name for a sweep whose user gave it none: the name of the same sweep if it has not ended, else the
+    name with the first number that no sweep or app uses.  `run_of` returns the digest of the sweep under a name."""
+    tenant = state.known.tenant_of(user) if state.known is not None else user
+    found = {name: apps for (owner, name), apps in sweeps(state).items() if owner == tenant}
+    taken = {app.name for app in state.apps.values() if app.tenant == tenant}
+    for number in count(1):
+        name = wanted if number == 1 else f"{wanted}-{number}"
+        apps = found.get(name)
+        if apps is not None and _still_runs(apps, run_of(name)):
+            return name
+        if apps is None and name not in taken:
+            return name
+    raise AssertionError("numbers do not end")
+
+
+def _still_runs(apps: list[App], run: str) -> bool:
+    group = apps[0].spec.group
+    return group is not None and group.run == run and (len(apps) < group.count or not all(app.ended for app in apps))
+
+
+# --- submitting -------------------------------------------------------------------------------------------------------
 
 _AT_ONCE = 32
 """Submissions that are under way at once."""
@@ -249,3 +320,71 @@ class _Submission:
             self._answered(self._done)
             self._settle()
         return bool(done)
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+class Cancelled(NamedTuple):
+    """The requested cancellations."""
+
+    apps: tuple[str, ...]
+    """The ids of the apps that had not ended."""
+    position: int
+    """The last sequence of a request."""
+
+
+async def cancel(client: Client, name: str, reason: str = "") -> Cancelled:
+    """Cancel all apps of a sweep that have not ended, those that wait first.  Raises NotFound; Refused, also if all of it has
+    ended; Unsettled, and the log's errors."""
+
+    def live(state: State) -> list[tuple[str, bool]]:
+        return [(app.id, bool(app.generation)) for app in find_sweep(state, name, client.user) if not app.ended]
+
+    found = await client.look(live)
+    if not found:
+        raise Refused(f"all apps of the sweep {name} have ended already", code="app.ended")
+    position = 0
+    for started in (False, True):
+        # The last ones first: a command that still submits the sweep continues after them.
+        ids = [app for app, has_started in reversed(found) if has_started is started]
+        position = max(position, await _cancel_all(client, ids, reason))
+    return Cancelled(tuple(app for app, _ in found), position)
+
+
+async def _cancel_all(client: Client, apps: Sequence[str], reason: str) -> int:
+    """Publish the requests; return the last sequence of one, 0 for none."""
+    free = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(app: str) -> int:
+        async with free:
+            return await client.ask(AppCancelRequested, app=app, reason=reason)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(ask(app)) for app in apps]
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return max((task.result() for task in asked), default=0)
+
+
+# --- limiting ---------------------------------------------------------------------------------------------------------
+
+
+async def set_parallel(client: Client, sweep: str, parallel: int) -> int:
+    """Let at most `parallel` apps of a sweep run at once, 0 for no limit; return the limit before.  Raises NotFound;
+    Refused if no app of it is left to run, or it has this limit already; and as `dorm.client.steering.edit`."""
+    apps = find_sweep(await client.state(), sweep, client.user)
+    live = [app for app in apps if not app.ended and not app.cancel_requested]
+    if not live:
+        raise Refused(f"all apps of the sweep {sweep} have ended already, so nothing of it can start", code="app.ended")
+    app = live[-1]
+    before, spec = limit_of(app), app.owners_spec
+    if before == parallel:
+        raise Refused(
+            f"the sweep {sweep} has this limit already; `dorm sweep show {sweep}` shows it", code="edit.no_change"
+        )
+    assert spec.group is not None, "it is one of a sweep"
+    edited = msgspec.structs.replace(spec, group=msgspec.structs.replace(spec.group, parallel=parallel))
+    await steering.edit(client, app.id, edited, made_from=spec)
+    return before
