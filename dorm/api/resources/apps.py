@@ -21,7 +21,7 @@ from dorm.api.handlers import (
     stored,
 )
 from dorm.api.routes import Call, Header, Link, Parameters, Route
-from dorm.client import gates, operating
+from dorm.client import operating, steering
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.apps.admission import app_id
@@ -347,14 +347,14 @@ async def retry_app(call: Call[Parameters, None]) -> Answer:
 async def hold_app(call: Call[Parameters, Why]) -> Answer:
     """It gets no containers, or gives its containers back with a checkpoint, until it is released."""
     async with requester(call) as client:
-        app = await gates.hold(client, call.path("app"), call.body.reason)
+        app = await steering.hold(client, call.path("app"), call.body.reason)
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
 async def release_app(call: Call[Parameters, Why]) -> Answer:
     """Releases a held app; only operators end an operator's hold."""
     async with requester(call) as client:
-        app = await gates.release(client, call.path("app"), call.body.reason)
+        app = await steering.release(client, call.path("app"), call.body.reason)
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
