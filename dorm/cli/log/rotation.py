@@ -61,7 +61,7 @@ def rotate(
         if dry_run:
             await _show_plan(url, cluster, keep_records, keep_s, output)
             return
-        from dorm.client.rotation import rotate as asked
+        from dorm.client.operating import rotate as asked
 
         cuts: list[LogRotated] = []
         async with client(url, cluster, user=user) as connected:
