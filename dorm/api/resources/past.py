@@ -22,7 +22,7 @@ from dorm.client.checkpoints import Checkpoints, checkpoints_of
 from dorm.client.errors import NotFound
 from dorm.client.files import Files
 from dorm.client.finding import find_app
-from dorm.client.uses import last_uses
+from dorm.client.reports import last_uses
 from events.errors import code_of
 from events.quantities import duration
 from replay.comparison.comparison import FieldOfSeveral, differing, sides
