@@ -1,7 +1,7 @@
 """What an app's environment is built of: Python packages, commands, an interpreter.
 
 A spec holds the requirements themselves, not the name of a file: a node has no file of the submitter's, and the log says what
-an app ran with.  `requirements_file` of a spec file is read by the client (`dorm.local.spec_includes`).
+an app ran with.  `requirements_file` of a spec file is read by the client (`dorm.local.spec_files`).
 """
 
 from __future__ import annotations
