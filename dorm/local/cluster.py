@@ -269,7 +269,7 @@ class LocalCluster:
     async def _serve_views(self, key_file: Path) -> None:
         if self.keys is None:
             return
-        from dorm.local.companions.views import ViewsProcess
+        from dorm.local.companions import ViewsProcess
 
         process = ViewsProcess(
             lambda: self.master.state,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.core.state import State
     from dorm.health.checks import Health
-    from dorm.local.companions.views import ViewsProcess
+    from dorm.local.companions import ViewsProcess
     from dorm.master.master import Master
     from dorm.metrics.address import Address
     from dorm.metrics.server import SolveTimer
@@ -230,7 +230,7 @@ def master(
 
 
 def _views(found: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:
-    from dorm.local.companions.views import ViewsProcess
+    from dorm.local.companions import ViewsProcess
 
     path = str(Path(found.credentials).expanduser())
     return ViewsProcess(state, found.url, found.cluster, credentials=path, key=key)

@@ -38,7 +38,7 @@ from events.quantities import humanize
 
 if TYPE_CHECKING:
     from dorm.local.cluster import LocalCluster, LocalOptions
-    from dorm.local.companions.api import ApiProcess
+    from dorm.local.companions import ApiProcess
     from dorm.local.starting import Starting
 
 POLICY = "dorm-speed"
@@ -287,7 +287,7 @@ def users_of(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
 
 def _api(cluster: LocalCluster, port: int | None) -> ApiProcess | None:
     """Return the process of the API and the dashboard, which is yet to be started; None without a port."""
-    from dorm.local.companions.api import ApiProcess
+    from dorm.local.companions import ApiProcess
 
     if port is None:
         return None
