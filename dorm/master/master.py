@@ -8,7 +8,7 @@
     round    one message, chained to the previous round by its expected sequence, so no other master's round is overwritten
     nodes    their silence counts only while this master would have heard them (`dorm.master.failure_detector`)
     seal     from time to time, and before a clean stop, a seal of the log by this master's key (`dorm.master.sealing`)
-    doubts   a master does not lead on a log that differs from what was read of it (`dorm.master.integrity`)
+    doubts   a master does not lead on a log that differs from what was read of it (`dorm.master.sealing`)
 
     MasterError
     ├── Deposed        another master was elected: this one no longer leads
@@ -37,12 +37,11 @@ from dorm.core.state import State
 from dorm.master.computing import LIMIT_S, Computing
 from dorm.master.errors import Deposed, MasterError, RoundsRefused
 from dorm.master.failure_detector import FailureDetector
-from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease, LeaseLost
 from dorm.master.log_time import LogTime
 from dorm.master.parts import PartWriter
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
-from dorm.master.sealing import Sealer, sign_round
+from dorm.master.sealing import Integrity, Sealer, sign_round
 from dorm.master.stand_in import standing_in
 from dorm.snapshots import SnapshotTaker
 from events import subjects

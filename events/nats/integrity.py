@@ -6,7 +6,7 @@ Without reading the log, they verify:
   none is deleted or lost between it and the last,
 * the configuration: it forbids delete, roll-up and expiry, and the server stores before it acknowledges.
 
-A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices (`dorm.master.integrity`).
+A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices (`dorm.master.sealing`).
 After a kill, a server whose files are damaged cuts the log off before the damage, and reports only how many bytes it could
 not read.  A byte changed in a file of a cleanly stopped server shows only when the record is read: the server omits it, and
 readers detect the gap (`LogDamaged`).  `dorm replay verify` reads all, and checks the seals.
