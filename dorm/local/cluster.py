@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from agents.capacity import Detected
     from agents.runtime.interface import Runtime
-    from dorm.master.stand_in import Apart
+    from dorm.master.lease import Apart
     from dorm.metrics.server import SolveTimer
     from dorm.webhooks.deliverer import Deliverer
     from events.log.leadership import Leadership

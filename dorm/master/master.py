@@ -37,12 +37,11 @@ from dorm.core.state import State
 from dorm.master.computing import LIMIT_S, Computing
 from dorm.master.errors import Deposed, MasterError, RoundsRefused
 from dorm.master.failure_detector import FailureDetector
-from dorm.master.lease import Lease, LeaseLost
+from dorm.master.lease import Lease, LeaseLost, standing_in
 from dorm.master.log_time import LogTime
 from dorm.master.parts import PartWriter
 from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
 from dorm.master.sealing import Integrity, Sealer, sign_round
-from dorm.master.stand_in import standing_in
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.leader import Publish
-    from dorm.master.stand_in import Apart
+    from dorm.master.lease import Apart
     from events.chain.seals import SealKey
     from events.kinds import PolicyPlugin
     from events.log.interface import Bus, EventLog
@@ -93,7 +92,7 @@ class Master:
 
     With `leadership`, the master follows until it has the lease, which is good for `lease_s` seconds; without, it leads at
     once and ends when it is deposed.  `apart` gives the same lease over another connection, to a thread that renews it when
-    this loop is late (`dorm.master.stand_in`); a simulation has none.  `witness` is the file that records what was read of the
+    this loop is late (`dorm.master.lease`); a simulation has none.  `witness` is the file that records what was read of the
     log; with `accept_log` the master leads even on a log that differs from it.  `plugins` loads the plug-in policies of this
     machine; it is called once, in a thread, before the master leads for the first time.
     """
