@@ -9,7 +9,7 @@ import pytest
 from dorm.client.client import Client
 from dorm.client.errors import NotFound, Refused
 from dorm.client.operating import change
-from dorm.master.errors import RoundsRefused
+from dorm.master.master import RoundsRefused
 from events import kinds as k
 from events import subjects
 from events.chain.rounds import is_signed_by
