@@ -44,7 +44,7 @@ def restore(
 
     async def work() -> None:
         from dorm.deploy import layout
-        from dorm.deploy.restore import restore_log, restore_shipped
+        from dorm.deploy.backups import restore_log, restore_shipped
         from events.quantities import MEMORY, humanize
 
         async with log_of(archive, None, None) as log:
