@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from dorm.doctor.cluster import judge_clock, judge_servers, judge_streams
 from dorm.doctor.findings import Finding, gravest_first
-from dorm.doctor.servers import judge_clock, judge_servers, judge_streams
 from events.nats.inspection.servers import ClockState, ServerState, compared
 from events.nats.inspection.streams import Copy, StreamState
 

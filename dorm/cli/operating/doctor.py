@@ -168,7 +168,8 @@ def _files(found: Target) -> Iterator[tuple[Path, str, str]]:
 async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]:
     """Look at everything that a connection reaches."""
     from dorm.client.client import Client
-    from dorm.doctor import certificates, cluster, servers
+    from dorm.doctor import certificates, cluster
+    from dorm.doctor import cluster as servers
     from dorm.doctor.findings import wrong
     from dorm.local.announced import BUILD
     from events import subjects
