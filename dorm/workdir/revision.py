@@ -6,7 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.workdir.git import NoAnswer, ask_git, unfiltered
+from dorm.workdir.ignoring import NoAnswer, ask_git, unfiltered
 
 if TYPE_CHECKING:
     from pathlib import Path
