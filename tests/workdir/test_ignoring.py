@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.workdir import ignoring, scanning
-from dorm.workdir.revision import revision_of
 from dorm.workdir.scanning import Scanned, scan
+from dorm.workdir.shipping import revision_of
 from events.workdir import Limits
 from tests.workdir.test_packing import LIMITS, filled
 

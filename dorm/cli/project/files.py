@@ -202,7 +202,7 @@ def get(
     """
 
     async def work() -> None:
-        from dorm.workdir.getting import get_folder
+        from dorm.workdir.shipping import get_folder
         from events.spec import shipped
 
         async with client(url, cluster, user=user) as connected:
