@@ -33,7 +33,7 @@ from agents.runtime.workdir.cache import BlobCache, TenantBlobs
 from agents.runtime.workdir.placing import place, read_manifest
 from dorm.workdir.errors import Changing, OverQuota, Unshippable
 from dorm.workdir.ignoring import NoAnswer, ask_git, unfiltered
-from dorm.workdir.quotas import room_of
+from dorm.workdir.keeping import room_of
 from dorm.workdir.scanning import FoundFile, FoundLink, Scanned, Status, scan
 from events.quantities import MEMORY, SECOND, humanize
 from events.spec import Workdir

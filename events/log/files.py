@@ -5,7 +5,7 @@ so a blob is written once, and again only to renew its time.  A full store refus
 later one.
 
 Each tenant has a quota (`Limits.quota_of`).  Clients keep to it (`dorm.workdir.shipping`), and the leading master removes what
-another program has written beyond it (`dorm.workdir.quotas`).  Tenants may write and not remove, which servers can't allow for
+another program has written beyond it (`dorm.workdir.keeping`).  Tenants may write and not remove, which servers can't allow for
 single subjects: a tenant that gives up a blob writes an empty one in its place, which counts as none, and masters
 remove it.
 

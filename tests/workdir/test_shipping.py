@@ -20,9 +20,8 @@ from agents.runtime.workdir.placing import Incomplete, place
 from dorm.core.app import App
 from dorm.core.state import State
 from dorm.workdir.errors import OverQuota, Unshippable
-from dorm.workdir.quotas import enforce_quotas
+from dorm.workdir.keeping import Removed, enforce_quotas, named, remove_unneeded, uses
 from dorm.workdir.shipping import get_folder, ship_folder
-from dorm.workdir.using import Removed, named, remove_unneeded, uses
 from events.log.files import MemoryFiles
 from events.log.records import LogUnavailable
 from events.quantities import SECOND

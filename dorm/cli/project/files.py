@@ -43,7 +43,7 @@ def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterN
     from events.quantities import MEMORY, SECOND, humanize
 
     async def work() -> None:
-        from dorm.workdir.using import named, uses
+        from dorm.workdir.keeping import named, uses
 
         async with client(url, cluster, user=user) as connected:
             state = await connected.state()
@@ -250,7 +250,7 @@ def purge(
         )
 
     async def work() -> None:
-        from dorm.workdir.using import remove_unneeded
+        from dorm.workdir.keeping import remove_unneeded
         from events.log.files import EVERYONE
         from events.quantities import MEMORY, humanize
 
