@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from dorm.rotation.planning import plan
-from dorm.rotation.policy import MOST_RECORDS, RotationError
+from dorm.rotation.policy import MOST_RECORDS, RotationError, plan
 from dorm.rotation.writing import check_archive, last_snapshot, write
 from events import subjects
 from events.appending import append_event
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from dorm.rotation.planning import Plan
-    from dorm.rotation.policy import Policy
+    from dorm.rotation.policy import Plan, Policy
     from dorm.rotation.writing import Written
     from events.archive.stores.interface import ArchiveStore
     from events.archive.whole import WholeLog

@@ -15,8 +15,7 @@ import msgspec
 import structlog
 
 from dorm.core.fold.trust.authority import forbidden
-from dorm.rotation.planning import span_of
-from dorm.rotation.policy import HELD_S, RotationError
+from dorm.rotation.policy import HELD_S, RotationError, span_of
 from events import subjects
 from events.appending import append_event
 from events.codec import decode

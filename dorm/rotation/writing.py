@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.state import State
-    from dorm.rotation.planning import Plan
+    from dorm.rotation.policy import Plan
     from events.archive.segments import SegmentLog
     from events.log.interface import EventLog
     from events.log.records import Record
