@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.rotation import policy, writing
+from dorm.rotation import policy, rotator
 from dorm.rotation.rotator import Rotator
 from tests.rotation.simulated import RotatingHistory
 from tests.simulation.breaking.patches import Variant, code, together
@@ -45,7 +45,7 @@ VARIANTS = {
                     "return Plan(after, target, __import__('msgspec').structs.replace(seal, upto=reach))",
                 ),
             ),
-            code(writing.write, ("if info.chain != plan.seal.chain:", "if False:")),
+            code(rotator.write, ("if info.chain != plan.seal.chain:", "if False:")),
         )
     ),
     "nothing is left to fold the stream from": Variant(
