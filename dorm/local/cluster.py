@@ -41,7 +41,7 @@ from dorm.master.master import Master
 from dorm.master.sealing import open_key
 from dorm.metrics.address import Address
 from dorm.plugins.limits import limit_s
-from dorm.rotation import beside as rotation
+from dorm.rotation import service as rotation
 from dorm.security.folder import KeyFolder
 from dorm.workdir.keeping import keeping_beside
 from events import subjects

@@ -149,7 +149,7 @@ def master(
         from dorm.metrics.server import SolveTimer
         from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
-        from dorm.rotation.beside import open_checked, rotating_beside
+        from dorm.rotation.service import open_checked, rotating_beside
         from dorm.workdir.keeping import keeping_beside
         from events.log.waiting import until_answered
 
