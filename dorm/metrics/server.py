@@ -25,20 +25,14 @@ from dorm.metrics.tally import PHASE_BOUNDS, Histogram
 from events.logger import Logger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-
-    from prometheus_client import Metric
-
-    from agents.agent import Agent
-    from dorm.master.master import Master
-
-    Source = Callable[[], Awaitable[Iterable[Metric]]]
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from prometheus_client import Metric
 
+    from agents.agent import Agent
     from dorm.health.checks import Health
+    from dorm.master.master import Master
     from dorm.metrics.follower import Follower
 
     Source = Callable[[], Awaitable[Iterable[Metric]]]

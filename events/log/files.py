@@ -4,9 +4,9 @@ Each tenant has blobs of its own, so that a server can keep tenants from each ot
 so a blob is written once, and again only to renew its time.  A full store refuses; no stored blob is dropped for a
 later one.
 
-Each tenant has a quota (`Limits.quota_of`).  Clients keep to it (`dorm.workdir.shipping`), and the leading master removes what
-another program has written beyond it (`dorm.workdir.keeping`).  Tenants may write and not remove, which servers can't allow for
-single subjects: a tenant that gives up a blob writes an empty one in its place, which counts as none, and masters
+Each tenant has a quota (`Limits.quota_of`).  Clients keep to it (`dorm.workdir.shipping`), and the leading master removes
+what another program has written beyond it (`dorm.workdir.keeping`).  Tenants may write and not remove, which servers can't
+allow for single subjects: a tenant that gives up a blob writes an empty one in its place, which counts as none, and masters
 remove it.
 
 Implementations: `MemoryFiles` here, `events.nats.beside.files`.  A log without such a store has `NoFiles`.
