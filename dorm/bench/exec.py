@@ -22,9 +22,8 @@ from compose.image import SAMPLES_REF
 from dorm.bench import BenchError
 from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, percentile, this_machine
-from dorm.client.sessions.finding import running_place
-from dorm.client.sessions.session import Session
-from events.sessions import Ended
+from dorm.client.sessions import Session, running_place
+from events.sessions.messages import Ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

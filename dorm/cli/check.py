@@ -312,7 +312,7 @@ async def _checked(app: _App, where: tuple[str | None, str | None, str | None]) 
 async def _room(connected: Client, app: _App, limits: Limits) -> int:
     """Return how many bytes the app's owner may still ship."""
     from dorm.workdir import tenant_of
-    from dorm.workdir.quotas import room_of
+    from dorm.workdir.keeping import room_of
 
     owner = app.spec.user if app.spec is not None and app.spec.user != "anonymous" else ""
     tenant = await tenant_of(connected, owner)

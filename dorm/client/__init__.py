@@ -10,7 +10,7 @@
     tail     events in order, filtered, from any position
     output   what containers print
     reports  what apps reported beside the log
-    files/   what apps leave behind, copied from and to them
+    files/   what apps leave behind, copied from and to them;  checkpoints: what an app has saved
     uses     what running containers have used
     masters  which master leads
     identities  changes of who may do what

@@ -2,25 +2,46 @@
 
 Each is checked against the state before it is published, so that its author learns of an error at once, and again once
 it is folded: someone else may have been first.
-"""
+
+Changes of who may do what, as records of a client's user.
+
+Have the leading master rotate the log, and wait for what becomes of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
 
-from dorm.client.errors import NotFound, Refused
-from dorm.core.operating import may_be_forgotten, may_be_retried, may_be_trusted
+import msgspec
+
+from dorm.client.answers import facts_after
+from dorm.client.errors import NoAnswer, NotFound, Refused
+from dorm.core.fold.operating import may_be_forgotten, may_be_retried, may_be_trusted
+from dorm.core.fold.trust.identities import refusal_at
+from events import subjects
+from events.appending import append_event
 from events.kinds import (
     AppRetryRequested,
+    LogRotated,
     NodeForgetRequested,
     NodeTrustRequested,
+    RotationFailed,
+    RotationRequested,
     SchedulingPaused,
     SchedulingResumed,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from dorm.client.client import Client
     from dorm.core.state import App, State
+    from events.kinds import OfIdentities
+
+
+# --- operating --------------------------------------------------------------------------------------------------------
 
 
 async def forget(client: Client, node: str, reason: str = "") -> None:
@@ -96,3 +117,59 @@ async def retry(client: Client, name_or_id: str) -> App:
         )
     await client.ask(AppRetryRequested, app=app.id)
     return app
+
+
+# --- identities -------------------------------------------------------------------------------------------------------
+
+
+async def change(client: Client, event: OfIdentities) -> None:
+    """Publish an event about identities, and wait until it is folded.  Raises Refused if this user may not publish it, or if
+    another change came first; and the log's errors."""
+    said: Any = msgspec.structs.replace(
+        event, id=f"{client.user}.{secrets.token_hex(8)}", at=time.time_ns(), by=client.user
+    )
+    await client.check_authority(said)
+    seq = (await append_event(client.log, subjects.fact(client.cluster, type(said).__name__, client.user), said)).seq
+    refused = await client.look(lambda state: refusal_at(state, seq))
+    if refused is not None:
+        raise Refused(refused.reason, code=refused.code)
+
+
+# --- rotation ---------------------------------------------------------------------------------------------------------
+
+
+async def rotate(
+    client: Client, *, keep_records: int | None = None, keep_s: float | None = None, timeout: float = 600.0
+) -> AsyncGenerator[LogRotated, None]:
+    """Request a rotation; yield the cut of each archive.  `timeout` bounds the time until the next one, in seconds.
+
+    Raises Refused if this user may not ask, or the master says why nothing moved; NoAnswer; and the log's errors."""
+    request = RotationRequested(
+        id=f"{client.user}.{secrets.token_hex(8)}",
+        at=time.time_ns(),
+        by=client.user,
+        keep_records=keep_records,
+        keep_s=keep_s,
+    )
+    await client.check_authority(request)
+    subject = subjects.fact(client.cluster, RotationRequested.__name__, client.user)
+    asked = (await append_event(client.log, subject, request)).seq
+    answers = [
+        subjects.rotations(client.cluster),
+        subjects.fact(client.cluster, RotationFailed.__name__, subjects.MASTER),
+    ]
+    no_answer = NoAnswer(
+        "no master has answered yet; `dorm masters` shows whether one leads, and `dorm log show` what is archived",
+        code="master.no_rotation",
+    )
+    waited = facts_after(client.log, asked, timeout=timeout, no_answer=no_answer, subjects=answers, renewed=True)
+    async with contextlib.aclosing(waited) as facts:
+        async for fact in facts:
+            if fact.cause != str(asked):
+                continue
+            if isinstance(fact, RotationFailed):
+                raise Refused(fact.reason, code=fact.code)
+            if isinstance(fact, LogRotated):
+                yield fact
+                if not fact.left:
+                    return

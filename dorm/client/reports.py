@@ -1,4 +1,6 @@
-"""The apps' reports beside the log, as clients see them: the newest of each app, now and as it changes."""
+"""The apps' reports beside the log, as clients see them: the newest of each app, now and as it changes.
+
+What running containers have used until now, by their nodes' last heartbeats."""
 
 from __future__ import annotations
 
@@ -7,14 +9,23 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from dorm.core.progress import newest_of
+from dorm.core.query.reported import newest_of
+from events import subjects
+from events.codec import decode
+from events.kinds import ContainerUse, NodeReported
+from events.log.progress import EVERY
 from events.log.records import LogRefused, LogUnavailable
 from events.log.stores import EVERY_APP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from dorm.core.progress import Newest
-    from events.log.interface import ReadableLog
+    from dorm.core.query.reported import Newest
+    from dorm.core.state import Node, State
+    from events.log.interface import Bus, ReadableLog
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 3.0
 
@@ -38,3 +49,31 @@ async def followed(log: ReadableLog) -> AsyncGenerator[Newest, None]:
             async for batch in batches:
                 found = found | newest_of(batch)
                 yield found
+
+
+# --- uses -------------------------------------------------------------------------------------------------------------
+
+_AT_ONCE = 16
+"""Nodes whose heartbeats are read at a time."""
+
+Key = tuple[str, int, int]
+"""App, generation and slot."""
+
+
+async def last_uses(bus: Bus, cluster: str, state: State) -> dict[Key, ContainerUse]:
+    """Return the last known use of each container, of all nodes that are up.  Raises what `Bus.last_report` raises."""
+    found: dict[Key, ContainerUse] = {}
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(node: Node) -> None:
+        async with room:
+            record = await bus.last_report(subjects.report(cluster, node.id))
+        event = decode(record) if record is not None else None
+        if isinstance(event, NodeReported) and event.identity == node.identity:
+            found.update({(one.app, one.generation, one.slot): one for one in event.containers})
+
+    async with asyncio.TaskGroup() as asking:
+        for node in state.nodes.values():
+            if node.condition == "up":
+                asking.create_task(ask(node))
+    return found

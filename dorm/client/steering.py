@@ -2,7 +2,11 @@
 
 Each is checked against the state before it is published, so that its author learns of an error at once, and again by
 the master: someone else may have been first.
-"""
+
+Holds and releases: an app gets no containers until it is released.
+
+Each is checked against the state before it is published, so that its author learns of an error at once, and again once
+it is folded."""
 
 from __future__ import annotations
 
@@ -17,6 +21,11 @@ from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, Refused
 from dorm.core.revisions import check_editable, check_restartable, check_unchanged, spec_of
 from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised
+from dorm.core.apps.gating.gates import hold_of
+from dorm.core.apps.steering import check_editable, check_restartable, check_unchanged, spec_of
+from dorm.core.fold.gates.requests import may_be_held
+from dorm.core.query.gates import held
+from events.kinds import AppEditRequested, AppHoldRequested, AppRejected, AppReleaseRequested, AppRestarted, AppRestartRequested, AppRevised
 from events.spec import AppSpec, SpecError
 from events.spec.editing import differing, fingerprint
 from events.spec.variables import check_names
@@ -26,6 +35,9 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.state import App
+
+
+# --- steering ---------------------------------------------------------------------------------------------------------
 
 
 async def edit(
@@ -131,3 +143,37 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
             if not await client.look(lambda state: id in state.submissions):
                 return await client.app(app.id)
     raise AssertionError("it returns or raises")
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+
+async def hold(client: Client, name_or_id: str, reason: str = "") -> App:
+    """Hold an app.  Raises NotFound, Refused."""
+    app = await client.app(name_or_id)
+    _check_lives(app)
+    event = AppHoldRequested(app=app.id, by=client.user, reason=reason)
+    await client.check_authority(event)
+    if not await client.look(lambda state: may_be_held(state, app, client.user)):
+        by = hold_of(app)
+        why = f"{app.name} is {held_by(by)}" if by is not None else f"{app.name} is about to be cancelled"
+        raise Refused(f"{why}; `dorm explain {app.name}` says more", code="app.held" if by else "app.cancelled")
+    await client.ask(AppHoldRequested, app=app.id, reason=reason)
+    return app
+
+
+async def release(client: Client, name_or_id: str, reason: str = "") -> App:
+    """Let a held app continue.  Raises NotFound, Refused."""
+    app = await client.app(name_or_id)
+    _check_lives(app)
+    if hold_of(app) is None:
+        raise Refused(
+            f"nobody holds {app.name}, it is {app.phase}; `dorm explain {app.name}` says more", code="app.not_held"
+        )
+    await client.ask(AppReleaseRequested, app=app.id, reason=reason)
+    return app
+
+
+def _check_lives(app: App) -> None:
+    if app.ended:
+        raise Refused(f"{app.name} has ended ({app.ended}); submit it again", code="app.ended")

@@ -1,4 +1,12 @@
-"""Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one is removed.
+"""Shipped folders next to copies of a log: each part once, for all copies that need it.
+
+    lab-files/3f/3f2a91c0…             a part, compressed, under the SHA-256 of what it holds
+    lab-20260314T030007.512Z.files.json   which parts belong to that copy, of which tenant; and the cluster's limits
+
+A part is valid if its content matches its name, both when it is copied and when it is restored. A part that another program
+has stored under a wrong name belongs to no folder that an app could start with, so it is skipped.
+
+Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one is removed.
 
 Names have the time of this machine's clock, which may have been wrong.  Copies that are later than the new one neither count
 among those to keep nor are they removed, so whichever way a clock was set, the new copy and those before it stay.
@@ -6,12 +14,20 @@ among those to keep nor are they removed, so whichever way a clock was set, the 
 lab-20260314T030007.512Z.dorm    the log of cluster lab at that time, in UTC; next to it its shipped folders (`folders`)
 
 BackupError    there is no new copy, or it can't be trusted; the older ones are all still there
-"""
+
+Turns a backup into the log of a cluster that knows its users, on servers that run and are empty.
+
+On such servers nobody may write other people's records, not even an admin. So during the restore the accounts contain a
+restorer, who may; its key is created for it and removed afterwards. All other users are those at the end of the backup.
+
+    RestoreError    the backup can't be this cluster's log, or is not what arrived on the servers"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,20 +35,220 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from dorm.core.state import digest
-from dorm.deploy.folders import Copied, FoldersError, copy_folders, prune_folders
-from events.archive.files import share
-from events.archive.segments import open_archive
+from dorm.local.founding import found
+from events.archive.files import create, make_folder, share
+from events.archive.opening import open_archive
+from events.durable import aside, put_in_place
 from events.errors import DormError
-from events.log.records import LogRefused
+from events.log.records import LogRefused, LogUnavailable
+from events.nats.access.names import RESTORER
+from events.nats.connection import Connection
+from events.nats.importing import import_log
+from events.workdir import Limits, open_blob
+from events.workdir.limits import UNPACKED_MANIFEST
 from replay.export.export import export
+from replay.reading import cluster_name
 from replay.travel.travel import state_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from dorm.deploy.settings import Deployment
+    from dorm.security.folder import KeyFolder
+    from events.identities import Identities
+    from events.log.files import Files
     from events.log.interface import ReadableLog
     from events.log.stores import Files
+    from events.nats.access.credentials import Credentials
     from replay import Progress
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+_AT_ONCE = 8
+_SUFFIX = ".files.json"
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class FoldersError(DormError):
+    """Shipped folders could not be copied, or not all of them restored."""
+
+    code = "backup.files"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """What belongs to one copy of a log."""
+
+    limits: Limits
+    parts: list[tuple[str, str]]
+    """Tenant, as the token of a subject, and name."""
+    version: int = 1
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What was copied, or restored."""
+
+    parts: int = 0
+    bytes: int = 0
+    """Compressed."""
+
+
+def list_beside(archive: Path) -> Path:
+    """Return where the parts of a copy are listed."""
+    return archive.with_suffix(_SUFFIX)
+
+
+async def copy_folders(
+    files: Files, archive: Path, cluster: str, progress: Callable[[int, int], None] | None = None
+) -> Copied:
+    """Copy everything in the store next to a copy of its log. Existing parts are read, and copied again if they are damaged.
+    Raises FoldersError, and the log's errors."""
+    store, listed = (
+        _Parts(archive.parent, cluster),
+        [blob for blob in await files.listed() if _HASH.fullmatch(blob.name)],
+    )
+    turns, kept, sizes = asyncio.Semaphore(_AT_ONCE), list[tuple[str, str]](), list[int]()
+
+    async def copy(tenant: str, name: str) -> None:
+        async with turns:
+            size = await asyncio.to_thread(store.size, name)
+            found = await files.get(tenant, name) if not size else None
+            if found is not None and await asyncio.to_thread(open_blob, name, found[0], UNPACKED_MANIFEST) is not None:
+                size = await asyncio.to_thread(store.write, name, found[0])
+        if size:
+            kept.append((tenant, name))
+            sizes.append(size)
+        if progress is not None:
+            progress(len(sizes), len(listed))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for blob in listed:
+                if blob.size:
+                    tasks.create_task(copy(blob.tenant, blob.name))
+        document = msgspec.json.encode(Listed(await files.limits(), sorted(kept)))
+        await asyncio.to_thread(_replace, list_beside(archive), document)
+    except ExceptionGroup as failures:
+        raise _not_copied(failures.exceptions[0], archive) from None
+    except OSError as error:
+        raise _not_copied(error, archive) from None
+    return Copied(len(kept), sum(sizes))
+
+
+def _not_copied(error: Exception, archive: Path) -> Exception:
+    if not isinstance(error, OSError):
+        return error
+    text = f"shipped folders can't be written beside {archive} ({error.strerror}); make room, or say --without-files"
+    return FoldersError(text, code="backup.files_not_written")
+
+
+async def restore_folders(
+    files: Files, archive: Path, cluster: str, progress: Callable[[int, int], None] | None = None
+) -> Copied | None:
+    """Put the parts of a copy into the store of a cluster; None if there are no shipped folders next to the copy.
+    `cluster` is the one that was copied.
+
+    Raises FoldersError if parts are missing or damaged, after all others were restored; and the log's errors."""
+    try:
+        listed = msgspec.json.decode(await asyncio.to_thread(list_beside(archive).read_bytes), type=Listed)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text = f"{list_beside(archive)} can't be read ({error}); restore its backup, or say --without-files"
+        raise FoldersError(text, code="backup.files_not_read") from None
+    store, turns, lost, sizes = _Parts(archive.parent, cluster), asyncio.Semaphore(_AT_ONCE), list[str](), list[int]()
+    await files.set_limits(listed.limits)
+
+    async def put(tenant: str, name: str) -> None:
+        async with turns:
+            body = await asyncio.to_thread(store.read, name)
+            if body is None:
+                lost.append(name)
+            else:
+                await files.put(tenant, name, body)
+                sizes.append(len(body))
+        if progress is not None:
+            progress(len(sizes) + len(lost), len(listed.parts))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for tenant, name in listed.parts:
+                tasks.create_task(put(tenant, name))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    if lost:
+        text = (
+            f"{len(lost)} of {len(listed.parts)} parts of shipped folders are missing or damaged in {store.root}, such as "
+            f"{min(lost)[:12]}; all else is restored.  Apps that need them say so, and start after they are submitted again"
+        )
+        raise FoldersError(text, code="backup.files_damaged")
+    return Copied(len(sizes), sum(sizes))
+
+
+def prune_folders(archives: Iterable[Path], folder: Path, cluster: str) -> None:
+    """Remove the lists of copies that are gone, and parts that no copy needs.  A list that can't be read keeps all parts."""
+    store = _Parts(folder, cluster)
+    lists = {list_beside(path) for path in archives}
+    stamped = re.compile(rf"{re.escape(cluster)}-\d{{8}}T\d{{6}}\.\d{{3}}Z{re.escape(_SUFFIX)}")
+    for path in [path for path in folder.iterdir() if stamped.fullmatch(path.name) and path not in lists]:
+        path.unlink(missing_ok=True)
+    needed: dict[str, None] = {}
+    for path in lists:
+        try:
+            needed |= dict.fromkeys(name for _, name in msgspec.json.decode(path.read_bytes(), type=Listed).parts)
+        except FileNotFoundError:
+            continue
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return
+    store.keep(needed)
+
+
+class _Parts:
+    """The folder of parts next to the copies of one cluster's log.  Every method blocks."""
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        self.root = folder / f"{cluster}-files"
+
+    def _path(self, name: str) -> Path:
+        return self.root / name[:2] / name
+
+    def read(self, name: str) -> bytes | None:
+        """Return a part as it is stored; None if it is not there, or not what its name says."""
+        try:
+            body = self._path(name).read_bytes() if _HASH.fullmatch(name) else b""
+        except OSError:
+            return None
+        return body if body and open_blob(name, body, UNPACKED_MANIFEST) is not None else None
+
+    def size(self, name: str) -> int:
+        """Return the bytes of an intact part, 0 if there is none."""
+        return len(self.read(name) or b"")
+
+    def write(self, name: str, body: bytes) -> int:
+        """Write a part, and return its bytes.  Raises OSError."""
+        make_folder(self._path(name).parent)
+        _replace(self._path(name), body)
+        return len(body)
+
+    def keep(self, needed: dict[str, None]) -> None:
+        """Remove all other parts."""
+        for path in self.root.glob("??/*"):
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+
+def _replace(path: Path, body: bytes) -> None:
+    """Write a file, whole or not at all.  Raises OSError."""
+    unfinished = aside(path)  # Two tenants may have the same part.
+    with create(unfinished) as file:  # The folder's group may read it, if it shares its folder.
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    put_in_place(unfinished, path)
+
+
+# --- backups ----------------------------------------------------------------------------------------------------------
 
 _STAMP = "%Y%m%dT%H%M%S"
 
@@ -153,3 +369,120 @@ def _prune(made: Path, cluster: str, keep: int) -> tuple[list[str], list[str]]:
         path.unlink(missing_ok=True)
     prune_folders(copies(made.parent, cluster), made.parent, cluster)
     return [str(path) for path in old], [str(path) for path in every[end:]]
+
+
+# --- restore ----------------------------------------------------------------------------------------------------------
+
+_TRIES, _PAUSE_S = 100, 0.5
+
+
+class RestoreError(DormError):
+    """The backup was not restored."""
+
+    code = "restore.failed"
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What the servers have now."""
+
+    records: int
+    digest: str
+
+
+async def restore_log(
+    log: ReadableLog,
+    settings: Deployment,
+    keys: KeyFolder,
+    *,
+    clock: Callable[[], int],
+    progress: Progress | None = None,
+) -> Restored:
+    """Restore the whole log.  Raises RestoreError, SecurityError, CredentialsError, and the log's errors, after which the
+    same call continues."""
+    if not keys.exists:
+        raise RestoreError(
+            f"{keys.path} holds no keys of a cluster; restore their folder first, since the log names the keys in it",
+            code="deploy.keys.missing",
+        )
+    name = await cluster_name(log)
+    if name != settings.cluster:
+        raise RestoreError(
+            f"this is a backup of cluster {name}, and the settings are those of {settings.cluster}",
+            code="restore.other_cluster",
+        )
+    state = await state_at(log)
+    if state.known is None:
+        raise RestoreError(
+            f"cluster {name} knew no users: set `trust: false`, and use `dorm replay import`",
+            code="restore.open_cluster",
+        )
+    url, own = settings.url(), keys.credentials(keys.admin())
+    restorer = await asyncio.to_thread(keys.make_credentials, name, url, RESTORER, RESTORER)
+    try:
+        await _apply(keys, name, state.known, clock())
+        await _admitted(restorer)
+        done = await import_log(
+            log, url, name, progress=progress, credentials=restorer, replicas=min(3, len(settings.servers))
+        )
+    finally:
+        await asyncio.to_thread(keys.file_of(RESTORER).unlink, missing_ok=True)
+        await _apply(keys, name, state.known, clock())
+    await found(keys, own, url, (), clock=clock)
+    arrived = await _digest(settings, keys)
+    if arrived != digest(state):
+        raise RestoreError(
+            f"the records on the servers give the state {arrived}, and the backup's give {digest(state)}; empty the servers' "
+            "folders and restore an earlier backup",
+            code="restore.differs",
+        )
+    return Restored(done.records, arrived)
+
+
+async def restore_shipped(
+    archive: Path, settings: Deployment, keys: KeyFolder, progress: Progress | None = None
+) -> Copied | None:
+    """Restore the shipped folders next to a backup, after its log; None if there are none.  Raises FoldersError,
+    CredentialsError, and the log's errors."""
+    own = keys.credentials(keys.admin())
+    connection = await Connection.open(
+        settings.url(), settings.cluster, name="dorm-restore", credentials=own, patient=True
+    )
+    try:
+        return await restore_folders(connection.log.files, archive, settings.cluster, progress)
+    finally:
+        await connection.close()
+
+
+async def _admitted(restorer: Credentials) -> None:
+    """Wait until the servers let it in: they have just been started, and read changed accounts a moment after the request.
+    Raises LogRefused or LogUnavailable if they do not."""
+    for tries in range(_TRIES):
+        try:
+            connection = await Connection.open(
+                restorer.url, restorer.cluster, name="dorm-restore", credentials=restorer
+            )
+        except (LogRefused, LogUnavailable) as error:
+            if error.code == "cluster.not_found":
+                return
+            if tries == _TRIES - 1:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            await connection.close()  # An interrupted import continues.
+            return
+
+
+async def _apply(keys: KeyFolder, cluster: str, known: Identities, now: int) -> None:
+    await asyncio.to_thread(keys.write_known, cluster, known, now)
+    await asyncio.to_thread(keys.reload)
+
+
+async def _digest(settings: Deployment, keys: KeyFolder) -> str:
+    own = keys.credentials(keys.admin())
+    connection = await Connection.open(
+        settings.url(), settings.cluster, name="dorm-restore", credentials=own, patient=True
+    )
+    try:
+        return digest(await state_at(connection.log))
+    finally:
+        await connection.close()

@@ -1,18 +1,26 @@
-"""Writing a machine's files, repeatedly: unchanged files are left alone, and changes by others are not lost.
+"""Where the parts of a cluster are on their machines.  Every machine has the same places, so a unit file is read once.
+
+What a machine's unit files say about its parts, for commands that run there without options.
+
+Writing a machine's files, repeatedly: unchanged files are left alone, and changes by others are not lost.
 
 The record in `/etc/dorm/deployed.json` has the hash of each file as it was written, so a file with another hash was changed by
-hand, and a file that is no longer wanted can be removed.
-"""
+hand, and a file that is no longer wanted can be removed."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+
+import os
+import re
+import secrets
+import shlex
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from dorm.deploy import layout
 from dorm.deploy.settings import DeploymentError
 from events.durable import write_whole
 
@@ -22,20 +30,90 @@ if TYPE_CHECKING:
 
     from dorm.deploy.rendering import File
 
+
+# --- layout -----------------------------------------------------------------------------------------------------------
+
+CONFIGURATION = "/etc/dorm"
+NATS_CONFIGURATION = "/etc/dorm/nats.conf"
+KEYS = "/etc/dorm/keys"
+"""What the NATS server reads: accounts and certificates."""
+UNITS = "/etc/systemd/system"
+SYSUSERS = "/etc/sysusers.d/dorm.conf"
+TMPFILES = "/etc/tmpfiles.d/dorm.conf"
+RECORD = "/etc/dorm/deployed.json"
+"""What `dorm deploy install` wrote here."""
+DATA = "/var/lib/dorm"
+STORE = "/var/lib/dorm/nats"
+MASTER = "/var/lib/dorm/master"
+"""Its credentials and its key, next to which it notes how far it has read the log."""
+API = "/var/lib/dorm/api"
+BACKUP = "/var/lib/dorm/backup"
+WEBHOOKS = "/var/lib/dorm/webhooks"
+WEBHOOKS_KEY = "webhooks.key"
+"""Also its name in the admin's folder."""
+SECRETS = {
+    "NATS server": (KEYS, ("ca.pem", "server.pem", "server.key", "accounts.conf")),
+    "master": (MASTER, ("master.json", "seal.nk")),
+    "API": (API, ("api.json", "server.pem", "server.key")),
+    "backup": (BACKUP, ("backup.json",)),
+    "webhooks": (WEBHOOKS, ("webhooks.json", WEBHOOKS_KEY)),
+}
+"""Where each part of a cluster that knows its users keeps its keys."""
+NODE = "/var/lib/dorm/node"
+"""The node's own files: its identity and key, its containers' private directories."""
+
+
+# --- installed --------------------------------------------------------------------------------------------------------
+
+_DOUBLED = re.compile(r"([%$])\1")
+
+
+class InstalledAgent(NamedTuple):
+    """The node whose agent a unit starts."""
+
+    name: str
+    data: str
+    checkpoints: str
+
+
+def installed_agent(root: Path) -> InstalledAgent | None:
+    """Return the node of the machine whose file system is at `root`; None if no unit of `dorm deploy install` starts an
+    agent, or this user may not read it."""
+    try:
+        text = (root / UNITS.lstrip("/") / "dorm-agent.service").read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return agent_of(text)
+
+
+def agent_of(unit: str) -> InstalledAgent | None:
+    """Return the node that a unit's `ExecStart=` names; None if it does not name the node completely."""
+    command = next((line for line in unit.splitlines() if line.startswith("ExecStart=")), "")
+    try:
+        words = [_DOUBLED.sub(r"\1", word) for word in shlex.split(command.removeprefix("ExecStart="))]
+    except ValueError:
+        return None
+    given = dict(pairwise(words))
+    found = [given.get(option, "") for option in ("--name", "--data", "--checkpoints")]
+    return InstalledAgent(*found) if all(found) else None
+
+
+# --- installing -------------------------------------------------------------------------------------------------------
+
 Fate = Literal["new", "changed", "same", "removed", "edited"]
-_OTHERS = {f"{layout.KEYS}/accounts.conf"}
+_OTHERS = {f"{KEYS}/accounts.conf"}
 """Files that an admin's commands replace as well."""
 _RENEWED = {
-    *(f"{layout.KEYS}/{name}" for name in ("ca.pem", "server.pem", "server.key")),
-    *(f"{layout.API}/{name}" for name in ("server.pem", "server.key")),
+    *(f"{KEYS}/{name}" for name in ("ca.pem", "server.pem", "server.key")),
+    *(f"{API}/{name}" for name in ("server.pem", "server.key")),
 }
 """Certificates and their keys: a path unit has the NATS server read them, and the API looks by itself."""
 _SERVICES = {f"dorm-{name}.service" for name in ("nats", "master", "api", "webhooks", "agent")}
 _KEYS_OF = {
-    layout.KEYS: "dorm-nats.service",
-    layout.MASTER: "dorm-master.service",
-    layout.API: "dorm-api.service",
-    layout.WEBHOOKS: "dorm-webhooks.service",
+    KEYS: "dorm-nats.service",
+    MASTER: "dorm-master.service",
+    API: "dorm-api.service",
+    WEBHOOKS: "dorm-webhooks.service",
 }
 """Units whose keys are in a folder. The next backup reads its own."""
 _MOST_LINES = 400
@@ -63,7 +141,7 @@ def plan(root: Path, machine: str, files: Sequence[File]) -> list[Step]:
     if record.machine not in ("", machine):
         raise DeploymentError(
             f"the files below {root} are those of machine {record.machine}, and not of {machine}; to give this machine "
-            f"another part, remove {_at(root, layout.RECORD)} first",
+            f"another part, remove {_at(root, RECORD)} first",
             code="deploy.machine.other",
         )
     steps = [_step(root, file, record.files.get(file.path)) for file in files]
@@ -109,9 +187,7 @@ def install(root: Path, machine: str, files: Sequence[File], *, force: bool = Fa
             else:
                 _at(root, step.path).unlink(missing_ok=True)
         record = Record(machine, {file.path: _hash(file.content) for file in files})
-        _write_bytes(
-            _at(root, layout.RECORD), msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n", 0o600
-        )
+        _write_bytes(_at(root, RECORD), msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n", 0o600)
     except OSError as error:
         raise DeploymentError(
             f"{error.filename}: {error.strerror}; run it as root, or write below another folder with --root",
@@ -135,7 +211,7 @@ def restarts(steps: Iterable[Step]) -> list[str]:
         name = step.path.rpartition("/")[2]
         if _is_unit(step.path) and name in _SERVICES:
             found.append(name)
-        elif step.path == layout.NATS_CONFIGURATION:
+        elif step.path == NATS_CONFIGURATION:
             found.append("dorm-nats.service")
         else:
             found += [service for folder, service in _KEYS_OF.items() if step.path.startswith(f"{folder}/")]
@@ -149,7 +225,7 @@ def stops(steps: Iterable[Step]) -> list[str]:
 
 
 def _is_unit(path: str) -> bool:
-    return path.startswith(f"{layout.UNITS}/")
+    return path.startswith(f"{UNITS}/")
 
 
 def _at(root: Path, path: str) -> Path:
@@ -157,14 +233,14 @@ def _at(root: Path, path: str) -> Path:
 
 
 def _record(root: Path) -> Record:
-    content = _read(_at(root, layout.RECORD))
+    content = _read(_at(root, RECORD))
     if content is None:
         return Record("", {})
     try:
         return msgspec.json.decode(content, type=Record)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise DeploymentError(
-            f"{_at(root, layout.RECORD)} can't be read; remove it, and run this again with --force",
+            f"{_at(root, RECORD)} can't be read; remove it, and run this again with --force",
             code="deploy.record.unreadable",
         ) from None
 

@@ -1,16 +1,19 @@
 """The files of one machine, from the settings and the templates in `compose/deploy`.  Pure: text in, text out.
 
 A template is the file itself, with `{{name}}` where a value goes; a line that only holds an empty value is left out.
-"""
+
+What a machine lacks, checked before any file is written: a unit with a wrong path fails later, and says little."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import compose
-from dorm.deploy import layout
+from dorm.deploy import installing
 from dorm.deploy.settings import DeploymentError
 from dorm.security.quoting import quoted
 from events.addresses import is_loopback
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dorm.deploy.settings import Archives, Deployment, Node
+
+
+# --- rendering --------------------------------------------------------------------------------------------------------
 
 TEMPLATES = Path(compose.__file__).parent / "deploy"
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
@@ -70,20 +76,20 @@ def rendered(settings: Deployment, machine: str) -> list[File]:
     """Return the files of a machine, without its keys.  Raises DeploymentError."""
     named = {part.name for part in parts(settings, machine)}
     files = [
-        _file(layout.SYSUSERS, "sysusers.conf"),
-        _file(layout.TMPFILES, "tmpfiles.conf", cluster=settings.cluster, folders=_folders(settings, named)),
+        _file(installing.SYSUSERS, "sysusers.conf"),
+        _file(installing.TMPFILES, "tmpfiles.conf", cluster=settings.cluster, folders=_folders(settings, named)),
     ]
     if "NATS server" in named:
         files += _server(settings, machine)
     if "master" in named:
         # A master writes archives; the API and the backup read them.
-        command, mounts = _master(settings, machine), _words(layout.MASTER, settings.archives.folder)
+        command, mounts = _master(settings, machine), _words(installing.MASTER, settings.archives.folder)
         files.append(_unit("dorm-master.service", settings, command=command, mounts=mounts))
     if "API" in named:
-        command, mounts = _api(settings, machine), _words(layout.API, settings.archives.folder)
+        command, mounts = _api(settings, machine), _words(installing.API, settings.archives.folder)
         files.append(_unit("dorm-api.service", settings, command=command, mounts=mounts))
     if "webhooks" in named:
-        command, mounts = _webhooks(settings, machine), _words(layout.WEBHOOKS, settings.archives.folder)
+        command, mounts = _webhooks(settings, machine), _words(installing.WEBHOOKS, settings.archives.folder)
         files.append(_unit("dorm-webhooks.service", settings, command=command, mounts=mounts))
     if "backup" in named:
         files += [
@@ -111,7 +117,7 @@ def _unit(name: str, settings: Deployment, **values: str) -> File:
     environment = f"EnvironmentFile={settings.archives.environment}" if settings.archives.environment else ""
     owned = f"ExecStartPre=+/bin/chown -h dorm:dorm {' '.join(_secrets(name))}" if settings.trust else ""
     return _file(
-        f"{layout.UNITS}/{name}",
+        f"{installing.UNITS}/{name}",
         name,
         cluster=settings.cluster,
         hardening=hardening,
@@ -126,7 +132,7 @@ def _secrets(unit: str) -> list[str]:
     folder to that user, so the unit does."""
     part = {"nats": "NATS server", "api": "API"}
     name = unit.removeprefix("dorm-").removesuffix(".service")
-    folder, names = layout.SECRETS.get(part.get(name, name), ("", ()))
+    folder, names = installing.SECRETS.get(part.get(name, name), ("", ()))
     return [f"{folder}/{name}" for name in names]
 
 
@@ -170,7 +176,7 @@ def _server(settings: Deployment, machine: str) -> list[File]:
     ports = settings.ports
     host = settings.machines[machine]
     configuration = _file(
-        layout.NATS_CONFIGURATION,
+        installing.NATS_CONFIGURATION,
         "nats.conf",
         machine=machine,
         cluster=settings.cluster,
@@ -178,13 +184,13 @@ def _server(settings: Deployment, machine: str) -> list[File]:
         host=quoted(host),
         port=str(ports.clients),
         monitor=quoted(f"{settings.address(machine) if is_loopback(host) else '127.0.0.1'}:{ports.monitor}"),
-        store=quoted(layout.STORE),
+        store=quoted(installing.STORE),
         store_limit=str(resource(MEMORY, settings.store_limit)),
         routes=_routes(settings, machine) if len(settings.servers) > 1 else "",
         security=_security() if settings.trust else "",
     )
-    command = command_line([f"{settings.program}/bin/nats-server", "--config", layout.NATS_CONFIGURATION])
-    files = [configuration, _unit("dorm-nats.service", settings, command=command, store=layout.STORE)]
+    command = command_line([f"{settings.program}/bin/nats-server", "--config", installing.NATS_CONFIGURATION])
+    files = [configuration, _unit("dorm-nats.service", settings, command=command, store=installing.STORE)]
     if settings.trust:
         files += [
             _unit(f"dorm-nats-{what}.{kind}", settings)
@@ -200,7 +206,7 @@ def _routes(settings: Deployment, machine: str) -> str:
     )
     # Each server proves by its certificate that it is one, and asks the others to.
     tls = (
-        f"  tls {{ {_certificate()}, ca_file: {quoted(f'{layout.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
+        f"  tls {{ {_certificate()}, ca_file: {quoted(f'{installing.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
         if settings.trust
         else ""
     )
@@ -218,7 +224,7 @@ def _security() -> str:
 
 
 def _certificate() -> str:
-    certificate, key = (quoted(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
+    certificate, key = (quoted(f"{installing.KEYS}/{name}") for name in ("server.pem", "server.key"))
     return f"cert_file: {certificate}, key_file: {key}"
 
 
@@ -238,8 +244,8 @@ def _master(settings: Deployment, machine: str) -> str:
     return command_line(
         [
             *_dorm(settings, "master"),
-            *_connecting(settings, machine, f"{layout.MASTER}/master.json"),
-            *("--key", f"{layout.MASTER}/seal.nk", "--name", machine),
+            *_connecting(settings, machine, f"{installing.MASTER}/master.json"),
+            *("--key", f"{installing.MASTER}/seal.nk", "--name", machine),
             *_rotation(settings.archives),
             *("--metrics", f"{settings.address(machine)}:{settings.ports.master_metrics}", "--log-json"),
         ]
@@ -255,12 +261,12 @@ def _rotation(archives: Archives) -> list[str]:
 
 
 def _api(settings: Deployment, machine: str) -> str:
-    certificate = ["--tls-cert", f"{layout.API}/server.pem", "--tls-key", f"{layout.API}/server.key"]
+    certificate = ["--tls-cert", f"{installing.API}/server.pem", "--tls-key", f"{installing.API}/server.key"]
     return command_line(
         [
             *_dorm(settings, "serve"),
             *("--listen", f"{settings.address(machine)}:{settings.ports.api}"),
-            *_connecting(settings, machine, f"{layout.API}/api.json"),
+            *_connecting(settings, machine, f"{installing.API}/api.json"),
             *(certificate if settings.trust else []),
             "--log-json",
         ]
@@ -272,8 +278,8 @@ def _webhooks(settings: Deployment, machine: str) -> str:
     return command_line(
         [
             *(*_dorm(settings, "webhooks"), "run"),
-            *_connecting(settings, machine, f"{layout.WEBHOOKS}/webhooks.json"),
-            *("--key", f"{layout.WEBHOOKS}/{layout.WEBHOOKS_KEY}", *allowed),
+            *_connecting(settings, machine, f"{installing.WEBHOOKS}/webhooks.json"),
+            *("--key", f"{installing.WEBHOOKS}/{installing.WEBHOOKS_KEY}", *allowed),
             *("--metrics", f"{settings.address(machine)}:{settings.ports.webhooks_metrics}", "--log-json"),
         ]
     )
@@ -284,7 +290,7 @@ def _backup(settings: Deployment, machine: str) -> str:
     return command_line(
         [
             *(*_dorm(settings, "backup"), settings.backup.folder, "--keep", str(settings.backup.keep), *metrics),
-            *_connecting(settings, machine, f"{layout.BACKUP}/backup.json"),
+            *_connecting(settings, machine, f"{installing.BACKUP}/backup.json"),
         ]
     )
 
@@ -298,14 +304,23 @@ def _agent(settings: Deployment, machine: str, node: Node) -> File:
         command=command_line([*_dorm(settings, "agent"), *_agent_options(settings, machine, node)]),
         engine=RUNTIMES[node.runtime].unit if local else "",
         checkpoints=_words(settings.checkpoints),
-        data=layout.NODE,
+        data=installing.NODE,
         mounted=f"AssertPathIsMountPoint={_specified(settings.mount_point)}" if settings.mount_point else "",
     )
 
 
 def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
     # A node's credentials are in its data folder once it has joined, and name the servers.
-    words = ["--name", machine, "--data", layout.NODE, "--checkpoints", settings.checkpoints, "--runtime", node.runtime]
+    words = [
+        "--name",
+        machine,
+        "--data",
+        installing.NODE,
+        "--checkpoints",
+        settings.checkpoints,
+        "--runtime",
+        node.runtime,
+    ]
     words += [] if settings.trust else ["--url", settings.url(machine), "--cluster", settings.cluster]
     words += ["--docker", node.docker] if node.docker else []
     metrics = str(settings.ports.agent_metrics)
@@ -334,16 +349,82 @@ def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
 def _folders(settings: Deployment, named: set[str]) -> str:
     """Return the lines of tmpfiles.d for what these parts keep; a folder's files belong to its owner."""
     folders = {
-        "NATS server": [layout.STORE],
-        "master": list(filter(None, [layout.MASTER, settings.archives.folder])),
-        "API": [layout.API],
-        "webhooks": [layout.WEBHOOKS],
-        "backup": [layout.BACKUP, settings.backup.folder],
+        "NATS server": [installing.STORE],
+        "master": list(filter(None, [installing.MASTER, settings.archives.folder])),
+        "API": [installing.API],
+        "webhooks": [installing.WEBHOOKS],
+        "backup": [installing.BACKUP, settings.backup.folder],
     }
     lines = []
     for part, paths in folders.items():
         if part in named:
             lines += [f"d {_words(path)} 0700 dorm dorm -" for path in paths]
     if "node" in named:
-        lines.append(f"d {layout.NODE} 0755 root root -")
+        lines.append(f"d {installing.NODE} 0755 root root -")
     return "\n".join(lines)
+
+
+# --- facing -----------------------------------------------------------------------------------------------------------
+
+
+class Lack(NamedTuple):
+    """One thing that a machine lacks."""
+
+    code: str
+    text: str
+    """What, and what to do."""
+
+
+def lacks(settings: Deployment, machine: str, root: Path) -> list[Lack]:
+    """Return what this machine lacks; its file system is at `root`.  Raises DeploymentError."""
+    named = {part.name for part in parts(settings, machine)}
+    found = [_program(settings, root, "dorm")]
+    if "NATS server" in named:
+        found.append(_program(settings, root, "nats-server"))
+    if "node" in named:
+        found.append(_mounted(settings, root))
+    if machine in settings.machines and named - {"node", "backup"}:
+        found.append(_address(settings.machines[machine]))
+    return [one for one in found if one is not None]
+
+
+def _under(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")
+
+
+def _program(settings: Deployment, root: Path, name: str) -> Lack | None:
+    path = _under(root, f"{settings.program}/bin/{name}")
+    if path.is_file() and os.access(path, os.X_OK):
+        return None
+    return Lack(
+        "deploy.program.missing",
+        f"there is no program {path}; install Dorm there first (`python3 -m venv {settings.program}`, then its pip), or "
+        "correct `program` in the settings",
+    )
+
+
+def _mounted(settings: Deployment, root: Path) -> Lack | None:
+    if not settings.mount_point:
+        return None
+    path = _under(root, settings.mount_point)
+    if path.is_mount():
+        return None
+    what = "nothing is mounted there" if path.is_dir() else "there is no such folder"
+    return Lack(
+        "deploy.mount.missing",
+        f"{path} has to be the file system with the checkpoints that all nodes share, and {what}; mount it (and add it to "
+        "/etc/fstab), name its mount point with mount, or set mount: none for a cluster of one machine",
+    )
+
+
+def _address(address: str) -> Lack | None:
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind, socket.SOCK_STREAM) as probe:
+            probe.bind(place)
+    except OSError:
+        return Lack(
+            "deploy.address.elsewhere",
+            f"this machine has no address {address}; name the machine that this is with --machine, or correct its address",
+        )
+    return None

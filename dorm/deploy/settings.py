@@ -254,7 +254,10 @@ def _networks(webhooks: Webhooks) -> None:
     """Raises DeploymentError for networks that are none."""
     if not webhooks.allow:
         return
-    from dorm.webhooks.addresses import NetworkError, parse_networks  # It takes long to import.
+    from dorm.webhooks.sending import (
+        NetworkError,
+        parse_networks,  # It takes long to import.
+    )
 
     try:
         parse_networks(webhooks.allow)

@@ -1,8 +1,14 @@
-"""A whole cluster on this machine, assembled from its real parts: server, master, agents.
+"""What a cluster on this machine waits for while it starts, and for how long at most.
+
+On a busy machine, each step takes seconds.  The user sees which one it is, and what the limit is; after the limit, which part
+is missing and where its log is.
+
+    StartTooSlow    the limit has passed; the message says which part is missing
+
+A whole cluster on this machine, assembled from its real parts: server, master, agents.
 
 `dorm up`, `dorm demo`, the benches and the end-to-end tests all run this.  Everything except the server and the containers
-runs in one process; the parts communicate over the log exactly as they would on different machines.
-"""
+runs in one process; the parts communicate over the log exactly as they would on different machines."""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -28,31 +35,92 @@ from dorm.local.founding import KEYS, found, make_keys
 from dorm.local.home import KEY_NAME, metrics_file, witness_file
 from dorm.local.nats_server import START_S, EmbeddedServer
 from dorm.local.runtimes import choose_runtime
-from dorm.local.starting import Starting
 from dorm.master.computing import LIMIT_S
 from dorm.master.master import Master
 from dorm.master.sealing import open_key
 from dorm.metrics.address import Address
 from dorm.plugins.limits import limit_s
-from dorm.rotation import beside as rotation
+from dorm.rotation import service as rotation
 from dorm.security.folder import KeyFolder
 from dorm.workdir.keeping import keeping_beside
 from events import subjects
 from events.addresses import loopback
 from events.log.records import until_answered
+from events.errors import DormError
+from events.log.waiting import until_answered
 from events.nats.connection import Connection
 from events.quantities import GPU
 from events.runtimes import WantedRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from agents.machine import Detected
     from agents.runtime.interface import Runtime
-    from dorm.master.stand_in import Apart
-    from dorm.metrics.parts import SolveTimer
+    from dorm.master.lease import Apart
+    from dorm.metrics.server import SolveTimer
     from dorm.webhooks.deliverer import Deliverer
     from events.log.leadership import Leadership
+
+
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+START_LIMIT_S = 120.0
+_QUIET_S = 5.0
+"""Seconds before the first message; the pauses between later ones double."""
+MESSAGES = "the messages above (`-v` logs more)"
+"""Where master and agents of this process log."""
+
+
+class StartTooSlow(DormError):
+    """A part of the cluster did not start in time."""
+
+    code = "start.too_slow"
+
+
+class Starting:
+    """Knows which part is waited for.  `limit_s` are the seconds for all of the start."""
+
+    def __init__(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] = lambda _: None) -> None:
+        """`tell` is called with each message."""
+        self._limit_s = limit_s
+        self._tell = tell
+        self._part, self._log = "the first part", MESSAGES
+        self._began: float | None = None
+
+    def awaits(self, part: str, log: object = MESSAGES) -> None:
+        """From now on, `part` is waited for; `log` is where it logs."""
+        self._part, self._log = part, str(log)
+
+    async def within(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns; it has what is left of the limit.  Raises StartTooSlow, after `work` has ended, and what
+        `work` raises."""
+        loop = asyncio.get_running_loop()
+        self._began = began = loop.time() if self._began is None else self._began
+        working = asyncio.ensure_future(work)
+        pause = _QUIET_S
+        try:
+            while True:
+                left = began + self._limit_s - loop.time()
+                await asyncio.wait([working], timeout=max(0.0, min(pause, left)))
+                if working.done():
+                    return working.result()
+                if left <= pause:
+                    part, log = self._part, self._log
+                    raise StartTooSlow(
+                        f"the cluster did not start within {self._limit_s:g} s: {part} is missing; see {log}, and allow more "
+                        "time with --start-limit"
+                    )
+                waited = f"{loop.time() - began:.0f} s so far, {self._limit_s:g} s at most"
+                self._tell(f"waiting for {self._part} ({waited}); its log: {self._log}")
+                pause *= 2
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+
+# --- cluster ----------------------------------------------------------------------------------------------------------
 
 _log = structlog.get_logger(__name__)
 _CLOSE_S = 10.0
@@ -240,7 +308,7 @@ class LocalCluster:
     def _solve(self) -> Callable[..., Any]:
         if self.options.metrics is None:
             return asyncio.to_thread
-        from dorm.metrics.parts import SolveTimer
+        from dorm.metrics.server import SolveTimer
 
         self._timer = SolveTimer()
         return self._timer
@@ -251,8 +319,7 @@ class LocalCluster:
         from dorm.health.checks import Health
         from dorm.health.parts import agents_checks, master_checks
         from dorm.metrics.follower import Follower
-        from dorm.metrics.parts import of_agents, of_master
-        from dorm.metrics.server import MetricsServer, serving
+        from dorm.metrics.server import MetricsServer, of_agents, of_master, serving
 
         reader = await self._connect("metrics", "master")
         follower = Follower(reader.log, file=metrics_file(key_file), clock=time.time_ns, room=reader.stream.room)
@@ -269,7 +336,7 @@ class LocalCluster:
     async def _serve_views(self, key_file: Path) -> None:
         if self.keys is None:
             return
-        from dorm.local.companions.views import ViewsProcess
+        from dorm.local.companions import ViewsProcess
 
         process = ViewsProcess(
             lambda: self.master.state,
@@ -284,9 +351,9 @@ class LocalCluster:
     async def _deliver_webhooks(self) -> Deliverer | None:
         if self.options.webhooks is None:
             return None
-        from dorm.webhooks.addresses import parse_networks
         from dorm.webhooks.deliverer import Deliverer
         from dorm.webhooks.keys import FILE_NAME, open_keys
+        from dorm.webhooks.sending import parse_networks
 
         keys = await asyncio.to_thread(open_keys, self.options.data / FILE_NAME, self.options.cluster)
         connection = await self._connect("webhooks", self.admin)

@@ -164,7 +164,7 @@ def _set(fields: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
     if not settings:
         return fields
     # It reads YAML, which takes a while to import.
-    from dorm.local.spec_settings import SettingRefused, with_settings
+    from dorm.local.spec_files import SettingRefused, with_settings
 
     try:
         return with_settings(fields, settings)

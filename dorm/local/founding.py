@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from dorm.client.client import Client
 from dorm.master.sealing import open_key
-from dorm.security.admin import Admin, admitted
-from dorm.security.configuration import Key
 from dorm.security.files import SecurityError
-from dorm.security.folder import PROCESSES
+from dorm.security.folder import PROCESSES, Key
+from dorm.security.joining import Admin, admitted
 from events.kinds import NodeEnrolled, UserAdded
 from events.log.records import until_answered
 from events.nats.access import public_key

@@ -1,4 +1,15 @@
-"""The master: follows the log, folds it, and publishes rounds.  A thin shell around `dorm.core`.
+"""What a master raises.
+
+MasterError
+├── Deposed         another master was elected after this one
+└── RoundsRefused   the log refuses its rounds
+
+Backoff for rounds that the log refuses: the master reports the refusal, waits, and decides again; it never ends by it.
+
+A refusal is about the message or the server's settings, so an immediate retry would be refused too.  A master that holds a
+lease gives it back after a few refusals: another master may have a server that accepts its rounds.
+
+The master: follows the log, folds it, and publishes rounds.  A thin shell around `dorm.core`.
 
     run      load the newest snapshot, fold to the end, then loop: follow until it has the lease, lead until it is lost
     follow   fold what the leading master writes, listen to heartbeats, publish nothing
@@ -8,7 +19,7 @@
     round    one message, chained to the previous round by its expected sequence, so no other master's round is overwritten
     nodes    their silence counts only while this master would have heard them (`dorm.master.failure_detector`)
     seal     from time to time, and before a clean stop, a seal of the log by this master's key (`dorm.master.sealing`)
-    doubts   a master does not lead on a log that differs from what was read of it (`dorm.master.integrity`)
+    doubts   a master does not lead on a log that differs from what was read of it (`dorm.master.sealing`)
 
     MasterError
     ├── Deposed        another master was elected: this one no longer leads
@@ -18,8 +29,7 @@ The lease (`dorm.master.lease`) says which master should lead, and keeps masters
 of them ever decide: a round is stored only directly after the last round that its master has folded.  A master whose lease has
 lapsed publishes nothing until it is renewed.  If it is, no other master has led, and this one goes on in its epoch.
 
-The state lives only in memory and comes only from the log: a new master on the same log continues where this one stopped.
-"""
+The state lives only in memory and comes only from the log: a new master on the same log continues where this one stopped."""
 
 from __future__ import annotations
 
@@ -35,19 +45,16 @@ from dorm.core.fold.evolve import evolve
 from dorm.core.leader import Leader, Moment
 from dorm.core.state import State
 from dorm.master.computing import LIMIT_S, Computing
-from dorm.master.errors import Deposed, MasterError, RoundsRefused
 from dorm.master.failure_detector import FailureDetector
-from dorm.master.integrity import Integrity
-from dorm.master.lease import Lease, LeaseLost
+from dorm.master.lease import Lease, LeaseLost, standing_in
 from dorm.master.log_time import LogTime
 from dorm.master.parts import PartWriter
-from dorm.master.refusals import LONGEST_PAUSE_S, Refusals
-from dorm.master.sealing import Sealer, sign_round
-from dorm.master.stand_in import standing_in
+from dorm.master.sealing import Integrity, Sealer, sign_round
 from dorm.snapshots import SnapshotTaker
 from events import subjects
 from events.appending import append_event
 from events.codec import decode, encode
+from events.errors import DormError
 from events.kinds import NodeJoined, NodeReported, Round
 from events.log.records import LogError, LogRefused, LogUnavailable, Overtaken, until_answered
 from events.quantities import SECOND
@@ -66,7 +73,62 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from events.log.stores import SnapshotInfo
 
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+class MasterError(DormError):
+    """Base class of the errors that a master raises."""
+
+    code = "master.failed"
+
+
+class Deposed(MasterError):
+    """Another master was elected after this one."""
+
+    code = "master.deposed"
+
+
+class RoundsRefused(MasterError):
+    """The log refuses this master's rounds."""
+
+    code = "master.rounds_refused"
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+MOST_IN_A_ROW = 5
+LONGEST_PAUSE_S = 10.0
+_REFUSED_PAUSE_S = 0.5
+"""Times the number of refusals in a row."""
 _log = structlog.get_logger(__name__)
+
+
+class Refusals:
+    """Refusals of one master's rounds since one was stored."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def over(self) -> None:
+        """Note that a round was stored."""
+        self._in_a_row = 0
+
+    async def bear(self, event: Round, error: LogRefused) -> bool:
+        """Log the refusal and wait.  Return True after each `MOST_IN_A_ROW` of them, without a wait."""
+        self._in_a_row += 1
+        kinds = [type(fact).__name__ for fact in event.events]
+        _log.error(
+            "the log refuses a round", reason=str(error), facts=kinds[:10], count=len(kinds), tries=self._in_a_row
+        )
+        if self._in_a_row % MOST_IN_A_ROW == 0:
+            return True
+        await asyncio.sleep(min(_REFUSED_PAUSE_S * self._in_a_row, LONGEST_PAUSE_S))
+        return False
+
+
+# --- master -----------------------------------------------------------------------------------------------------------
+
 _TICK_S = 1.0
 """Seconds between checks for work that no record triggers: whether there is time for a snapshot."""
 _QUIET_S = 5.0
@@ -93,7 +155,7 @@ class Master:
 
     With `leadership`, the master follows until it has the lease, which is good for `lease_s` seconds; without, it leads at
     once and ends when it is deposed.  `apart` gives the same lease over another connection, to a thread that renews it when
-    this loop is late (`dorm.master.stand_in`); a simulation has none.  `witness` is the file that records what was read of the
+    this loop is late (`dorm.master.lease`); a simulation has none.  `witness` is the file that records what was read of the
     log; with `accept_log` the master leads even on a log that differs from it.  `plugins` loads the plug-in policies of this
     machine; it is called once, in a thread, before the master leads for the first time.
     """

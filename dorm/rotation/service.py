@@ -2,37 +2,47 @@
 
 A failure of a requested or due rotation is on the log (`RotationFailed`): a client can wait for it, and everyone sees why a
 log grows.
-"""
+
+Runs the rotation of a cluster's log next to its master, over a separate connection."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from dorm.core.fold.trust.authority import forbidden
-from dorm.rotation.planning import span_of
-from dorm.rotation.policy import HELD_S, RotationError
+from dorm.rotation.policy import HELD_S, Policy, RotationError, span_of
+from dorm.rotation.rotator import Rotator
 from events import subjects
 from events.appending import append_event
+from events.archive.stores.opening import open_store
+from events.archive.whole import WholeLog
 from events.codec import decode
 from events.errors import DormError
 from events.kinds import RotationFailed, RotationRequested
 from events.log.records import LogClosed, LogError, LogRefused, LogUnavailable
+from events.nats.places.named import WEBHOOK
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from dorm.core.state import State
-    from dorm.rotation.policy import Policy
-    from dorm.rotation.rotator import Rotator
-    from events.archive.whole import WholeLog
+    from dorm.master.master import Master
+    from events.chain.seals import SealKey
     from events.log.records import Record
+    from events.nats.connection import Connection
+
+
+# --- service ----------------------------------------------------------------------------------------------------------
 
 CHECK_S = 60.0
 """Seconds between two checks whether a rotation is due."""
@@ -218,3 +228,65 @@ async def rotating(service: RotationService) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, LogError, ExceptionGroup):
             await task
+
+
+# --- beside -----------------------------------------------------------------------------------------------------------
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The operator's settings of rotation."""
+
+    spool: Path
+    """A folder with room for one archive, which is written there before it goes into its store."""
+    place: str = ""
+    """The store: a folder, or s3://BUCKET/PREFIX; "" for none, and then nothing is rotated."""
+    policy: Policy = Policy()
+
+
+def rotating_beside(
+    master: Master, connection: Connection, settings: Settings, key: SealKey
+) -> AbstractAsyncContextManager[None]:
+    """Rotate the log while the body runs and this master leads.  Raises StoreError for an invalid place."""
+    cluster = connection.cluster
+    log = WholeLog(connection.stream, cluster, place=settings.place)
+    rotator = None
+    if settings.place:
+        rotator = Rotator(
+            log,
+            cluster,
+            open_store(settings.place, cluster),
+            key,
+            name=master.name,
+            spool=settings.spool,
+            clock=time.time_ns,
+            leads=lambda: master.leads,
+        )
+
+    async def room() -> int:
+        return (await connection.stream.room()).taken
+
+    async def needed() -> int | None:
+        return await connection.places.needed_from(WEBHOOK)
+
+    service = RotationService(
+        log,
+        cluster,
+        rotator,
+        settings.policy,
+        name=master.name,
+        clock=time.time_ns,
+        leads=lambda: master.leads,
+        state=lambda: master.state,
+        room=room,
+        needed=needed,
+    )
+    return rotating(service)
+
+
+async def open_checked(place: str, cluster: str) -> None:
+    """Check once whether a place can be used, so that a wrong one is refused at the start.  Raises StoreError."""
+    store = await asyncio.to_thread(open_store, place, cluster)
+    try:
+        await store.names()
+    finally:
+        await store.close()

@@ -1,35 +1,211 @@
-"""How a node joins: the admin's side, which enrolls it, and the agent's, which makes its key.
+"""Changing identities: the log first, then the configuration of the servers.
+
+The log is authoritative.  If the second step fails, or this process is killed between the two, the next change, or
+`dorm user list --apply`, writes the configuration again from the log.
+
+One-time tokens with which new nodes join, and the messages of the two sides.
+
+An admin introduces a node: its token holds a key that the servers accept for a single act, and the certificate of the
+cluster's authority.  The new agent makes its own key, presents the public half with that token, and the admin's
+command enrolls it.  No key of a node therefore ever leaves its machine. The token's key is removed from the
+configuration when the node is enrolled, or when the token expires.
+
+The certificate itself is in the token, and not only its fingerprint: the certificate of an unverified server proves nothing,
+and Python's `ssl` shows a server's authority only since 3.13. The fingerprint is printed next to it.
+
+How a node joins: the admin's side, which enrolls it, and the agent's, which makes its key.
 
 admin   introduces the node: a token, and the servers accept its key
 agent   makes a key, keeps it, and presents the public half
 admin   NodeEnrolled on the log, the node's key in the servers' configuration; answers
 agent   connects with its key
-admin   the token's key leaves the configuration
-"""
+admin   the token's key leaves the configuration"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
+import secrets
+import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from dorm.core.fold.trust.identities import refusal_at
 from dorm.security.files import SecurityError, private_folder
 from dorm.security.folder import Joining, save_credentials
-from dorm.security.introductions import Enrolled, Introduction, Presented
+from events import subjects
+from events.appending import append_event
+from events.kinds import NodeEnrolled, NodeExpelled, TrustEnabled, UserAdded, UserRemoved
 from events.log.interface import AskRefused
 from events.nats.access import Credentials, CredentialsError, enrollment, new_seed, public_key, read_credentials
+from events.log.records import LogRefused, LogUnavailable
+from events.nats.access.credentials import Credentials, CredentialsError, new_seed, public_key, read_credentials
+from events.nats.access.names import enrollment
 from events.nats.bus import ask_once
+from events.nats.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
-    from dorm.security.admin import Admin
+    from dorm.client.client import Client
+    from dorm.core.state import State
     from dorm.security.folder import KeyFolder
-    from events.kinds import NodeEnrolled
+    from events.identities import Identities
+
+    # merged
+    from events.kinds import Event, NodeEnrolled
     from events.log.interface import Bus
+
+
+# --- admin ------------------------------------------------------------------------------------------------------------
+
+_TRIES, _PAUSE_S = 50, 0.1
+
+
+class Admin:
+    """An admin who changes the identities of one cluster."""
+
+    def __init__(self, client: Client, folder: KeyFolder | None, *, clock: Callable[[], int]) -> None:
+        """`folder`: the cluster's keys and configuration, if they are on this machine."""
+        self._client = client
+        self._folder = folder
+        self._clock = clock
+
+    async def known(self) -> Identities:
+        """Return the cluster's identities.  Raises SecurityError if it is open."""
+        found = await self._client.look(lambda state: state.known)
+        if found is None:
+            raise SecurityError(
+                "this cluster is open: it knows no users; `dorm init` makes one that does", code="identity.open_cluster"
+            )
+        return found
+
+    async def enable(self, credentials: Credentials, masters: list[str]) -> None:
+        """Make the cluster authenticate its users, with the author as its first admin; if it already does, change nothing."""
+        if await self._client.look(lambda state: state.known) is None:
+            await self._publish(TrustEnabled(public_key=public_key(credentials.seed), masters=masters))
+
+    async def add_user(self, user: UserAdded) -> None:
+        """Raises SecurityError if the log refuses it."""
+        await self._publish(user)
+
+    async def remove_user(self, name: str) -> None:
+        await self._publish(UserRemoved(name=name))
+
+    async def enroll(self, node: NodeEnrolled) -> None:
+        await self._publish(node)
+
+    async def expel(self, node: str) -> None:
+        await self._publish(NodeExpelled(node=node))
+
+    async def apply(self) -> bool:
+        """Write the servers' configuration from the log; return whether a server here was asked to reload it."""
+        if self._folder is None:
+            return False
+        known = await self.known()
+        await asyncio.to_thread(self._folder.write_known, self._client.cluster, known, self._clock())
+        return await asyncio.to_thread(self._folder.reload)
+
+    async def _publish(self, event: Event) -> None:
+        """Append an event, and wait until it is folded.  Raises SecurityError if the log refuses it, and the log's errors."""
+        who = self._client.user
+        said = msgspec.structs.replace(event, id=f"{who}.{secrets.token_hex(8)}", at=self._clock(), by=who)
+        subject = subjects.fact(self._client.cluster, type(event).__name__, who)
+        stored = await append_event(self._client.log, subject, said)
+
+        def refused(state: State) -> tuple[str, str] | None:
+            found = refusal_at(state, stored.seq)
+            return (found.code, found.reason) if found is not None else None
+
+        if (why := await self._client.look(refused)) is not None:
+            raise SecurityError(why[1], code=why[0])
+
+
+async def admitted(credentials: Credentials) -> None:
+    """Wait until the server admits an identity: it reads a changed configuration a moment after the request, and ends
+    connections meanwhile. Raises LogRefused or LogUnavailable if it does not."""
+    for tries in range(_TRIES):
+        try:
+            connection = await Connection.open(credentials.url, credentials.cluster, credentials=credentials)
+        except (LogRefused, LogUnavailable):
+            if tries == _TRIES - 1:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            await connection.close()
+            return
+
+
+# --- introductions ----------------------------------------------------------------------------------------------------
+
+_PREFIX = "dorm1."
+_MOST = 16 * 1024
+
+
+class Introduction(msgspec.Struct, frozen=True, array_like=True):
+    """What a token holds."""
+
+    cluster: str
+    url: str
+    node: str
+    seed: str
+    expires_at: int
+    """UTC ns."""
+    ca: str = ""
+
+    def __repr__(self) -> str:
+        return f"Introduction(node={self.node!r}, cluster={self.cluster!r})"
+
+    def token(self) -> str:
+        packed = zlib.compress(msgspec.msgpack.encode(self), 9)
+        return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+    def credentials(self) -> Credentials:
+        """Raises CredentialsError."""
+        return Credentials(self.cluster, self.url, self.node, "joining", self.seed.encode(), self.ca)
+
+
+class Presented(msgspec.Struct, frozen=True):
+    """What a new agent presents."""
+
+    node: str
+    public_key: str
+
+
+class Enrolled(msgspec.Struct, frozen=True):
+    """The admin's answer."""
+
+    node: str
+    cluster: str
+    url: str
+
+
+def read_token(text: str, now: int) -> Introduction:
+    """Return what a token holds.  Raises SecurityError if it is not a token, or has expired."""
+    packed = text.strip()
+    try:
+        if not packed.startswith(_PREFIX) or len(packed) > _MOST:
+            raise ValueError
+        raw = base64.urlsafe_b64decode(packed.removeprefix(_PREFIX) + "=" * (-(len(packed) - len(_PREFIX)) % 4))
+        found = msgspec.msgpack.decode(zlib.decompressobj().decompress(raw, _MOST), type=Introduction)
+        found.credentials()
+    except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError, CredentialsError):
+        raise SecurityError(
+            "this is not a token of a node; copy all of the line that `dorm node intro` prints", code="token.malformed"
+        ) from None
+    if now > found.expires_at:
+        raise SecurityError(
+            f"the token of node {found.node} has expired; an admin makes another one with `dorm node intro`",
+            code="token.expired",
+        )
+    return found
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
 
 _ANSWER_S = 10.0
 _GOODBYE_S = 1.0

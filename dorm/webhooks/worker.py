@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
     from dorm.webhooks.endpoints import Endpoint
     from dorm.webhooks.keys import Keys
-    from dorm.webhooks.measured import Measured
-    from dorm.webhooks.sending import Outcome, Sender
-    from events.nats.places import Deliveries, Delivery
+    from dorm.webhooks.sending import Measured, Outcome, Sender
+    from events.nats.places.deliveries import Deliveries, Delivery
     from events.positions import Logged
 
 MOST_PENDING = 128

@@ -1,35 +1,248 @@
-"""Sending a folder: only what the cluster does not have yet.
+"""The git commit that a folder is at, and whether the folder differs from it: for users who examine a run later.
+
+A folder as blobs and a manifest: content is hashed and not kept, so a folder may be larger than memory.
+
+A file must not change while it is read: its size and its times have to be the same before and after.  A file that changes is
+read again, a few times; then the folder is refused with that file's name.  Before sending, content is read again and must have
+the same hash, so no mixture of two states is ever shipped.
+
+Sending a folder: only what the cluster does not have yet.
 
 The manifest is sent last, so if there is one, its blobs are there.  A folder that is there and was shipped lately needs one
 request.  A blob that is older than half of the time for which the cluster keeps it counts as missing: sending it again renews
 its time, so nothing that a new spec names is about to be removed.
-"""
+
+A shipped folder back on this machine, as nodes lay it out."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import re
+import stat
+import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from dorm.workdir.errors import Changing, OverQuota
-from dorm.workdir.packing import Packing, content_of
-from dorm.workdir.quotas import room_of
-from dorm.workdir.revision import revision_of
-from dorm.workdir.scanning import Scanned, scan
+from agents.runtime.removing import delete
+from agents.runtime.workdir.cache import BlobCache, TenantBlobs
+from agents.runtime.workdir.placing import place, read_manifest
+from dorm.workdir.errors import Changing, OverQuota, Unshippable
+from dorm.workdir.ignoring import NoAnswer, ask_git, unfiltered
+from dorm.workdir.keeping import room_of
+from dorm.workdir.scanning import FoundFile, FoundLink, Scanned, Status, scan
 from events.quantities import MEMORY, SECOND, humanize
 from events.spec import Workdir
-from events.workdir import seal_blob
+from events.workdir import File, Folder, Link, Manifest, ManifestError, Part, encode, hash_of, seal_blob
+from events.workdir.bundling import FULL, SMALL, ends_bundle, pieces
+from events.workdir.limits import LARGEST_MANIFEST, UNPACKED_MANIFEST
+from events.workdir.manifest import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dorm.client.client import Client
-    from dorm.workdir.packing import Packed
-    from events.log.stores import Files
+
+    # merged
+    from events.log.files import Files
     from events.workdir import Limits
+    from events.workdir.manifest import Entry
+
+
+# --- revision ---------------------------------------------------------------------------------------------------------
+
+_PATIENCE_S = 5.0
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class Revision(NamedTuple):
+    commit: str = ""
+    """"" for a folder outside any repository, or if git does not answer in time."""
+    changed: bool = False
+
+
+async def revision_of(folder: Path) -> Revision:
+    """Return the commit that the folder is at.  Files that git ignores do not count as a difference, and of a submodule only
+    another commit does: git would start the filters that its own settings name."""
+    try:
+        # One call: the first lines are headers, the others are what differs below this folder.
+        lines = (await asyncio.to_thread(_status, folder)).splitlines()
+    except NoAnswer:
+        return Revision()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "")
+    if not _COMMIT.fullmatch(commit):
+        return Revision()
+    return Revision(commit, any(not line.startswith("#") for line in lines))
+
+
+def _status(folder: Path) -> str:
+    """Return git's output about the folder, "" if it fails. Raises NoAnswer.
+
+    It runs in a thread: where a process of asyncio's is cancelled while it ends, its exit status may be taken twice, and
+    asyncio warns on stderr (python/cpython#127049).
+    """
+    words = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
+    code, out = ask_git(folder, *words, timeout=_PATIENCE_S, settings=unfiltered(folder, _PATIENCE_S))
+    return out.decode(errors="replace") if code == 0 else ""
+
+
+# --- packing ----------------------------------------------------------------------------------------------------------
+
+_PACK_TRIES = 3
+
+
+class Source(NamedTuple):
+    """Where a part of a blob is on this machine."""
+
+    path: str
+    offset: int
+    size: int
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A folder, ready to be sent."""
+
+    hash: str
+    manifest: bytes
+    blobs: dict[str, list[Source]]
+    """By their names, in the manifest's order."""
+    files: int
+    size: int
+    """Bytes of all files together."""
+
+
+class Packing:
+    """One packing of one folder."""
+
+    def __init__(self, root: Path, scanned: Scanned) -> None:
+        self._root = root
+        self._scanned = scanned
+        self._blobs: dict[str, list[Source]] = {}
+        self._places: dict[str, int] = {}
+        self._entries: list[Entry] = []
+        self._bundle: list[tuple[FoundFile, bytes]] = []
+        self._bundled = 0
+
+    def pack(self) -> Packed:
+        """Read all files once.  Blocks.  Raises Unshippable, Changing."""
+        for entry in self._scanned.entries:
+            if isinstance(entry, FoundFile):
+                self._file(entry)
+            else:
+                self._entries.append(
+                    Link(entry.path, entry.target) if isinstance(entry, FoundLink) else Folder(entry.path)
+                )
+        self._end_bundle()
+        entries = sorted(self._entries, key=lambda entry: entry.path)
+        name, content = encode(Manifest(VERSION, [bytes.fromhex(blob) for blob in self._blobs], entries))
+        sealed = seal_blob(content)
+        if len(sealed) > LARGEST_MANIFEST or len(content) > UNPACKED_MANIFEST:
+            raise Unshippable(
+                f"{self._root}: the list of its {len(entries):,} files is too long; leave out what is not needed by lines in "
+                ".dormignore",
+                code="workdir.too_many_files",
+            )
+        files = sum(1 for entry in entries if isinstance(entry, File))
+        return Packed(name, sealed, self._blobs, files, sum(e.size for e in entries if isinstance(e, File)))
+
+    def _file(self, found: FoundFile) -> None:
+        if found.status.size < SMALL:
+            content = _whole(self._root, found)
+            if self._bundled + len(content) > FULL:
+                self._end_bundle()
+            self._bundle.append((found, content))
+            self._bundled += len(content)
+            if ends_bundle(found.path):
+                self._end_bundle()
+        else:
+            cut = _cut(self._root, found)
+            parts = [Part(self._place(name, [Source(found.path, offset, size)]), 0, size) for name, offset, size in cut]
+            self._entries.append(File(found.path, found.executable, parts))
+
+    def _end_bundle(self) -> None:
+        place = -1
+        if self._bundled:
+            sources = [Source(found.path, 0, len(content)) for found, content in self._bundle if content]
+            place = self._place(hash_of(b"".join(content for _, content in self._bundle)), sources)
+        offset = 0
+        for found, content in self._bundle:
+            parts = [Part(place, offset, len(content))] if content else []
+            self._entries.append(File(found.path, found.executable, parts))
+            offset += len(content)
+        self._bundle, self._bundled = [], 0
+
+    def _place(self, name: str, sources: list[Source]) -> int:
+        if name not in self._places:
+            self._places[name] = len(self._blobs)
+            self._blobs[name] = sources
+        return self._places[name]
+
+
+def content_of(root: Path, name: str, sources: list[Source]) -> bytes:
+    """Read a blob again, to send it.  Blocks.  Raises Changing if it has changed since it was packed."""
+    content = bytearray()
+    for source in sources:
+        try:
+            with _opened(root, source.path) as file:
+                content += os.pread(file.fileno(), source.size, source.offset)
+        except (OSError, Unshippable):
+            raise Changing(source.path) from None
+    if hash_of(bytes(content)) != name:
+        raise Changing(sources[0].path if len(sources) == 1 else f"one of {sources[0].path} to {sources[-1].path}")
+    return bytes(content)
+
+
+def _whole(root: Path, found: FoundFile) -> bytes:
+    """Return the content of a small file."""
+    for _ in range(_PACK_TRIES):
+        with _opened(root, found.path) as file:
+            before = Status.of(os.fstat(file.fileno()))
+            content = file.read(SMALL + 1)
+            if Status.of(os.fstat(file.fileno())) == before and before.size == len(content):
+                return content
+    raise Changing(found.path)
+
+
+def _cut(root: Path, found: FoundFile) -> list[tuple[str, int, int]]:
+    """Return hash, offset and size of each piece of a large file."""
+    for _ in range(_PACK_TRIES):
+        with _opened(root, found.path) as file:
+            before = Status.of(os.fstat(file.fileno()))
+            cut = [(name, offset, size) for offset, size, name in _hashed(file.fileno(), before.size)]
+            if Status.of(os.fstat(file.fileno())) == before and sum(size for _, _, size in cut) == found.status.size:
+                return cut
+    raise Changing(found.path)
+
+
+def _hashed(descriptor: int, size: int) -> Iterator[tuple[int, int, str]]:
+    for offset, length in pieces(size):
+        content = os.pread(descriptor, length, offset)
+        yield offset, len(content), hashlib.sha256(content).hexdigest()
+
+
+def _opened(root: Path, path: str) -> BinaryIO:
+    """Open a regular file; if it has become something else, such as a link, do not follow it."""
+    try:
+        descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Changing(path) from None
+    except OSError as error:
+        raise Unshippable(
+            f"{path}: {error.strerror}; make it readable, or leave it out by a line in .dormignore",
+            code="workdir.file.unreadable",
+        ) from None
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise Changing(path)
+    return file
+
+
+# --- shipping ---------------------------------------------------------------------------------------------------------
 
 _AT_ONCE = 8
 _BESIDE = 256
@@ -164,3 +377,45 @@ async def _send(
     await files.put(tenant, packed.hash, packed.manifest)
     tell(len(missing) + 1, len(missing) + 1)
     return len(missing) + 1, sum(sizes) + len(packed.manifest)
+
+
+# --- getting ----------------------------------------------------------------------------------------------------------
+
+
+async def get_folder(files: Files, tenant: str, hash: str, to: Path) -> None:
+    """Lay out a tenant's folder at `to`.  Raises Unshippable if the cluster no longer has it or `to` exists, OSError, and
+    the log's errors."""
+    aside = await asyncio.to_thread(_aside, to)
+    try:
+        cache = BlobCache(aside / "blobs").of(tenant)
+        await _fetch(files, cache, tenant, hash)
+        try:
+            manifest = await asyncio.to_thread(read_manifest, cache, hash)
+        except ManifestError as error:
+            raise Unshippable(f"the folder {hash[:12]} can't be laid out: {error}", code=error.code) from None
+        for name in manifest.names() if manifest is not None else ():
+            await _fetch(files, cache, tenant, name)
+        await asyncio.to_thread(place, cache, hash, aside / "folder", (os.getuid(), os.getgid()))
+        (aside / "folder").rename(to)
+    finally:
+        await asyncio.to_thread(delete, aside)
+
+
+def _aside(to: Path) -> Path:
+    """Return a new folder beside `to`, on the same disk."""
+    if to.exists():
+        raise Unshippable(f"{to}: it is there already; name a folder that is not", code="workdir.exists")
+    return Path(tempfile.mkdtemp(dir=to.absolute().parent, prefix=".dorm-"))
+
+
+async def _fetch(files: Files, cache: TenantBlobs, tenant: str, name: str) -> None:
+    if cache.has(name):
+        return
+    found = await files.get(tenant, name)
+    if found is None:
+        raise Unshippable(
+            f"the cluster no longer has a part of this folder ({name[:12]}); what no app names is kept for a while only "
+            "(`dorm files limits`)",
+            code="workdir.gone",
+        )
+    await asyncio.to_thread(cache.put, name, found[0])

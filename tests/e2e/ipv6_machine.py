@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dorm.local.cluster import LocalCluster, LocalOptions
-from dorm.local.companions.api import ApiProcess
+from dorm.local.companions import ApiProcess
 from dorm.metrics.address import Address
 from tests.e2e.ports import own_ports
 from tests.e2e.story import until

@@ -18,7 +18,7 @@ from dorm.local.commands import (
     shell_python,
     with_shell_python,
 )
-from dorm.local.spec_settings import read_fields
+from dorm.local.spec_files import read_fields
 from events.spec import check_spec
 
 URL = "nats://127.0.0.1:4222"

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.local.spec_files import load_spec, parse_spec, read_spec
-from dorm.local.spec_settings import with_settings
+from dorm.local.spec_files import load_spec, parse_spec, read_spec, with_settings
 from events.spec import SpecError, check_spec
 from tests.errors import raises
 

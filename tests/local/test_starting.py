@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+import dorm.local.cluster
 import dorm.local.nats_server
-import dorm.local.starting
-from dorm.local.cluster import LocalCluster, LocalOptions
-from dorm.local.starting import Starting, StartTooSlow
+from dorm.local.cluster import LocalCluster, LocalOptions, Starting, StartTooSlow
 from tests.errors import raises
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_long_start_says_what_it_waits_for_and_a_quick_one_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dorm.local.starting, "_QUIET_S", 0.05)
+    monkeypatch.setattr(dorm.local.cluster, "_QUIET_S", 0.05)
     told: list[str] = []
     said = asyncio.Event()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.master.integrity import LogAltered
+from dorm.master.sealing import LogAltered
 from events import subjects
 from events.codec import encode
 from events.kinds import AppCancelRequested

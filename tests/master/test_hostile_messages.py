@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dorm.master.master
-import dorm.master.refusals
-from agents.outbox import Outbox
+from agents.reporting.outbox import Outbox
 from dorm.client.client import Client
 from dorm.client.errors import Refused
 from dorm.master.master import Master
@@ -91,7 +90,7 @@ async def answered(log: ReadableLog, count: int) -> list[AppAccepted | AppReject
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dorm.master.refusals, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(dorm.master.master, "_PAUSE_S", 0.02)
     monkeypatch.setattr(dorm.master.master, "LONGEST_PAUSE_S", 0.5)
 
 

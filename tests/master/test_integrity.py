@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from dorm.local.home import key_file, witness_file
-from dorm.master.integrity import Integrity, LogAltered, Sighting
 from dorm.master.master import Master
-from events.chain import SealKey, new_seed
+from dorm.master.sealing import Integrity, LogAltered, Sighting
+from events.chain.seals import SealKey, new_seed
 from events.codec import encode
 from events.kinds import AppCancelRequested
 from events.log.leadership import MemoryLeadership

@@ -8,8 +8,8 @@ import pytest
 
 from dorm.client.client import Client
 from dorm.client.errors import NotFound, Refused
-from dorm.client.identities import change
-from dorm.master.errors import RoundsRefused
+from dorm.client.operating import change
+from dorm.master.master import RoundsRefused
 from events import kinds as k
 from events import subjects
 from events.chain import SealKey, is_round_signed_by, new_seed

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import dorm.master.lease
-import dorm.master.stand_in
-from dorm.master.lease import Lease
+from dorm.master.lease import Lease, standing_in
 from dorm.master.master import Master
-from dorm.master.stand_in import standing_in
 from events.log.leadership import Held, MemoryLeadership
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogUnavailable
@@ -116,7 +114,7 @@ async def test_a_stand_in_renews_nothing_that_another_master_has() -> None:
 
 
 async def test_a_stand_in_that_cannot_connect_is_tried_again_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dorm.master.stand_in, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(dorm.master.lease, "_AGAIN_S", 0.01)
     tries = 0
 
     @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.rotation import planning, writing
+from dorm.rotation import policy, rotator
 from dorm.rotation.rotator import Rotator
 from tests.rotation.simulated import RotatingHistory
 from tests.simulation.breaking.patches import Variant, code, together
@@ -39,13 +39,13 @@ VARIANTS = {
     "an archive ends where no seal does": Variant(
         together(
             code(
-                planning.plan,
+                policy.plan,
                 (
                     "return Plan(after, target, seal)",
                     "return Plan(after, target, __import__('msgspec').structs.replace(seal, upto=reach))",
                 ),
             ),
-            code(writing.write, ("if info.chain != plan.seal.chain:", "if False:")),
+            code(rotator.write, ("if info.chain != plan.seal.chain:", "if False:")),
         )
     ),
     "nothing is left to fold the stream from": Variant(

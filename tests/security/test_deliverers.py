@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from dorm.client.client import Client
 from dorm.webhooks import asking
-from dorm.webhooks.addresses import parse_networks
 from dorm.webhooks.deliverer import Deliverer, place_of
 from dorm.webhooks.keys import Keys
+from dorm.webhooks.sending import parse_networks
 from events.codec import decode, encode
 from events.kinds import AppCompleted, Round, WebhookDisabled, WebhookTested
 from events.nats.places import WEBHOOK

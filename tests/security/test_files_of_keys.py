@@ -16,7 +16,7 @@ from dorm.security.certificates import fingerprint
 from dorm.security.contexts import Context, Contexts, read_contexts, write_contexts
 from dorm.security.files import SecurityError, write_private
 from dorm.security.folder import Joining, KeyFolder, save_credentials
-from dorm.security.introductions import Introduction, read_token
+from dorm.security.joining import Introduction, read_token
 from dorm.webhooks.deliverer import is_place_of, place_of
 from dorm.webhooks.endpoints import Endpoint
 from dorm.webhooks.keys import Keys

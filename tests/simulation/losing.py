@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agents.runtime.interface import RuntimeFault
-from dorm.master.integrity import LogAltered
+from dorm.master.sealing import LogAltered
 from events import kinds as k
 from events.codec import decode
 from events.log.records import LogDamaged

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.master.integrity import Integrity
 from dorm.master.lease import Lease
+from dorm.master.sealing import Integrity
 from tests.simulation.breaking.patches import Variant, code, together
 from tests.simulation.losing import Losing
 from tests.simulation.world.connection import SimLog
@@ -25,7 +25,7 @@ def test_no_master_leads_from_a_log_that_lost_records() -> None:
 
 
 def _no_witness(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("dorm.master.integrity._read", lambda path, cluster: None)
+    patch.setattr("dorm.master.sealing._read_place", lambda path, cluster: None)
 
 
 _LEASE_SAYS_NOTHING = code(Lease._with_sighting, ("if not self._vouched:", "if True:"))

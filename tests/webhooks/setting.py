@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dorm.client.client import Client
 from dorm.core.fold.evolve import evolve
 from dorm.core.state import State
-from dorm.webhooks.addresses import parse_networks
 from dorm.webhooks.deliverer import Deliverer
 from dorm.webhooks.keys import Keys
+from dorm.webhooks.sending import parse_networks
 from events import subjects
 from events.codec import encode
 from events.kinds import AppSubmitted, Event, MasterElected, NodeJoined, Round

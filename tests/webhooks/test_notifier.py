@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from dorm.webhooks.endpoints import TOPIC, Endpoint
-from dorm.webhooks.measured import Measured
 from dorm.webhooks.notifier import Notifier
-from dorm.webhooks.sending import Outcome
+from dorm.webhooks.sending import Measured, Outcome
 from events import subjects
 from events.codec import encode
 from events.kinds import AppCompleted, Round

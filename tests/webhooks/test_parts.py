@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.webhooks import asking, endpoints
-from dorm.webhooks.addresses import NetworkError, parse_networks, permitted
+from dorm.webhooks.deliverer import overdue
 from dorm.webhooks.endpoints import MOST, Endpoints
 from dorm.webhooks.keys import FILE_NAME, WebhookKeyError, open_keys
-from dorm.webhooks.sending import Sender
-from dorm.webhooks.waiting import overdue
+from dorm.webhooks.sending import NetworkError, Sender, parse_networks, permitted
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import (

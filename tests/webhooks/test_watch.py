@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from dorm import live_fold
-from dorm.webhooks.waiting import Watch
+from dorm.webhooks.deliverer import Watch
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged
 from events.positions import logged

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.workdir import git, scanning
-from dorm.workdir.revision import revision_of
+from dorm.workdir import ignoring, scanning
 from dorm.workdir.scanning import Scanned, scan
+from dorm.workdir.shipping import revision_of
 from events.workdir import Limits
 from tests.workdir.test_packing import LIMITS, filled
 
@@ -159,7 +159,7 @@ def test_no_filter_or_transport_of_a_repository_is_started(root: Path, tmp_path:
     run_git(root, "config", "remote.origin.url", f"ext::touch {tmp_path}/started")
     run_git(root, "config", "remote.origin.promisor", "true")
     run_git(root, "config", "protocol.ext.allow", "always")
-    assert git.ask_git(root, "cat-file", "-t", "1" * 40)[0] != 0
+    assert ignoring.ask_git(root, "cat-file", "-t", "1" * 40)[0] != 0
     assert not (tmp_path / "started").exists()
 
 
@@ -178,12 +178,12 @@ def test_without_git_its_files_are_read_and_that_is_said(root: Path, monkeypatch
     assert len(scanned.notes) == 1
     monkeypatch.undo()
     # Nor because it fails halfway.
-    asked = git.ask_git
+    asked = ignoring.ask_git
 
     def failing(folder: Path, *words: str, **how: object) -> tuple[int, bytes]:
         return (128, b"") if words[0] == "check-ignore" else asked(folder, *words, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(git, "ask_git", failing)
+    monkeypatch.setattr(ignoring, "ask_git", failing)
     assert shipped(scan(root, LIMITS)) == shipped(with_git)
 
 

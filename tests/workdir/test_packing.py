@@ -6,11 +6,13 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from dorm.workdir import packing
+from dorm.workdir import shipping
 from dorm.workdir.errors import Changing, Unshippable
-from dorm.workdir.packing import Packed, Packing, content_of
 from dorm.workdir.scanning import FoundLink, scan
 from events.workdir import BLOB, UNPACKED_MANIFEST, Limits, decode, open_blob
+from dorm.workdir.shipping import Packed, Packing, content_of
+from events.workdir import Limits, decode, open_blob
+from events.workdir.limits import BLOB, UNPACKED_MANIFEST
 from tests.errors import raises
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from dorm.workdir.packing import Source
+    from dorm.workdir.shipping import Source
 
 LIMITS = Limits()
 
@@ -169,7 +171,7 @@ def test_a_file_that_changes_while_it_is_packed_is_read_again_or_refused_by_name
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = filled(tmp_path / "p", stableDOTpy="1", busyDOTlog="0")
-    opened, writes = packing._opened, [2]
+    opened, writes = shipping._opened, [2]
 
     def opening(folder: Path, path: str) -> object:
         file = opened(folder, path)
@@ -190,7 +192,7 @@ def test_a_file_that_changes_while_it_is_packed_is_read_again_or_refused_by_name
             return Busy()
         return file
 
-    monkeypatch.setattr(packing, "_opened", opening)
+    monkeypatch.setattr(shipping, "_opened", opening)
     assert packed(root).size == 1 + len("0moremore")
     writes[0] = 10**6
     with raises(Changing, "workdir.file.changing") as told:

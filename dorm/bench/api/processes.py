@@ -13,7 +13,7 @@ import aiohttp
 import psutil
 
 from dorm.bench import BenchError
-from dorm.local.companions.companion import NICE
+from dorm.local.companions import NICE
 from dorm.local.nats_server import EmbeddedServer, free_port
 
 if TYPE_CHECKING:

@@ -153,7 +153,7 @@ class Given(NamedTuple):
         env = {name: value if sign else os.environ[name] for name, sign, value in typed}
         found: dict[str, Any] = {"env": env} if env else {}
         if self.env_file or self.requirements or self.volume:
-            from dorm.local.spec_settings import read_fields
+            from dorm.local.spec_files import read_fields
 
             found = read_fields(
                 Path.cwd(),

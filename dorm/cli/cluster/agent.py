@@ -329,7 +329,6 @@ async def _firewall(wanted: bool, config: NodeConfig, runtime: str, urls: str) -
 def _metrics(worker: Agent, address: Address | None, health: Health) -> AbstractAsyncContextManager[None]:
     if address is None:
         return contextlib.nullcontext()
-    from dorm.metrics.parts import of_agents
-    from dorm.metrics.server import MetricsServer, serving
+    from dorm.metrics.server import MetricsServer, of_agents, serving
 
     return serving(MetricsServer(address, [of_agents([worker])], health=health), None, None)

@@ -111,7 +111,7 @@ def _address(api: str | None) -> str:
 async def _session(connected: Client, ends: int) -> str:
     """Add a token of the user's and return its secret; the user's sessions that are over leave the list."""
     from dorm.api.identity import digest_of, new_secret
-    from dorm.client.identities import change
+    from dorm.client.operating import change
     from events.kinds import TokenAdded, TokenRemoved
 
     me, prefix = connected.user, f"session-{connected.user[:40]}-"

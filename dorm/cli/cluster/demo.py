@@ -156,7 +156,7 @@ def _own_ports() -> Iterator[tuple[int, int]]:
 
 
 async def _act(cluster: LocalCluster, plain: bool) -> None:
-    from dorm.local.companions.api import ApiProcess
+    from dorm.local.companions import ApiProcess
 
     console.print(
         Text(f"3 nodes of 1 core and 2 GiB each, containers as {cluster.runtime_note}; log at {cluster.server.url}")

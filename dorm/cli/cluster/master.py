@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.core.state import State
     from dorm.health.checks import Health
-    from dorm.local.companions.views import ViewsProcess
+    from dorm.local.companions import ViewsProcess
     from dorm.master.master import Master
     from dorm.metrics.address import Address
-    from dorm.metrics.parts import SolveTimer
+    from dorm.metrics.server import SolveTimer
     from events.kinds import PolicyChanged
     from events.nats.connection import Connection
 
@@ -146,10 +146,10 @@ def master(
         from dorm.master.computing import LIMIT_S
         from dorm.master.master import Master
         from dorm.master.sealing import open_key
-        from dorm.metrics.parts import SolveTimer
+        from dorm.metrics.server import SolveTimer
         from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
-        from dorm.rotation.beside import open_checked, rotating_beside
+        from dorm.rotation.service import open_checked, rotating_beside
         from dorm.workdir.keeping import keeping_beside
         from events.log.records import until_answered
 
@@ -230,7 +230,7 @@ def master(
 
 
 def _views(found: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:
-    from dorm.local.companions.views import ViewsProcess
+    from dorm.local.companions import ViewsProcess
 
     path = str(Path(found.credentials).expanduser())
     return ViewsProcess(state, found.url, found.cluster, credentials=path, key=key)
@@ -240,8 +240,7 @@ def _metrics(
     connection: Connection, one: Master, timer: SolveTimer, address: Address, file: Path, health: Health
 ) -> AbstractAsyncContextManager[None]:
     from dorm.metrics.follower import Follower
-    from dorm.metrics.parts import of_master
-    from dorm.metrics.server import MetricsServer, serving
+    from dorm.metrics.server import MetricsServer, of_master, serving
 
     follower = Follower(connection.log, file=file, clock=time.time_ns, room=connection.stream.room)
     server = MetricsServer(address, [follower.metrics, of_master(one, timer)], health=health)

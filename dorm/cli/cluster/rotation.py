@@ -11,7 +11,7 @@ from dorm.cli.errors import WrongUsage
 from dorm.cli.sizes import bytes_of, seconds_of
 
 if TYPE_CHECKING:
-    from dorm.rotation.beside import Settings
+    from dorm.rotation.service import Settings
 
 Archives = Annotated[
     str | None,
@@ -45,10 +45,12 @@ def rotation_settings(
     archives: str | None, size: str | None, age: str | None, keep: str | None, *, spool: Path
 ) -> Settings:
     """Return the settings.  Raises WrongUsage for values that can't be, and for a rotation without a place."""
-    from dorm.rotation.beside import Settings
     from dorm.rotation.policy import KEEP_S, Policy
     from events.archive.place import check_place
     from events.archive.stores import StoreError
+    from dorm.rotation.service import Settings
+    from events.archive.stores.interface import StoreError
+    from events.archive.stores.opening import check_place
 
     try:
         place = check_place(archives) if archives else ""

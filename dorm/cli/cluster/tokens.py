@@ -51,7 +51,7 @@ def add(
 
     async def work() -> None:
         from dorm.api.identity import digest_of, new_secret
-        from dorm.client.identities import change
+        from dorm.client.operating import change
         from events.kinds import TokenAdded
 
         secret = new_secret()
@@ -108,7 +108,7 @@ def remove(name: Name, url: Url = None, cluster: ClusterName = None, user: User 
     """
 
     async def work() -> None:
-        from dorm.client.identities import change
+        from dorm.client.operating import change
         from events.kinds import TokenRemoved
 
         async with client(url, cluster, user=user) as connected:

@@ -38,9 +38,8 @@ from events.runtimes import RUNTIMES
 from events.runtimes import RuntimeChoice as RuntimeChoice
 
 if TYPE_CHECKING:
-    from dorm.local.cluster import LocalCluster, LocalOptions
-    from dorm.local.companions.api import ApiProcess
-    from dorm.local.starting import Starting
+    from dorm.local.cluster import LocalCluster, LocalOptions, Starting
+    from dorm.local.companions import ApiProcess
 
 POLICY = "dorm-speed"
 """The policy of a new cluster, unless another one is named."""
@@ -171,8 +170,7 @@ def up(
       dorm up --agents 20 --start-limit 10m
     """
     from agents.config import ConfigError, check_folder
-    from dorm.local.cluster import LocalOptions
-    from dorm.local.starting import LIMIT_S
+    from dorm.local.cluster import START_LIMIT_S, LocalOptions
 
     configure(verbose, log_json, quiet_level=logging.WARNING)
     if trust and open_to_all:
@@ -180,7 +178,7 @@ def up(
             "--trust and --open exclude each other; a new cluster knows its users without either", code="usage.conflict"
         )
     networks(webhooks_allow)
-    limit_s = seconds_of("--start-limit", start_limit) or LIMIT_S
+    limit_s = seconds_of("--start-limit", start_limit) or START_LIMIT_S
     file = load_cluster_file(config)
     # Parameters belong to one policy: another one on the command line drops those of the file.
     kept = file.params if policy in (None, file.policy) else None
@@ -222,8 +220,7 @@ def up(
 async def _up(
     options: LocalOptions, open_to_all: bool, change: PolicyChanged | None, api_port: int | None, limit_s: float
 ) -> None:
-    from dorm.local.cluster import LocalCluster
-    from dorm.local.starting import Starting
+    from dorm.local.cluster import LocalCluster, Starting
 
     starting = Starting(limit_s, lambda text: progress_console.print(Text(text), soft_wrap=True))
     trust, fresh = await asyncio.to_thread(users_of, options.data, options.trust, open_to_all)
@@ -280,7 +277,7 @@ def users_of(data: Path, trust: bool, open_to_all: bool) -> tuple[bool, bool]:
 
 def _api(cluster: LocalCluster, port: int | None) -> ApiProcess | None:
     """Return the process of the API and the dashboard, which is yet to be started; None without a port."""
-    from dorm.local.companions.api import ApiProcess
+    from dorm.local.companions import ApiProcess
 
     if port is None:
         return None
@@ -292,7 +289,7 @@ def _api(cluster: LocalCluster, port: int | None) -> ApiProcess | None:
 async def _answering(starting: Starting, cluster: LocalCluster, api: ApiProcess, late: list[Path]) -> None:
     """Wait until the dashboard answers.  The cluster works without it, so if it takes too long, only its log is added to
     `late`."""
-    from dorm.local.starting import StartTooSlow
+    from dorm.local.cluster import StartTooSlow
 
     log = cluster.options.data / "api.log"
     starting.awaits("the dashboard", log)

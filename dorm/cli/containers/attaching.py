@@ -17,7 +17,7 @@ from events.sessions import CHUNK, Begun, Ended, Output
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from dorm.client.sessions.session import Session
+    from dorm.client.sessions import Session
 
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that a command gets as if it ran here."""

@@ -71,8 +71,7 @@ def exec_command(
     async def work() -> int:
         async with client(url, cluster, user=user) as connected:
             # Imported last, as `client` says.
-            from dorm.client.sessions.finding import running_place
-            from dorm.client.sessions.session import Session
+            from dorm.client.sessions import Session, running_place
 
             place = running_place(await connected.app(app), rank)
             if tty:

@@ -19,7 +19,7 @@ from events.errors import DormError
 from events.sessions import CHUNK, Begun, Ended, Output
 
 if TYPE_CHECKING:
-    from dorm.client.sessions.session import Session
+    from dorm.client.sessions import Session
 
 _HIGHEST: Final = 65535
 
@@ -62,8 +62,7 @@ def port_forward(
 
         async with client(url, cluster, user=user) as connected:
             # Imported last, as `client` says.
-            from dorm.client.sessions.finding import running_place
-            from dorm.client.sessions.session import Session
+            from dorm.client.sessions import Session, running_place
 
             place = running_place(await connected.app(app), rank)
             forwarding = _Forwarding(Session(connected, place, "forward", port=port), port)

@@ -14,7 +14,7 @@ from dorm.cli.errors import WrongUsage, run
 from dorm.cli.output import progress_console
 
 if TYPE_CHECKING:
-    from dorm.client.sessions.finding import Place
+    from dorm.client.sessions import Place
 
 _BEST: Final = ("sh", "-c", "command -v bash > /dev/null && exec bash; exec sh")
 
@@ -57,8 +57,7 @@ def shell(
     async def work() -> int:
         async with client(url, cluster, user=user) as connected:
             # Imported last, as `client` says.
-            from dorm.client.sessions.finding import running_place
-            from dorm.client.sessions.session import Session
+            from dorm.client.sessions import Session, running_place
 
             place = running_place(await connected.app(app), rank)
             _print_where(place)

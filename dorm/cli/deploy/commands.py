@@ -144,7 +144,7 @@ def _files(found: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | 
 
 
 def _check(found: Deployment, name: str, root: Path) -> None:
-    from dorm.deploy.facing import lacks
+    from dorm.deploy.rendering import lacks
 
     lacking = lacks(found, name, root)
     for lack in lacking[:-1]:

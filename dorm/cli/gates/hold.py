@@ -42,11 +42,11 @@ def hold(
     """
 
     async def work() -> None:
-        from dorm.client import gates
+        from dorm.client import steering
 
         async with client(url, cluster, user=user) as connected:
             for name in dict.fromkeys(apps):
-                found = await gates.hold(connected, name, reason)
+                found = await steering.hold(connected, name, reason)
                 gives = "it gives its containers back" if found.current is not None else "it waits"
                 text = f"{found.name} is held: {gives} until `dorm release {found.name}`{undone_by_restart(found)}"
                 console.print(Text(text))

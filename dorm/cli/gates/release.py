@@ -34,11 +34,11 @@ def release(
     """
 
     async def work() -> None:
-        from dorm.client import gates
+        from dorm.client import steering
 
         async with client(url, cluster, user=user) as connected:
             for name in dict.fromkeys(apps):
-                found = await gates.release(connected, name, reason)
+                found = await steering.release(connected, name, reason)
                 console.print(Text(f"{found.name} is released; `dorm ps` shows when it runs"))
 
     run(work())

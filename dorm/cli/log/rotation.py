@@ -61,7 +61,7 @@ def rotate(
         if dry_run:
             await _show_plan(url, cluster, keep_records, keep_s, output)
             return
-        from dorm.client.rotation import rotate as asked
+        from dorm.client.operating import rotate as asked
 
         cuts: list[LogRotated] = []
         async with client(url, cluster, user=user) as connected:
@@ -86,8 +86,7 @@ async def _show_plan(
     url: str | None, cluster: str | None, keep_records: int | None, keep_s: float | None, output: Format
 ) -> None:
     """Print the records that a rotation would move, by the given or the default values of the part that stays."""
-    from dorm.rotation.planning import span_of
-    from dorm.rotation.policy import Policy
+    from dorm.rotation.policy import Policy, span_of
 
     connection = await target(url, cluster).connection("dorm-client")
     try:

@@ -97,7 +97,7 @@ def doctor(
 
 def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> NodeHere | None:
     """Return the node of this machine, None if there is none: the named one, or the one that a unit here starts."""
-    from dorm.deploy.installed import installed_agent
+    from dorm.deploy.installing import installed_agent
     from dorm.doctor.machine import NodeHere
 
     unit = installed_agent(Path("/")) if (node, data) == (None, None) else None
@@ -153,11 +153,11 @@ async def _certificates(found: Target, apis: Sequence[str]) -> list[Finding]:
 
 def _files(found: Target) -> Iterator[tuple[Path, str, str]]:
     """Yield the certificates that an admin's folder of keys, and `dorm deploy install`, may have put on this machine."""
-    from dorm.deploy import layout
+    from dorm.deploy import installing
 
     again = "run `dorm deploy keys` on the admin's machine, and `dorm deploy install` here"
-    yield Path(layout.KEYS, "server.pem"), "the NATS server's certificate", again
-    yield Path(layout.API, "server.pem"), "the API's certificate", again
+    yield Path(installing.KEYS, "server.pem"), "the NATS server's certificate", again
+    yield Path(installing.API, "server.pem"), "the API's certificate", again
     key = found.seal_key()
     if key is not None:
         made = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`, which renew it"
@@ -168,7 +168,8 @@ def _files(found: Target) -> Iterator[tuple[Path, str, str]]:
 async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]:
     """Look at everything that a connection reaches."""
     from dorm.client.client import Client
-    from dorm.doctor import certificates, cluster, servers
+    from dorm.doctor import certificates, cluster
+    from dorm.doctor import cluster as servers
     from dorm.doctor.findings import wrong
     from dorm.local.announced import BUILD
     from events import subjects

@@ -16,7 +16,7 @@ from dorm.cli.tables import when
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
-    from dorm.client.files.checkpoints import CheckpointFile, Checkpoints
+    from dorm.client.checkpoints import CheckpointFile, Checkpoints
 
 _COLUMNS = [
     ("PATH", "path"), ("STEP", "step"), ("SIZE", "size"), ("FILES", "files"), ("AGE", "age"), ("GENERATION", "generation"),
@@ -46,8 +46,8 @@ def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = Non
     """
 
     async def work() -> None:
-        from dorm.client.files.asking import Files
-        from dorm.client.files.checkpoints import checkpoints_of
+        from dorm.client.checkpoints import checkpoints_of
+        from dorm.client.files import Files
 
         async with client(url, cluster) as connected:
             found = await checkpoints_of(connected, Files(connected), app)

@@ -18,8 +18,7 @@ from dorm.cli.terminal import one_line, say
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
-    from dorm.client.files.asking import Files, FilesRefused
-    from dorm.client.files.copying import Copied
+    from dorm.client.files import Copied, Files, FilesRefused
 
 _FILES = [("PATH", "path"), ("KIND", "kind"), ("SIZE", "bytes"), ("NOTE", "note")]
 
@@ -83,7 +82,7 @@ def copy(
 
 
 async def _list(place: Named, output: Format, url: str | None, cluster: str | None) -> None:
-    from dorm.client.files.asking import Files
+    from dorm.client.files import Files
 
     async with client(url, cluster) as connected:
         files = Files(connected)
@@ -106,8 +105,7 @@ async def _list(place: Named, output: Format, url: str | None, cluster: str | No
 async def _copy(
     from_app: Named | None, to_app: Named | None, source: Path, target: Path, url: str | None, cluster: str | None
 ) -> None:
-    from dorm.client.files.asking import Files, FilesRefused
-    from dorm.client.files.copying import copy_from, copy_to
+    from dorm.client.files import Files, FilesRefused, copy_from, copy_to
 
     place = from_app or to_app
     assert place is not None
@@ -127,7 +125,7 @@ async def _copy(
 
 async def _with_namesake(files: Files, place: Named, error: FilesRefused) -> FilesRefused:
     """Return the error; of a path that is not in the outputs, with the checkpoint of that name if there is one."""
-    from dorm.client.files.asking import FilesRefused
+    from dorm.client.files import FilesRefused
 
     if place.area != "outputs" or not place.path or error.code != "files.not_found":
         return error
@@ -154,7 +152,7 @@ def _bar(app: str) -> Iterator[Any]:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    from dorm.client.files.copying import Progress
+    from dorm.client.files import Progress
 
     columns = (
         TextColumn("{task.description}"),

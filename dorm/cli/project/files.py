@@ -43,7 +43,7 @@ def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterN
     from events.quantities import MEMORY, SECOND, humanize
 
     async def work() -> None:
-        from dorm.workdir.using import named, uses
+        from dorm.workdir.keeping import named, uses
 
         async with client(url, cluster, user=user) as connected:
             state = await connected.state()
@@ -202,7 +202,7 @@ def get(
     """
 
     async def work() -> None:
-        from dorm.workdir.getting import get_folder
+        from dorm.workdir.shipping import get_folder
         from events.spec import shipped
 
         async with client(url, cluster, user=user) as connected:

@@ -20,7 +20,7 @@ from replay.export.export import format_of
 from replay.export.sink import FileFormat
 
 if TYPE_CHECKING:
-    from dorm.deploy.folders import Copied
+    from dorm.deploy.backups import Copied
     from events.log.interface import ReadableLog
     from replay.export.anonymize import AnonymizedLog
     from replay.export.export import Exported
@@ -202,7 +202,7 @@ def import_log(
 
 async def _shipped(log: ReadableLog, file: Path, done: dict[str, Any]) -> Copied | None:
     """Put the shipped folders that lie beside a backup into the store of the new cluster."""
-    from dorm.deploy.folders import restore_folders
+    from dorm.deploy.backups import restore_folders
     from replay.reading import cluster_name
 
     with progress_of("restoring folders") as report:

@@ -141,7 +141,7 @@ def _target(path: Path) -> Path:
 
 async def _uses(state: State, url: str | None, cluster: str | None) -> Uses:
     """Return what running containers have used, by the last heartbeat of each node that is up."""
-    from dorm.client.uses import last_uses
+    from dorm.client.reports import last_uses
     from events.log.records import LogError
 
     async with client(url, cluster) as connected:

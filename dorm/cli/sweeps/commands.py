@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.client.client import Client
-    from dorm.client.sweeps.submitting import Outcome
+    from dorm.client.sweeps import Outcome
     from dorm.local.commands import Typed
     from events.spec.sweeps import Sweep
 
@@ -228,7 +228,7 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     """Return the sweep as it can be submitted: its folder shipped, under a name that it can have.  Raises CommandRefused if a
     node could not run it."""
     from dorm.cli.project.shipping import with_workdir
-    from dorm.client.sweeps.finding import free_name
+    from dorm.client.sweeps import free_name
     from dorm.local.commands import check_nodes, with_shell_python
     from events.spec.sweeps import digest_of
 
@@ -255,7 +255,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
     """Submit it; an interruption leaves the apps that are on the log.  Raises Fail."""
     from dorm.cli.signals import first_of
     from dorm.cli.source import progress_of
-    from dorm.client.sweeps.submitting import submit
+    from dorm.client.sweeps import submit
     from events.errors import DormError, code_of
 
     found: list[Outcome] = []
@@ -338,7 +338,7 @@ def cancel_sweep(
     async def work() -> None:
         from dorm.cli.apps.waiting import reporting_missing_master
         from dorm.cli.swept.waiting import all_ended
-        from dorm.client.sweeps.cancelling import cancel
+        from dorm.client.sweeps import cancel
 
         async with client(url, cluster, user=user) as connected:
             asked = await cancel(connected, sweep, reason)

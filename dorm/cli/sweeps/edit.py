@@ -37,7 +37,7 @@ def edit_sweep(
     """
 
     async def work() -> None:
-        from dorm.client.sweeps.limiting import set_parallel
+        from dorm.client.sweeps import set_parallel
 
         async with client(url, cluster, user=user) as connected:
             before = await set_parallel(connected, sweep, parallel)

@@ -54,7 +54,7 @@ def show_sweep(
 
       dorm sweep show lr --by loss -o json | jq -r '.apps[0].name'
     """
-    from dorm.client.sweeps.finding import find_sweep
+    from dorm.client.sweeps import find_sweep
     from dorm.core.query.sweeps import METRICS, best_first, sweep_row, swept_rows
 
     if by is not None and by not in METRICS:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dorm.cli.errors import complain
 from dorm.cli.output import console, progress_console
-from dorm.client.sweeps.finding import find_sweep, is_sweep
+from dorm.client.sweeps import find_sweep, is_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,7 +13,7 @@ from dorm.cli.terminal import say
 
 if TYPE_CHECKING:
     from dorm.cli.connect import Target
-    from dorm.security.introductions import Introduction
+    from dorm.security.joining import Introduction
 
 _FILE = "node.json"
 _LONGEST = 16 * 1024
@@ -29,7 +29,7 @@ def read_introduction(token: str | None) -> Introduction | None:
             raise WrongUsage(f"--token: {token[:200]} can't be read", code="token.unreadable") from None
     if not text.strip():
         return None
-    from dorm.security.introductions import read_token
+    from dorm.security.joining import read_token
 
     return read_token(text, time.time_ns())
 
@@ -43,8 +43,7 @@ async def node_target(
 
     file = root / _FILE
     if introduction is not None and not file.exists():
-        from dorm.security.admin import admitted
-        from dorm.security.joining import join
+        from dorm.security.joining import admitted, join
 
         own = await join(introduction, file)
         await admitted(own)

@@ -17,7 +17,7 @@ from dorm.cli.terminal import say
 from dorm.cli.trust.shared import Folder, acting, apply
 
 if TYPE_CHECKING:
-    from dorm.security.introductions import Introduction
+    from dorm.security.joining import Introduction
 
 app = typer.Typer(help="Admit nodes to a cluster that authenticates its users, and remove them.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node: letters, digits and any of _ @ + = -.")]

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from dorm.client.client import Client
-    from dorm.security.admin import Admin
     from dorm.security.folder import KeyFolder
-    from events.nats.access import Credentials
+    from dorm.security.joining import Admin
+    from events.nats.access.credentials import Credentials
     from events.nats.connection import Connection
 
 Folder = Annotated[
@@ -48,8 +48,8 @@ async def acting(url: str | None, cluster: str | None, folder: Path | None) -> A
     """Yield the admin of this command.  Raises Fail, SecurityError, CredentialsError, and the log's errors."""
     from dorm.client.client import Client
     from dorm.local.founding import KEYS
-    from dorm.security.admin import Admin
     from dorm.security.folder import KeyFolder
+    from dorm.security.joining import Admin
 
     found = target(url, cluster)
     credentials = found.read()

@@ -77,7 +77,7 @@ def add(
         raise Fail(f"{file} exists; choose another file with --to", code="credentials.file_exists")
 
     async def work() -> None:
-        from dorm.security.admin import admitted
+        from dorm.security.joining import admitted
 
         async with acting(url, cluster, folder) as one:
             await one.admin.add_user(user)

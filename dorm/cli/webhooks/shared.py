@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
     from dorm.client.client import Client
-    from dorm.webhooks.addresses import Network
     from dorm.webhooks.keys import Keys
+    from dorm.webhooks.sending import Network
 
     Work = Callable[..., Coroutine[Any, Any, None]]
 
@@ -47,7 +47,7 @@ Allow = Annotated[
 
 def networks(texts: list[str] | None) -> tuple[Network, ...]:
     """Raises WrongUsage."""
-    from dorm.webhooks.addresses import NetworkError, parse_networks
+    from dorm.webhooks.sending import NetworkError, parse_networks
 
     try:
         return parse_networks(texts or ())

@@ -9,8 +9,7 @@ import pytest
 
 from agents.config import OfferedVolume
 from dorm.client.errors import Refused
-from dorm.client.sessions.finding import running_place
-from dorm.client.sessions.session import Session
+from dorm.client.sessions import Session, running_place
 from dorm.core.query.views import app_row, describe, node_rows
 from dorm.local.cluster import LocalCluster
 from events.codec import decode

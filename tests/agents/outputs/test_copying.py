@@ -17,9 +17,7 @@ from agents.outputs import files as reading
 from agents.outputs import folders
 from agents.outputs.answering import FileAnswerer, UploadAnswerer, _Pool, answer_files
 from agents.outputs.folders import CheckpointFolder
-from dorm.client.files.asking import Files, FilesRefused, Where
-from dorm.client.files.copying import Copied, Progress, copy_from, copy_to
-from dorm.client.files.download import part_of
+from dorm.client.files import Copied, Files, FilesRefused, Progress, Where, copy_from, copy_to, part_of
 from events.copying import (
     BLOCK,
     Block,
@@ -237,7 +235,7 @@ async def test_no_link_leads_out(side: Side, tmp_path: Path) -> None:
 
 
 async def test_an_interrupted_copy_continues(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dorm.client.files.download._PAUSE_S", 0.01)
+    monkeypatch.setattr("dorm.client.files._DOWNLOAD_PAUSE_S", 0.01)
     model = os.urandom(20 * BLOCK + 5)
     (side.outputs / "model").write_bytes(model)
     side.bus.outages = 3

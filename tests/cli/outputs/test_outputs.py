@@ -9,8 +9,8 @@ import pytest
 
 from dorm.cli.errors import WrongUsage
 from dorm.cli.outputs.naming import Named, named
+from dorm.client.checkpoints import CheckpointReport, rows
 from dorm.client.errors import Refused
-from dorm.client.files.checkpoints import CheckpointReport, rows
 from dorm.local.cluster import LocalCluster
 from events.copying import FileEntry
 from events.quantities import SECOND

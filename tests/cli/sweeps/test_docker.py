@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.client.sweeps.submitting import submit
+from dorm.client.sweeps import submit
 from dorm.local.cluster import LocalCluster
 from events.spec.sweeps import expanded
 from tests.e2e.story import IMAGE, until

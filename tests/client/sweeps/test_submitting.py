@@ -10,8 +10,7 @@ import pytest
 
 from dorm.client.client import Client
 from dorm.client.errors import NoAnswer, NotFound, Refused
-from dorm.client.sweeps.finding import find_sweep, free_name, is_sweep
-from dorm.client.sweeps.submitting import Outcome, submit
+from dorm.client.sweeps import Outcome, find_sweep, free_name, is_sweep, submit
 from dorm.core.query.sweeps import sweeps
 from events import kinds as k
 from events import subjects

@@ -31,7 +31,7 @@ READERS: Final = 3
 LARGEST_ROUND: Final = 2**20
 """Reasons are shortened beyond that (`dorm.core.round_size`)."""
 NODE_CONNECTIONS: Final = 20_000
-"""The total that `dorm init` and `dorm deploy` grant to nodes (`dorm.security.configuration`)."""
+"""The total that `dorm init` and `dorm deploy` grant to nodes (`dorm.security.folder`)."""
 _NETWORK: Final = 110e6
 """Bytes a second of a server's network: one gigabit."""
 _DECIDED: Final = ((500 * 1_000, 0.081), (2_000 * 10_000, 0.255), (10_000 * 50_000, 1.1))
