@@ -23,7 +23,7 @@ from dorm.bench import BenchError
 from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, percentile, this_machine
 from dorm.client.sessions import Session, running_place
-from events.sessions.messages import Ended
+from events.sessions import Ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

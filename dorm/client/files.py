@@ -32,12 +32,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from events.copying.messages import encode
 
 from dorm.client.errors import ClientError
 from dorm.core.app import App
 from events import subjects
-from events.copying.blocks import BLOCK, FileDigest, digest_of, is_zeros, next_block, write_at
-from events.copying.messages import (
+from events.copying import (
+    BLOCK,
     FILES,
     LARGEST,
     MOST_FILES,
@@ -46,6 +47,7 @@ from events.copying.messages import (
     Area,
     Block,
     CommitUpload,
+    FileDigest,
     FileEntry,
     ListFiles,
     Listing,
@@ -57,7 +59,10 @@ from events.copying.messages import (
     WriteBlock,
     Zeros,
     answer_decoder,
-    encode,
+    digest_of,
+    is_zeros,
+    next_block,
+    write_at,
 )
 from events.log.records import LogRefused, LogUnavailable
 
@@ -67,7 +72,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from dorm.client.client import Client
-    from events.copying.messages import Reading, Writing
+    from events.copying import Reading, Writing
 
     # merged
 

@@ -18,8 +18,8 @@ import msgspec
 
 from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, NotFound, Refused
-from dorm.core.fold.operating import may_be_forgotten, may_be_retried, may_be_trusted
-from dorm.core.fold.trust.identities import refusal_at
+from dorm.core.identities import refusal_at
+from dorm.core.operating import may_be_forgotten, may_be_retried, may_be_trusted
 from events import subjects
 from events.appending import append_event
 from events.kinds import (

@@ -9,18 +9,16 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from dorm.core.progress import newest_of
-from dorm.core.query.reported import newest_of
 from events import subjects
 from events.codec import decode
 from events.kinds import ContainerUse, NodeReported
-from events.log.progress import EVERY
 from events.log.records import LogRefused, LogUnavailable
 from events.log.stores import EVERY_APP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import Node, State
     from events.log.interface import Bus, ReadableLog
 

@@ -19,13 +19,17 @@ from msgspec import UNSET
 
 from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, Refused
+from dorm.core.gates import hold_of, may_be_held
 from dorm.core.revisions import check_editable, check_restartable, check_unchanged, spec_of
-from events.kinds import AppEditRequested, AppRejected, AppRestarted, AppRestartRequested, AppRevised
-from dorm.core.apps.gating.gates import hold_of
-from dorm.core.apps.steering import check_editable, check_restartable, check_unchanged, spec_of
-from dorm.core.fold.gates.requests import may_be_held
-from dorm.core.query.gates import held
-from events.kinds import AppEditRequested, AppHoldRequested, AppRejected, AppReleaseRequested, AppRestarted, AppRestartRequested, AppRevised
+from events.kinds import (
+    AppEditRequested,
+    AppHoldRequested,
+    AppRejected,
+    AppReleaseRequested,
+    AppRestarted,
+    AppRestartRequested,
+    AppRevised,
+)
 from events.spec import AppSpec, SpecError
 from events.spec.editing import differing, fingerprint
 from events.spec.variables import check_names

@@ -29,13 +29,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dorm.client.errors import NoAnswer, Refused
-from dorm.core.admission import app_id
 from dorm.client import steering
 from dorm.client.errors import NoAnswer, NotFound, Refused
+from dorm.core.admission import app_id
 from dorm.core.app import name_key
-
-from dorm.core.apps.admission import app_id
 from dorm.core.apps.groups import limit_of
 from dorm.core.query.sweeps import sweeps
 from events.identities import tenant_in

@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -37,15 +36,14 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from dorm.core.state import digest
 from dorm.local.founding import found
 from events.archive.files import create, make_folder, share
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.durable import aside, put_in_place
 from events.errors import DormError
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.access.names import RESTORER
+from events.nats.access import RESTORER
 from events.nats.connection import Connection
 from events.nats.importing import import_log
-from events.workdir import Limits, open_blob
-from events.workdir.limits import UNPACKED_MANIFEST
+from events.workdir import UNPACKED_MANIFEST, Limits, open_blob
 from replay.export.export import export
 from replay.reading import cluster_name
 from replay.travel.travel import state_at
@@ -57,10 +55,11 @@ if TYPE_CHECKING:
     from dorm.deploy.settings import Deployment
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
-    from events.log.files import Files
+
+    pass
     from events.log.interface import ReadableLog
     from events.log.stores import Files
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
     from replay import Progress
 
 

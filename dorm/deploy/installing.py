@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-
-import os
 import re
-import secrets
 import shlex
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple

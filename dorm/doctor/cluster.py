@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Node, State
     from dorm.doctor.findings import Finding
     from events.kinds import RotationFailed
-    from events.nats.inspection.servers import ClockState, ServerState
-    from events.nats.inspection.streams import StreamState
+    from events.nats.streams import ClockState, ServerState, StreamState
     from events.requests import AgentStatus, MasterStatus
 
 

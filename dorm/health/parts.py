@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agents.agent import Agent
-    from agents.reporting.vitals import Vitals
+    from agents.status import Vitals
     from dorm.master.master import Master
-    from dorm.workdir.packing import Source
+    from dorm.workdir.shipping import Source
     from events.log.interface import ReadableLog
 
 _LOG_S = 2.0

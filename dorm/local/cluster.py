@@ -17,8 +17,7 @@ import contextlib
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
@@ -45,9 +44,8 @@ from dorm.security.folder import KeyFolder
 from dorm.workdir.keeping import keeping_beside
 from events import subjects
 from events.addresses import loopback
-from events.log.records import until_answered
 from events.errors import DormError
-from events.log.waiting import until_answered
+from events.log.records import until_answered
 from events.nats.connection import Connection
 from events.quantities import GPU
 from events.runtimes import WantedRuntime

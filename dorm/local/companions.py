@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING
 import psutil
 import structlog
 
-from dorm.local.loopback import loopback
 from dorm.local.nats_server import free_port, in_use
-from events.addresses import joined
+from events.addresses import joined, loopback
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

@@ -34,10 +34,10 @@ from events.documents import ANY, SETTING, Document, Shape, read, shape_of
 from events.errors import DormError, code_of
 from events.quantities import short
 from events.spec import LARGEST_SPEC, CheckedSpec, Group, SpecError, StopSignal, check_spec, spec_schema
+from events.spec.checking import why_secret
 from events.spec.notify import Notify
-from events.spec.secrets import why_secret
 from events.spec.spec import PARTS, AppSpec
-from events.spec.sweeps.expanding import FIELDS, is_sweep
+from events.spec.sweeps import FIELDS, is_sweep
 from events.spec.variables import check_names
 
 if TYPE_CHECKING:

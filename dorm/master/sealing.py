@@ -25,7 +25,6 @@ A missing or unreadable witness proves nothing.
 
 from __future__ import annotations
 
-
 import asyncio
 import contextlib
 import os
@@ -33,14 +32,11 @@ import stat
 from collections import deque
 from typing import TYPE_CHECKING
 
-from events.chain import START, Chain, KeyUnusableError, SealKey, new_seed, signed_round
-from events.durable import write_whole
 import msgspec
 import structlog
 
-from events.chain.hash_chain import START, Chain
-from events.chain.rounds import signed
-from events.chain.seals import KeyUnusableError, SealKey, new_seed
+from events.chain import START, Chain, KeyUnusableError, SealKey, new_seed, signed_round
+from events.durable import write_whole
 from events.errors import DormError
 from events.kinds import LogSealed, Round, SealRequested
 from events.log.records import LogDamaged

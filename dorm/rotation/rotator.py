@@ -33,14 +33,12 @@ from events import subjects
 from events.appending import append_event
 from events.archive.blocks import Header
 from events.archive.segments import SegmentWriter
-from events.archive.stores.interface import Name, digest_of, name_of
+from events.archive.stores import Name, digest_of, name_of
 from events.archive.whole import open_archive_of
-from events.chain import signed_cut
-from events.chain.cuts import signed
-from events.chain.hash_chain import START, Chain
+from events.chain import START, Chain, signed_cut
 from events.kinds import LogRotated
 from events.log.records import LogDamaged, Overtaken
-from events.log.snapshots import SnapshotInfo, identity
+from events.log.stores import SnapshotInfo, identity
 from replay.frames import EVERY, build, state_after
 from replay.whole_file import in_thread
 
@@ -53,9 +51,9 @@ if TYPE_CHECKING:
     from events.archive.segments import SegmentLog
 
     # merged
-    from events.archive.stores.interface import ArchiveStore
+    from events.archive.stores import ArchiveStore
     from events.archive.whole import WholeLog
-    from events.chain.seals import SealKey
+    from events.chain import SealKey
     from events.log.interface import EventLog
     from events.log.records import Record
 

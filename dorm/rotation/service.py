@@ -22,13 +22,13 @@ from dorm.rotation.policy import HELD_S, Policy, RotationError, span_of
 from dorm.rotation.rotator import Rotator
 from events import subjects
 from events.appending import append_event
-from events.archive.stores.opening import open_store
+from events.archive.place import open_store
 from events.archive.whole import WholeLog
 from events.codec import decode
 from events.errors import DormError
 from events.kinds import RotationFailed, RotationRequested
 from events.log.records import LogClosed, LogError, LogRefused, LogUnavailable
-from events.nats.places.named import WEBHOOK
+from events.nats.places import WEBHOOK
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from dorm.master.master import Master
-    from events.chain.seals import SealKey
+    from events.chain import SealKey
     from events.log.records import Record
     from events.nats.connection import Connection
 

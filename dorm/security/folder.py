@@ -32,16 +32,17 @@ from dorm.security.files import SecurityError, private_folder, write_private
 from dorm.security.quoting import quoted, quoted_list
 from dorm.security.roles import LOG, NODES, USERS, Services, access, account_of, exported
 from events.nats.access import (
+    IMPORTED_API,
+    OWN_API,
     RESTORER,
     Credentials,
     CredentialsFile,
+    largest_message,
     new_seed,
     public_key,
     read_credentials,
     read_secret,
 )
-
-from events.nats.access import IMPORTED_API, OWN_API, largest_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

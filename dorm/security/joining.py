@@ -33,17 +33,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.trust.identities import refusal_at
+from dorm.core.identities import refusal_at
 from dorm.security.files import SecurityError, private_folder
 from dorm.security.folder import Joining, save_credentials
 from events import subjects
 from events.appending import append_event
 from events.kinds import NodeEnrolled, NodeExpelled, TrustEnabled, UserAdded, UserRemoved
 from events.log.interface import AskRefused
-from events.nats.access import Credentials, CredentialsError, enrollment, new_seed, public_key, read_credentials
 from events.log.records import LogRefused, LogUnavailable
-from events.nats.access.credentials import Credentials, CredentialsError, new_seed, public_key, read_credentials
-from events.nats.access.names import enrollment
+from events.nats.access import Credentials, CredentialsError, enrollment, new_seed, public_key, read_credentials
 from events.nats.bus import ask_once
 from events.nats.connection import Connection
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.apps.gating.gates import closed
+from dorm.core.gates import closed
 from dorm.health.checks import Check
 from dorm.live_fold import LiveFold, NotFolded, Thread, newest_state
 from dorm.webhooks import endpoints
@@ -39,8 +39,6 @@ from events.limits import clipped
 from events.log.records import LogClosed, LogDamaged, LogError, LogRefused, until_answered
 from events.logger import Logger
 from events.nats.places import AGAIN_S, WEBHOOK
-from events.nats.places.deliveries import AGAIN_S
-from events.nats.places.named import WEBHOOK
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from dorm.core.app import App
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from dorm.webhooks.endpoints import Endpoint
     from dorm.webhooks.keys import Keys
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from events.log.interface import EventLog
     from events.log.records import Record
     from events.nats.connection import Connection
-    from events.nats.places.named import Places, Standing
+    from events.nats.places import Places, Standing
     from events.positions import Logged
 
 

@@ -33,15 +33,16 @@ from events.log.stores import EVERY_TENANT
 from events.quantities import SECOND
 from events.spec import Workdir, shipped
 from events.subjects import token
-from events.workdir import ManifestError, decode, open_blob
-from events.workdir.limits import UNPACKED_MANIFEST
+from events.workdir import UNPACKED_MANIFEST, ManifestError, decode, open_blob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
+    from events.log.files import Files
+
     from dorm.core.state import State
     from dorm.master.master import Master
-    from events.log.files import Files, StoredBlob
+    from events.log.stores import StoredBlob
     from events.workdir import Limits
 
 

@@ -29,28 +29,40 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import msgspec
 
 from agents.runtime.removing import delete
-from agents.runtime.workdir.cache import BlobCache, TenantBlobs
-from agents.runtime.workdir.placing import place, read_manifest
+from agents.runtime.workdir import BlobCache, TenantBlobs, place, read_manifest
 from dorm.workdir.errors import Changing, OverQuota, Unshippable
 from dorm.workdir.ignoring import NoAnswer, ask_git, unfiltered
 from dorm.workdir.keeping import room_of
 from dorm.workdir.scanning import FoundFile, FoundLink, Scanned, Status, scan
 from events.quantities import MEMORY, SECOND, humanize
 from events.spec import Workdir
-from events.workdir import File, Folder, Link, Manifest, ManifestError, Part, encode, hash_of, seal_blob
-from events.workdir.bundling import FULL, SMALL, ends_bundle, pieces
-from events.workdir.limits import LARGEST_MANIFEST, UNPACKED_MANIFEST
-from events.workdir.manifest import VERSION
+from events.workdir import (
+    FULL,
+    LARGEST_MANIFEST,
+    SMALL,
+    UNPACKED_MANIFEST,
+    VERSION,
+    File,
+    Folder,
+    Link,
+    Manifest,
+    ManifestError,
+    Part,
+    encode,
+    ends_bundle,
+    hash_of,
+    pieces,
+    seal_blob,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dorm.client.client import Client
-
     # merged
     from events.log.files import Files
-    from events.workdir import Limits
-    from events.workdir.manifest import Entry
+
+    from dorm.client.client import Client
+    from events.workdir import Entry, Limits
 
 
 # --- revision ---------------------------------------------------------------------------------------------------------

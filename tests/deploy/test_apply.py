@@ -10,7 +10,7 @@ import pytest
 from dorm.deploy.keys import prepare, write_apply
 from dorm.security.files import SecurityError
 from dorm.security.folder import Key, KeyFolder
-from events.nats.access.names import RESTORER
+from events.nats.access import RESTORER
 from tests.deploy.made import deployment
 from tests.errors import raises
 

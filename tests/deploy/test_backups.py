@@ -11,8 +11,8 @@ import pytest
 from dorm.core.state import digest
 from dorm.deploy import backups
 from dorm.deploy.backups import BackupError, FoldersError, back_up, copies, list_beside, report, restore_folders
-from events.archive.opening import open_archive
-from events.log.files import MemoryFiles
+from events.archive.segments import open_archive
+from events.log.stores import MemoryFiles
 from events.workdir import Limits, hash_of, seal_blob
 from replay.travel.travel import state_at
 from tests.master.sealed import sealed_log

@@ -9,10 +9,7 @@ import pytest
 
 from dorm.doctor.cluster import judge_clock, judge_servers, judge_streams
 from dorm.doctor.findings import Finding, gravest_first
-from dorm.doctor.servers import judge_clock, judge_servers, judge_streams
 from events.nats.streams import ClockState, Copy, ServerState, StreamState, compared
-from events.nats.inspection.servers import ClockState, ServerState, compared
-from events.nats.inspection.streams import Copy, StreamState
 
 LEADER = Copy("s1", True, True, False, 0.0, 0)
 WELL = [LEADER, Copy("s2", False, True, False, 0.3, 0), Copy("s3", False, True, False, 0.8, 0)]

@@ -13,7 +13,7 @@ import msgspec
 
 from dorm.client.opening import open_client
 from dorm.local.home import Running
-from events.nats.access.credentials import read_credentials
+from events.nats.access import read_credentials
 from tests.e2e.commands import Started, processes_of, running, until_gone, until_printed
 from tests.e2e.story import spec
 

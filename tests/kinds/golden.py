@@ -19,7 +19,7 @@ from msgspec import inspect as mi
 
 from dorm.core.app import App
 from dorm.core.state import SCHEMA, Node, State, Submission
-from dorm.security.configuration import Key, accounts
+from dorm.security.folder import Key, accounts
 from events import kinds as k
 from events.archive.segments import open_archive
 from events.identities import Identities

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dorm.master.master
-from agents.reporting.outbox import Outbox
+from agents.outbox import Outbox
 from dorm.client.client import Client
 from dorm.client.errors import Refused
 from dorm.master.master import Master

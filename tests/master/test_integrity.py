@@ -12,7 +12,7 @@ import pytest
 from dorm.local.home import key_file, witness_file
 from dorm.master.master import Master
 from dorm.master.sealing import Integrity, LogAltered, Sighting
-from events.chain.seals import SealKey, new_seed
+from events.chain import SealKey, new_seed
 from events.codec import encode
 from events.kinds import AppCancelRequested
 from events.log.leadership import MemoryLeadership

@@ -16,7 +16,7 @@ from dorm.client.errors import Refused
 from dorm.client.operating import rotate
 from dorm.history import with_history
 from dorm.master.master import Master
-from dorm.rotation.beside import Settings, rotating_beside
+from dorm.rotation.service import Settings, rotating_beside
 from events.chain import SealKey, new_seed
 from events.kinds import PolicyChanged
 from events.log.records import Archived, LogDamaged, LogRefused

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 
 from dorm.local.nats_server import find_binary
-from dorm.security.configuration import Key, accounts
+from dorm.security.folder import Key, accounts
 from events.nats.access import Credentials, new_seed, public_key
 from events.nats.connection import Connection
 from tests.lab.machines.ports import free_port

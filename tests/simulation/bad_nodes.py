@@ -20,7 +20,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from dorm.core.apps import faults
+from dorm.core import faults
 from events import kinds as k
 from events.codec import decode
 from events.quantities import SECOND

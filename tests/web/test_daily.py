@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.client.sweeps.submitting import submit
+from dorm.client.sweeps import submit
 from events.spec.sweeps import expanded
 from tests.e2e.story import until
 from tests.web.browsing import holds, opened, rows, violations, visit

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from dorm.workdir import shipping
 from dorm.workdir.errors import Changing, Unshippable
 from dorm.workdir.scanning import FoundLink, scan
-from events.workdir import BLOB, UNPACKED_MANIFEST, Limits, decode, open_blob
 from dorm.workdir.shipping import Packed, Packing, content_of
-from events.workdir import Limits, decode, open_blob
-from events.workdir.limits import BLOB, UNPACKED_MANIFEST
+from events.workdir import BLOB, UNPACKED_MANIFEST, Limits, decode, open_blob
 from tests.errors import raises
 
 if TYPE_CHECKING:

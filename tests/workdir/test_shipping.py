@@ -19,13 +19,8 @@ from agents.runtime.workdir import BlobCache, Incomplete, TenantBlobs, place
 from dorm.core.app import App
 from dorm.core.state import State
 from dorm.workdir.errors import OverQuota, Unshippable
-from dorm.workdir.getting import get_folder
-from dorm.workdir.quotas import enforce_quotas
-from dorm.workdir.shipping import ship_folder
-from dorm.workdir.using import Removed, named, remove_unneeded, uses
 from dorm.workdir.keeping import Removed, enforce_quotas, named, remove_unneeded, uses
 from dorm.workdir.shipping import get_folder, ship_folder
-from events.log.files import MemoryFiles
 from events.log.records import LogUnavailable
 from events.log.stores import MemoryFiles
 from events.quantities import SECOND

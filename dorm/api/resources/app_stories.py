@@ -19,7 +19,7 @@ from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.finding import find_app
 from dorm.client.output import STAMP, stamp, timed_lines
-from dorm.core.decide.asking import problem_of
+from dorm.core.asking import problem_of
 from events.cloudevents import rfc3339
 from replay.moments import parse_clock
 from replay.simulator.forks.starting import Start, forecast

@@ -24,8 +24,8 @@ from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import operating, steering
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
-from dorm.core.apps.admission import app_id
-from dorm.core.query.gates import shown_reason
+from dorm.core.admission import app_id
+from dorm.core.gates import shown_reason
 from dorm.core.query.reported import shown
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from dorm.api.answers import Answer
     from dorm.core.app import App
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import State
 
 _ANSWER_S = 10.0

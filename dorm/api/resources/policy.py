@@ -21,15 +21,14 @@ from dorm.api.lives import Subject
 from dorm.api.resources.apps import Why
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
-from dorm.core.query.in_force import Setting, gist_of, in_force
-from dorm.core.query.offered import Offered, offered
-from dorm.core.query.planning.assumed import Assumed, NewNodes
-from dorm.core.query.planning.planned import Figures, PlannedApp, Round
-from dorm.core.query.planning.plans import MOST_ROUNDS, plan
-from dorm.core.query.planning.trying import Tried, tried
+from dorm.core.query.assumed import Assumed, NewNodes, PlannedApp, Round
+from dorm.core.query.in_force import Offered, Setting, gist_of, in_force, offered
+from dorm.core.query.planning.planned import Figures
+from dorm.core.query.plans import MOST_ROUNDS, plan
+from dorm.core.query.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State
 from dorm.local.spec_files import parse_spec
-from dorm.policies.registry import built_in, policy, version_of
+from dorm.policies.registry import built_in, version_of
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated, PolicyChanged
 from events.limits import Name

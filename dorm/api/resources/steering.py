@@ -21,10 +21,9 @@ from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import steering
 from dorm.client.errors import Refused
 from dorm.client.finding import find_app
-from dorm.core.apps.steering import check_editable, spec_of
-from dorm.core.query.planning.assumed import Assumed
-from dorm.core.query.planning.planned import PlannedApp
-from dorm.core.query.planning.plans import plan
+from dorm.core.query.assumed import Assumed, PlannedApp
+from dorm.core.query.plans import plan
+from dorm.core.revisions import check_editable, spec_of
 from events.spec import document_of
 from events.spec.editing import differences, differing, fingerprint, patched
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from events.spec.sweeps.expanding import expanded
 
 from dorm.api.handlers import Limit, Page, Seen, Stored, paged, requester, stored
 from dorm.api.resources.apps import Why, with_newest
@@ -15,12 +16,12 @@ from dorm.client import sweeps as submitting
 from dorm.client.sweeps import find_sweep
 from dorm.core.query.sweeps import SweepRow, SweptRow, best_first, sweep_row, sweeps, swept_rows
 from events.cloudevents import rfc3339
-from events.spec.sweeps.expanding import MOST, expanded
+from events.spec.sweeps import MOST
 
 if TYPE_CHECKING:
     from dorm.api.answers import Answer
     from dorm.core.app import App
-    from dorm.core.query.reported import Newest
+    from dorm.core.progress import Newest
     from dorm.core.state import State
 
 _MOST = 10_000

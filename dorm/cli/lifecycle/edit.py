@@ -149,7 +149,7 @@ async def _asked(
     from dorm.cli.lifecycle.editing import from_editor, from_file
     from dorm.cli.lifecycle.shipping import with_folder
     from dorm.core.revisions import spec_of
-    from dorm.local.spec_settings import SettingRefused, with_settings
+    from dorm.local.spec_files import SettingRefused, with_settings
     from events.spec import document_of
 
     spec, base = app.owners_spec, Path() if file is None or str(file) == "-" else file.parent

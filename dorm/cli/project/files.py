@@ -250,7 +250,7 @@ def purge(
         )
 
     async def work() -> None:
-        from dorm.workdir.using import remove_unneeded
+        from dorm.workdir.keeping import remove_unneeded
         from events.log.stores import EVERY_TENANT
         from events.quantities import MEMORY, humanize
 

@@ -79,9 +79,9 @@ def init(
     async def work() -> None:
         from dorm.local.founding import KEYS, found, make_keys
         from dorm.local.nats_server import EmbeddedServer, in_use
-        from dorm.security.admin import admitted
         from dorm.security.files import private_folder
         from dorm.security.folder import KeyFolder
+        from dorm.security.joining import admitted
 
         await asyncio.to_thread(private_folder, root)
         keys = KeyFolder(root / KEYS)

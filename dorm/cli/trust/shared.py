@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.security.folder import KeyFolder
     from dorm.security.joining import Admin
-    from events.nats.access.credentials import Credentials
+    from events.nats.access import Credentials
     from events.nats.connection import Connection
 
 Folder = Annotated[

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from agents import status as heartbeat
 from agents.identity import Identity
-from agents.reporting import heartbeat
-from agents.reporting.usage import Usage
 from agents.runtime.interface import Key, Seen, Unavailable, Use
-from agents.runtime.interface import Key, Seen
 from agents.status import Usage
-from dorm.client.uses import last_uses
+from dorm.client.reports import last_uses
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode

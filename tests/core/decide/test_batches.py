@@ -8,12 +8,9 @@ import pytest
 
 from agents.contract import container_spec
 from agents.desired import Desired
+from agents.reconcile import Announced, announced, files_of
 from dorm.core.asking import problem_of
 from dorm.core.batches import MOST_BATCHES, STEP, batch_now
-from agents.reconcile import Announced, announced, files_of
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.batches import MOST_BATCHES, STEP
-from dorm.core.query.batches import batch_now
 from dorm.core.query.views import describe
 from dorm.policies.problem import Batch
 from events import kinds as k

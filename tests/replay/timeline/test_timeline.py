@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from dorm.core.fold.evolve import evolve
 from dorm.core.query.views import sizes, summary
 from dorm.core.state import State
-from events.instants import length_of_phase
 from events import subjects
+from events.instants import length_of_phase
 from events.kinds import NodeDrainRequested, NodeTrustRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.page.timeline import timeline as page_of

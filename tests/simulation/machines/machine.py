@@ -10,8 +10,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agents.checkpoint_folder import MARKER
 from agents.fitness import Found, FoundFolder, Room
+from agents.outputs.folders import MARKER
 from agents.runtime.interface import (
     PROGRESS_FILE,
     Conflict,

@@ -10,7 +10,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agents.health_program import HealthProgram, Verdict
+from agents.fitness import HealthProgram, Verdict
 from agents.runtime.interface import (
     NOT_FOUND,
     TIMED_OUT,

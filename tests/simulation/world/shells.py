@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from agents.config import NodeConfig
-    from agents.fitness import Found
-    from agents.health_program import HealthProgram
+    from agents.fitness import Found, HealthProgram
     from agents.runtime.interface import Runtime
     from dorm.core.state import State
     from dorm.rotation.service import RotationService
