@@ -100,7 +100,6 @@ class _OnDemand(TyperGroup):
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None and ctx is not None:
             for one in (command, *getattr(command, "commands", {}).values()):
-                _add_identity_options(one)
                 _show_no_type(one.get_params(ctx))
         return command
 
@@ -131,14 +130,6 @@ class _OnDemand(TyperGroup):
             module.register(made)
         for one, command in get_group(made).commands.items():
             self.commands.setdefault(one, command)
-
-
-def _add_identity_options(command: Any) -> None:
-    """Give commands that connect to a cluster the options that say as whom.  Their modules have imported `connect`."""
-    if any(param.name == "url" for param in command.params):
-        from dorm.cli.connect import add_options
-
-        add_options(command)
 
 
 def _show_no_type(params: Iterable[Any]) -> None:

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from dorm.cli.apps import PANEL as PANEL
 from dorm.cli.authoring.fields import ShowIgnored, tell_findings
-from dorm.cli.connect import AppName, ClusterName, Url, User, client, target
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.swept.lines import NamesArgument
 from dorm.cli.tables import show_apps, show_pause
@@ -39,7 +40,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(kill)
 
 
-def submit(
+@command(user=True)
+async def submit(
+    cx: Cluster,
     specs: Annotated[
         list[Path],
         typer.Argument(metavar="SPEC...", help="Spec files, YAML or TOML; - reads YAML from standard input."),
@@ -57,9 +60,6 @@ def submit(
     ] = False,
     show_ignored: ShowIgnored = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Submit one or more apps.
 
@@ -106,24 +106,21 @@ def submit(
         show_document(documents[0] if len(documents) == 1 else documents, kind)
         return
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            apps, nodes = [], (await connected.state()).nodes.values()
-            for one, file in files:
-                spec = await asyncio.to_thread(with_shell_python, one, nodes, target(url, cluster).url)
-                spec = await with_workdir(connected, spec, file.absolute().parent, show_ignored=show_ignored)
-                app = await _submit(connected, spec, file, id)
-                apps.append((app, _folder_of(one, file)))
-                if output not in (Format.json, Format.yaml) and not wait:
-                    console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
-            rows = [app_row(app, time.time_ns()) for app, _ in apps]
-            if output in (Format.json, Format.yaml) and not wait:
-                show_document(rows[0], output) if len(rows) == 1 else show(rows, [], output)
-            if wait:
-                async with reporting_missing_master(connected):
-                    await _wait_for_all(connected, apps, output)
-
-    run(work())
+    async with cx.client() as connected:
+        apps, nodes = [], (await connected.state()).nodes.values()
+        for one, file in files:
+            spec = await asyncio.to_thread(with_shell_python, one, nodes, cx.target().url)
+            spec = await with_workdir(connected, spec, file.absolute().parent, show_ignored=show_ignored)
+            app = await _submit(connected, spec, file, id)
+            apps.append((app, _folder_of(one, file)))
+            if output not in (Format.json, Format.yaml) and not wait:
+                console.print(Text(f"{app.name} is accepted as {app.id}; watch it with `dorm describe {app.name}`"))
+        rows = [app_row(app, time.time_ns()) for app, _ in apps]
+        if output in (Format.json, Format.yaml) and not wait:
+            show_document(rows[0], output) if len(rows) == 1 else show(rows, [], output)
+        if wait:
+            async with reporting_missing_master(connected):
+                await _wait_for_all(connected, apps, output)
 
 
 def _hint(checked: CheckedSpec, file: Path) -> None:
@@ -206,15 +203,15 @@ def _ending(app: App, row: AppRow) -> str:
     return f"{app.name} {app.ended} after {row.age_s:.1f} s: {', '.join(parts)}"
 
 
-def ps(
+@command()
+async def ps(
+    cx: Cluster,
     names: NamesArgument = None,
     all_apps: Annotated[
         bool,
         typer.Option("--all", "-a", help="Include ended apps that the cluster still keeps, and each app of a sweep."),
     ] = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """List apps: how many containers each has, and why not more.
 
@@ -236,27 +233,22 @@ def ps(
     from dorm.cli.swept.lines import grouped
     from dorm.core.query.views import app_rows
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            state = await connected.state()
-            rows = app_rows(state, time.time_ns(), ended=all_apps, newest=await connected.reported())
-            rows, sweeps = grouped(state, rows, names or [], connected.user, each=all_apps or output in _DOCUMENTS)
-            if output in _DOCUMENTS:
-                show(rows, [], output)
-            elif rows or sweeps:
-                show_apps(rows, output, sweeps)
-            else:
-                ended = sum(1 for app in state.apps.values() if app.ended)
-                hint = (
-                    f"; `dorm ps --all` shows {ended} that ended"
-                    if ended
-                    else "; submit one with `dorm submit app.yaml`"
-                )
-                console.print(Text("no app is running or waiting" + hint))
-            if output not in _DOCUMENTS:
-                show_pause(state)
-
-    run(work())
+    async with cx.client() as connected:
+        state = await connected.state()
+        rows = app_rows(state, time.time_ns(), ended=all_apps, newest=await connected.reported())
+        rows, sweeps = grouped(state, rows, names or [], connected.user, each=all_apps or output in _DOCUMENTS)
+        if output in _DOCUMENTS:
+            show(rows, [], output)
+        elif rows or sweeps:
+            show_apps(rows, output, sweeps)
+        else:
+            ended = sum(1 for app in state.apps.values() if app.ended)
+            hint = (
+                f"; `dorm ps --all` shows {ended} that ended" if ended else "; submit one with `dorm submit app.yaml`"
+            )
+            console.print(Text("no app is running or waiting" + hint))
+        if output not in _DOCUMENTS:
+            show_pause(state)
 
 
 def undone_by_restart(app: App) -> str:
@@ -276,7 +268,9 @@ def undone_by_bounds(changed: App) -> str:
     return "" if changed.n_min <= has <= changed.n_max else undone_by_restart(changed)
 
 
-def update(
+@command(user=True)
+async def update(
+    cx: Cluster,
     app: AppName,
     weight: Annotated[float | None, typer.Option(min=0.001, max=1000, help="Its share relative to other apps.")] = None,
     n_min: Annotated[
@@ -285,9 +279,6 @@ def update(
     n_max: Annotated[
         int | None, typer.Option("--n-max", min=1, help="The largest number of containers that it can use.")
     ] = None,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Change the weight or the bounds of an app; the next decision applies them.
 
@@ -298,24 +289,20 @@ def update(
     if weight is None and n_min is None and n_max is None:
         raise WrongUsage("name a change: --weight, --n-min or --n-max", code="usage.nothing_to_do")
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            changed = await connected.update(app, weight=weight, n_min=n_min, n_max=n_max)
-            bounds = f"n_min {changed.n_min}, n_max {changed.n_max}{undone_by_bounds(changed)}"
-            console.print(Text(f"{changed.name}: weight {changed.weight:g}, {bounds}"))
-
-    run(work())
+    async with cx.client() as connected:
+        changed = await connected.update(app, weight=weight, n_min=n_min, n_max=n_max)
+        bounds = f"n_min {changed.n_min}, n_max {changed.n_max}{undone_by_bounds(changed)}"
+        console.print(Text(f"{changed.name}: weight {changed.weight:g}, {bounds}"))
 
 
-def cancel(
+@command(user=True)
+async def cancel(
+    cx: Cluster,
     app: AppName,
     reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait until it has ended and none of its containers run.")
     ] = False,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Stop an app permanently. Its checkpoint and logs stay for a while.
 
@@ -326,28 +313,24 @@ def cancel(
 
     from dorm.cli.apps.waiting import reporting_missing_master
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            asked = await connected.cancel(app, reason)
-            if wait:
-                async with reporting_missing_master(connected):
-                    ended = await connected.wait(asked.id, stopped=True)
-                if ended.ended != "cancelled":
-                    raise Fail(f"{asked.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
-                console.print(Text(f"{asked.name} is cancelled"))
-            else:
-                console.print(Text(f"{asked.name}: asked to stop"))
-
-    run(work())
+    async with cx.client() as connected:
+        asked = await connected.cancel(app, reason)
+        if wait:
+            async with reporting_missing_master(connected):
+                ended = await connected.wait(asked.id, stopped=True)
+            if ended.ended != "cancelled":
+                raise Fail(f"{asked.name} {ended.ended} before it was cancelled", code=f"app.{ended.ended}")
+            console.print(Text(f"{asked.name} is cancelled"))
+        else:
+            console.print(Text(f"{asked.name}: asked to stop"))
 
 
-def kill(
+@command(user=True)
+async def kill(
+    cx: Cluster,
     app: AppName,
     reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until none of its containers run.")] = False,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Stop an app immediately: no checkpoint, no grace time.
 
@@ -364,14 +347,11 @@ def kill(
 
     from dorm.cli.apps.waiting import reporting_missing_master
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            asked = await connected.cancel(app, reason, kill=True)
-            if wait:
-                async with reporting_missing_master(connected):
-                    await connected.wait(asked.id, stopped=True)
-                console.print(Text(f"{asked.name} is stopped"))
-            else:
-                console.print(Text(f"{asked.name}: kill requested"))
-
-    run(work())
+    async with cx.client() as connected:
+        asked = await connected.cancel(app, reason, kill=True)
+        if wait:
+            async with reporting_missing_master(connected):
+                await connected.wait(asked.id, stopped=True)
+            console.print(Text(f"{asked.name} is stopped"))
+        else:
+            console.print(Text(f"{asked.name}: kill requested"))

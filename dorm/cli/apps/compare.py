@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, complete_app
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.output import Format, Output, console, counted, show, show_document
 from dorm.cli.source import At, File, log_of, parse_at, progress_of
 from dorm.cli.terminal import one_line
@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(compare)
 
 
-def compare(
+@command()
+async def compare(
+    cx: Cluster,
     a: Annotated[str, _App],
     b: Annotated[str, _App],
     other: Annotated[
@@ -42,8 +44,6 @@ def compare(
     at: At = None,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Compare two apps: specs, progress, resizes, and what they were given and lost.
 
@@ -65,14 +65,12 @@ def compare(
     """
     moment = parse_at(at)
 
-    async def work() -> Comparison:
-        from replay.comparison.comparison import compare as between
+    from replay.comparison.comparison import compare as between
 
-        async with log_of(file, url, cluster) as log, _second(other) as second:
-            with progress_of("reading") as report:
-                return await between(log, a, b, moment, other=second, progress=report)
+    async with log_of(file, cx) as log, _second(other) as second:
+        with progress_of("reading") as report:
+            found = await between(log, a, b, moment, other=second, progress=report)
 
-    found: Comparison = run(work())
     if output in (Format.json, Format.yaml):
         show_document(found, output)
     else:
@@ -84,7 +82,7 @@ async def _second(file: Path | None) -> AsyncIterator[ReadableLog | None]:
     if file is None:
         yield None
         return
-    async with log_of(file, None, None) as log:
+    async with log_of(file, Cluster()) as log:
         yield log
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, client, complete_app_or_node
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app_or_node
 from dorm.cli.output import Format, Output, show_document
 from dorm.cli.tables import show_app, show_node
 
@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
     app.command("describe", rich_help_panel=PANEL)(describe_app)
 
 
-def describe_app(
+@command()
+async def describe_app(
+    cx: Cluster,
     name: Annotated[
         str,
         typer.Argument(
@@ -26,8 +28,6 @@ def describe_app(
         ),
     ],
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Describe one app: where its containers are, what its adjustments cost, how it ended, where it failed lately.
 
@@ -43,22 +43,19 @@ def describe_app(
     from dorm.client.finding import find_app
     from dorm.core.query.views import describe, describe_node
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            state = await connected.state()
-            node = state.nodes.get(name)
-            if node is not None and state.find_app(name) is None:
-                of_node = describe_node(state, node, time.time_ns())
-                if output in (Format.json, Format.yaml):
-                    show_document(of_node, output)
-                else:
-                    show_node(of_node, output)
-                return
-            found = find_app(state, name, connected.user)
-            document = describe(found, time.time_ns(), state, await connected.reported(found.id))
-        if output in (Format.json, Format.yaml):
-            show_document(document, output)
-        else:
-            show_app(document)
-
-    run(work())
+    async with cx.client() as connected:
+        state = await connected.state()
+        node = state.nodes.get(name)
+        if node is not None and state.find_app(name) is None:
+            of_node = describe_node(state, node, time.time_ns())
+            if output in (Format.json, Format.yaml):
+                show_document(of_node, output)
+            else:
+                show_node(of_node, output)
+            return
+        found = find_app(state, name, connected.user)
+        document = describe(found, time.time_ns(), state, await connected.reported(found.id))
+    if output in (Format.json, Format.yaml):
+        show_document(document, output)
+    else:
+        show_app(document)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.apps.story import Last, show_chapters
-from dorm.cli.connect import AppName, ClusterName, Url
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
 from dorm.cli.output import Format, Output, cell, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.source import At, File, log_of, own_app, parse_at, progress_of
 
@@ -51,15 +51,15 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(explain)
 
 
-def explain(
+@command()
+async def explain(
+    cx: Cluster,
     app: AppName,
     at: At = None,
     brief: Annotated[bool, typer.Option("--brief", help="Only the current state, without the story.")] = False,
     last: Last = None,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Explain why an app has what it has: its share, what limits it, the decision behind it, and its story.
 
@@ -87,36 +87,33 @@ def explain(
     """
     moment = parse_at(at)
 
-    async def work() -> None:
-        from replay.simulator.forks.starting import Outlook
-        from replay.story.app import AppTeller
-        from replay.story.explain import explain as explained
-        from replay.story.explanation import Witness
-        from replay.story.story import follow
+    from replay.simulator.forks.starting import Outlook
+    from replay.story.app import AppTeller
+    from replay.story.explain import explain as explained
+    from replay.story.explanation import Witness
+    from replay.story.story import follow
 
-        wanted = await own_app(app, file, url, cluster)
-        witness, teller, outlook = Witness(wanted), AppTeller(wanted), Outlook()
-        async with log_of(file, url, cluster) as log:
-            with progress_of("folding") as report:
-                followers: list[Follower] = [witness] if brief else [witness, teller, outlook]
-                state = await follow(log, wanted, followers, moment, progress=report)
-            live = file is None and moment is None
-            found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
-        start = None if brief else await _start_of(found, outlook, state)
-        if output in (Format.json, Format.yaml):
-            told = {} if brief else {"start": start, "totals": teller.totals(state), "story": teller.story()}
-            show_document({**msgspec.to_builtins(found), **told}, output)
-            return
-        _show(found, start, live=live)
-        if not isinstance(state.policy_failure, msgspec.UnsetType):
-            failed = state.policy_failure
-            text = f"policy {failed.policy} gives no usable answer, so every app keeps what it has: {failed.reason}"
-            console.print(Text(f"{text} [{failed.code}]", style="yellow"))
-        if not brief:
-            console.print()
-            show_chapters(teller.story(), last)
-
-    run(work())
+    wanted = await own_app(app, file, cx)
+    witness, teller, outlook = Witness(wanted), AppTeller(wanted), Outlook()
+    async with log_of(file, cx) as log:
+        with progress_of("folding") as report:
+            followers: list[Follower] = [witness] if brief else [witness, teller, outlook]
+            state = await follow(log, wanted, followers, moment, progress=report)
+        live = file is None and moment is None
+        found = explained(state, witness, max(state.time, time.time_ns()) if live else state.time)
+    start = None if brief else await _start_of(found, outlook, state)
+    if output in (Format.json, Format.yaml):
+        told = {} if brief else {"start": start, "totals": teller.totals(state), "story": teller.story()}
+        show_document({**msgspec.to_builtins(found), **told}, output)
+        return
+    _show(found, start, live=live)
+    if not isinstance(state.policy_failure, msgspec.UnsetType):
+        failed = state.policy_failure
+        text = f"policy {failed.policy} gives no usable answer, so every app keeps what it has: {failed.reason}"
+        console.print(Text(f"{text} [{failed.code}]", style="yellow"))
+    if not brief:
+        console.print()
+        show_chapters(teller.story(), last)
 
 
 async def _start_of(found: Explanation, outlook: Outlook, state: State) -> Start | None:

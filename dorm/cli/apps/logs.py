@@ -11,8 +11,9 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import AppName, ClusterName, Url, client
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.output import progress_console
 from dorm.cli.source import clock_time
 
@@ -52,7 +53,9 @@ class _Wanted(msgspec.Struct, frozen=True):
         return timed_lines(pieces, bars=self.follow)
 
 
-def logs(
+@command()
+async def logs(
+    cx: Cluster,
     app: AppName,
     slot: Annotated[int | None, typer.Option(min=0, help="The container in this slot; default: the first slot.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="The container of this rank.")] = None,
@@ -69,8 +72,6 @@ def logs(
     grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Only the lines that contain this text.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the output until the container ends.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines of each container, before --grep applies.")] = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Print the output of an app's containers, also after the app has ended.
 
@@ -105,18 +106,15 @@ def logs(
         raise WrongUsage("--generation and --previous both name a generation; give one", code="usage.conflict")
     begin = clock_time(since)
 
-    async def work() -> None:
-        from dorm.cli.project.shipping import missing_in
+    from dorm.cli.project.shipping import missing_in
 
-        async with client(url, cluster) as connected:
-            output = connected.output
-            ran = await output.generation(await connected.app(app), generation, previous=previous)
-            wanted = _Wanted(follow, tail, await begin(connected.log), timestamps, grep or "")
-            await _print(output, ran, None if every else ran.slot(slot=slot, rank=rank), wanted)
-            if missing := await missing_in((found := await connected.app(ran.app.id)), None):
-                progress_console.print(Text(f"{found.name} {found.ended}: {missing}"), soft_wrap=True)
-
-    run(work())
+    async with cx.client() as connected:
+        output = connected.output
+        ran = await output.generation(await connected.app(app), generation, previous=previous)
+        wanted = _Wanted(follow, tail, await begin(connected.log), timestamps, grep or "")
+        await _print(output, ran, None if every else ran.slot(slot=slot, rank=rank), wanted)
+        if missing := await missing_in((found := await connected.app(ran.app.id)), None):
+            progress_console.print(Text(f"{found.name} {found.ended}: {missing}"), soft_wrap=True)
 
 
 async def _print(output: Output, ran: Ran, slot: int | None, wanted: _Wanted) -> None:

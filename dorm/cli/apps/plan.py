@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, complete_app, complete_node
-from dorm.cli.errors import USAGE, Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app, complete_node
+from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import complete_setting, parse_capacity, parse_pairs
 from dorm.cli.source import At, File, log_of, parse_at, progress_of
@@ -60,7 +61,9 @@ Undrained = Annotated[
 ]
 
 
-def plan(
+@command()
+async def plan(
+    cx: Cluster,
     specs: Annotated[list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps to submit.")] = None,
     nodes: NodeChanges = None,
     without: Annotated[
@@ -91,8 +94,6 @@ def plan(
     at: At = None,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Show the next decision without making it.
 
@@ -124,33 +125,30 @@ def plan(
     parse_pairs(change, "setting")
     checked = tuple(load_spec(path) for path in specs or [])
 
-    async def work() -> Plan:
-        from dorm.cli.changes import settings_in
-        from dorm.core.query.planning.assumed import Assumed, NewNodes, UnknownSetting
-        from dorm.core.query.planning.plans import plan as planned
-        from replay.travel.travel import state_at
+    from dorm.cli.changes import settings_in
+    from dorm.core.query.planning.assumed import Assumed, NewNodes, UnknownSetting
+    from dorm.core.query.planning.plans import plan as planned
+    from replay.travel.travel import state_at
 
-        assumed = Assumed(
-            joins=tuple(one for one in parsed if isinstance(one, NewNodes)),
-            removed=(*(one for one in parsed if isinstance(one, str)), *(without or [])),
-            drained=tuple(drain or []),
-            undrained=tuple(undrain or []),
-            cancelled=tuple(cancel or []),
-            specs=checked,
-        )
-        async with log_of(file, url, cluster) as log:
-            with progress_of("folding") as report:
-                state = await state_at(log, moment, progress=report)
-        if change:
-            assumed = replace(assumed, settings=settings_in(state, change))
-        live = file is None and moment is None
-        try:
-            return planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
-        except UnknownSetting as error:
-            raise Fail.of(error, USAGE) from None
-
-    with solver_prints_elsewhere():
-        found: Plan = run(work())
+    assumed = Assumed(
+        joins=tuple(one for one in parsed if isinstance(one, NewNodes)),
+        removed=(*(one for one in parsed if isinstance(one, str)), *(without or [])),
+        drained=tuple(drain or []),
+        undrained=tuple(undrain or []),
+        cancelled=tuple(cancel or []),
+        specs=checked,
+    )
+    async with log_of(file, cx) as log:
+        with progress_of("folding") as report:
+            state = await state_at(log, moment, progress=report)
+    if change:
+        assumed = replace(assumed, settings=settings_in(state, change))
+    live = file is None and moment is None
+    try:
+        with solver_prints_elsewhere():
+            found = planned(state, max(state.time, time.time_ns()) if live else state.time, assumed, rounds=rounds)
+    except UnknownSetting as error:
+        raise Fail.of(error, USAGE) from None
     if output in (Format.json, Format.yaml):
         show_document(found, output)
     else:

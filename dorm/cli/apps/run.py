@@ -11,8 +11,9 @@ from rich.text import Text
 
 from dorm.cli.apps import PANEL
 from dorm.cli.authoring import fields as f
-from dorm.cli.connect import ClusterName, Url, User, client, target
-from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, progress_console, show_document
 from dorm.cli.terminal import in_shell, say
 
@@ -28,7 +29,9 @@ def register(app: typer.Typer) -> None:
     app.command("run", rich_help_panel=PANEL, context_settings={"allow_interspersed_args": False})(run_app)
 
 
-def run_app(
+@command(user=True)
+async def run_app(
+    cx: Cluster,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command that starts one worker.")],
     n_min: f.NMin = 1,
     n_max: f.NMax = None,
@@ -55,9 +58,6 @@ def run_app(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the spec and do nothing else.")] = False,
     show_ignored: f.ShowIgnored = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Run a command on the cluster and follow its output.
 
@@ -145,25 +145,22 @@ def run_app(
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
     f.tell_left_out(checked)
-    code = run(_run(typed, detach, output, (url, cluster, user), show_ignored=show_ignored))
+    code = await _run(typed, detach, output, cx, show_ignored=show_ignored)
     if code:
         raise typer.Exit(code)
 
 
-async def _run(
-    typed: Typed, detach: bool, output: Format, where: tuple[str | None, str | None, str | None], *, show_ignored: bool
-) -> int:
+async def _run(typed: Typed, detach: bool, output: Format, cx: Cluster, *, show_ignored: bool) -> int:
     from dorm.cli.signals import stops
 
-    url, cluster, user = where
-    async with client(url, cluster, user=user) as connected:
+    async with cx.client() as connected:
         # Imported only here: `client` imports what they need without the parts that take longest.
         from dorm.cli.apps.attached import attend
         from dorm.cli.apps.waiting import reporting_missing_master
         from dorm.core.query.views import app_row
 
         if detach:
-            app = await _submitted(connected, typed, target(url, cluster).url, show_ignored)
+            app = await _submitted(connected, typed, cx.target().url, show_ignored)
             if output in (Format.json, Format.yaml):
                 show_document(app_row(app, time.time_ns()), output)
             else:
@@ -171,7 +168,7 @@ async def _run(
             return DONE
         # From here on, so that an interruption never leaves an unknown app.
         with stops() as signals:
-            app = await _submitted_unless_left(connected, typed, target(url, cluster).url, signals, show_ignored)
+            app = await _submitted_unless_left(connected, typed, cx.target().url, signals, show_ignored)
             progress_console.print(Text(f"{app.name} is accepted as {app.id}"))
             async with reporting_missing_master(connected):
                 return await attend(connected, app, signals, Path(typed.workdir or "."))

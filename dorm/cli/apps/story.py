@@ -8,8 +8,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, complete_app_or_node
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app_or_node
 from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import At, File, log_of, own_app, parse_at, parse_moment, progress_of
 from dorm.cli.terminal import one_line
@@ -40,7 +40,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(story)
 
 
-def story(
+@command()
+async def story(
+    cx: Cluster,
     name: Annotated[
         str,
         typer.Argument(
@@ -56,8 +58,6 @@ def story(
     last: Last = None,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Show what happened to an app or a node, in order, with the causes.
 
@@ -78,25 +78,22 @@ def story(
     """
     until, begin = parse_at(at), parse_moment(since)
 
-    async def work() -> None:
-        from replay.story.story import tell
+    from replay.story.story import tell
 
-        wanted = name if node else await own_app(name, file, url, cluster)
-        async with log_of(file, url, cluster) as log:
-            with progress_of("reading") as report:
-                found = await tell(log, wanted, until, since=begin, node=node, progress=report)
-        if output in (Format.json, Format.yaml):
-            show_document(found, output)
-            return
-        console.print(
-            Text(found.name, style="bold").append(f"  {found.id}" * (found.id != found.name), style="not bold dim")
-        )
-        for line in _totals(found.totals):
-            console.print(line)
-        console.print()
-        show_chapters(found.chapters, last)
-
-    run(work())
+    wanted = name if node else await own_app(name, file, cx)
+    async with log_of(file, cx) as log:
+        with progress_of("reading") as report:
+            found = await tell(log, wanted, until, since=begin, node=node, progress=report)
+    if output in (Format.json, Format.yaml):
+        show_document(found, output)
+        return
+    console.print(
+        Text(found.name, style="bold").append(f"  {found.id}" * (found.id != found.name), style="not bold dim")
+    )
+    for line in _totals(found.totals):
+        console.print(line)
+    console.print()
+    show_chapters(found.chapters, last)
 
 
 def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:

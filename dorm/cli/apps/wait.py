@@ -10,8 +10,9 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, client, complete_app
-from dorm.cli.errors import TIMED_OUT, Fail, complain, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app
+from dorm.cli.errors import TIMED_OUT, Fail, complain
 from dorm.cli.output import console
 from dorm.cli.sizes import seconds_of
 
@@ -36,7 +37,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(wait)
 
 
-def wait(
+@command()
+async def wait(
+    cx: Cluster,
     apps: Annotated[
         list[str],
         typer.Argument(metavar="APP...", help="Names or ids of apps, or names of sweeps.", autocompletion=complete_app),
@@ -45,8 +48,6 @@ def wait(
     timeout: Annotated[
         str | None, typer.Option(metavar="TIME", help="Give up after this time, such as 90s or 2h; default: never.")
     ] = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Wait until each app runs, has completed, or has ended in any way.
 
@@ -69,29 +70,26 @@ def wait(
     """
     seconds = seconds_of("--timeout", timeout)
 
-    async def work() -> None:
-        from dorm.cli.apps.waiting import reporting_missing_master
-        from dorm.cli.swept.waiting import Sweeps
+    from dorm.cli.apps.waiting import reporting_missing_master
+    from dorm.cli.swept.waiting import Sweeps
 
-        async with client(url, cluster) as connected:
-            sweeps = Sweeps()
-            pending = {app.id: app for name in apps for app in await sweeps.apps(connected, name)}
-            limit = asyncio.timeout(seconds)
-            try:
-                async with limit, reporting_missing_master(connected):
-                    await _until_settled(connected, pending, condition, sweeps)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                left = ", ".join(f"{app.name} ({app.phase})" for app in list(pending.values())[:_NAMED])
-                left += f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
-                raise Fail(
-                    f"not {condition} after {timeout}: {left}; `dorm explain APP` says why",
-                    TIMED_OUT,
-                    code="wait.timed_out",
-                ) from None
-
-    run(work())
+    async with cx.client() as connected:
+        sweeps = Sweeps()
+        pending = {app.id: app for name in apps for app in await sweeps.apps(connected, name)}
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit, reporting_missing_master(connected):
+                await _until_settled(connected, pending, condition, sweeps)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            left = ", ".join(f"{app.name} ({app.phase})" for app in list(pending.values())[:_NAMED])
+            left += f" and {len(pending) - _NAMED} more" if len(pending) > _NAMED else ""
+            raise Fail(
+                f"not {condition} after {timeout}: {left}; `dorm explain APP` says why",
+                TIMED_OUT,
+                code="wait.timed_out",
+            ) from None
 
 
 async def _until_settled(connected: Client, pending: dict[str, App], condition: Condition, sweeps: Sweeps) -> None:

@@ -25,8 +25,9 @@ from agents.config import (
 )
 from agents.environment.pythons import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
-from dorm.cli.connect import ClusterName, Url, names_credentials, target
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import WrongUsage
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.service import run_service
@@ -56,7 +57,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Nodes and the cluster")(agent)
 
 
-def agent(
+@command(before="verbose")
+async def agent(
+    cx: Cluster,
     name: Annotated[str | None, typer.Option(help="Name of the node; default: the host's.")] = None,
     checkpoints: Annotated[
         Path | None,
@@ -171,8 +174,6 @@ def agent(
         ),
     ] = None,
     metrics: Metrics = None,
-    url: Url = None,
-    cluster: ClusterName = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -249,7 +250,7 @@ def agent(
     async def work() -> None:
         from agents.agent import Agent
 
-        found = await node_target(target(url, cluster), root, node, introduction, named=names_credentials())
+        found = await node_target(cx.target(), root, node, introduction)
         cluster_name = found.cluster
         choice = await choose_runtime(runtime.value, docker, trust_apps=trust_apps)
         if firewall is not None:
@@ -277,7 +278,7 @@ def agent(
         finally:
             await connection.close()
 
-    run(run_service(work(), health))
+    await run_service(work(), health)
 
 
 def _completed(given: NodeConfig, detected: Detected | None, servers: str) -> NodeConfig:

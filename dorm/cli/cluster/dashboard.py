@@ -16,8 +16,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.output import console
 from dorm.local.home import home, read_running
 from events.addresses import is_loopback
@@ -40,7 +41,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Nodes and the cluster")(dashboard)
 
 
-def dashboard(
+@command()
+async def dashboard(
+    cx: Cluster,
     api: Annotated[
         str | None,
         typer.Option(
@@ -52,8 +55,6 @@ def dashboard(
         bool,
         typer.Option("--browser/--no-browser", help="Open a browser, or print an address that signs in one browser."),
     ] = True,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Open the dashboard in a browser, signed in as you.
 
@@ -78,19 +79,16 @@ def dashboard(
         raise WrongUsage(f"--lasts: {error}", code=error.code) from None
     where = _address(api)
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            known = await connected.look(lambda state: state.known is not None)
-            secret = await _session(connected, time.time_ns() + int(seconds * SECOND)) if known else ""
-        address = f"{where}/sign-in#{await _code(where, secret)}" if secret else f"{where}/"
-        if browser and await asyncio.to_thread(_opened, address):
-            console.print(Text(f"the dashboard at {where} opens in your browser"), soft_wrap=True)
-            return
-        once = "; the address is valid once, within a minute" if secret else ""
-        console.print(Text(f"open this in a browser{once}:"), soft_wrap=True)
-        console.print(Text(f"  {address}"), soft_wrap=True)
-
-    run(work())
+    async with cx.client() as connected:
+        known = await connected.look(lambda state: state.known is not None)
+        secret = await _session(connected, time.time_ns() + int(seconds * SECOND)) if known else ""
+    address = f"{where}/sign-in#{await _code(where, secret)}" if secret else f"{where}/"
+    if browser and await asyncio.to_thread(_opened, address):
+        console.print(Text(f"the dashboard at {where} opens in your browser"), soft_wrap=True)
+        return
+    once = "; the address is valid once, within a minute" if secret else ""
+    console.print(Text(f"open this in a browser{once}:"), soft_wrap=True)
+    console.print(Text(f"  {address}"), soft_wrap=True)
 
 
 def _address(api: str | None) -> str:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dorm.cli.cluster.rotation import Archives, Keep, RotateAge, RotateSize, rotation_settings
-from dorm.cli.connect import ClusterName, Url, target
-from dorm.cli.errors import USAGE, Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.service import run_service
@@ -54,9 +55,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Nodes and the cluster")(master)
 
 
-def master(
-    url: Url = None,
-    cluster: ClusterName = None,
+@command(before="policy")
+async def master(
+    cx: Cluster,
     policy: Annotated[
         str | None, typer.Option(help="Allocation policy from now on.", autocompletion=complete_policy)
     ] = None,
@@ -153,7 +154,7 @@ def master(
         from dorm.workdir.keeping import keeping_beside
         from events.log.waiting import until_answered
 
-        found = target(url, cluster).as_process("master")
+        found = cx.target().as_process("master")
         if change is not None and found.credentials:
             text = "a master changes no policy where users are known; an operator does, with `dorm policy set`"
             raise Fail(text, USAGE, code="identity.role.too_low")
@@ -221,12 +222,9 @@ def master(
 
     masters: list[Master] = []
 
-    async def until_stopped() -> None:
-        await run_service(work(), health)
-        if any(one.computing.busy for one in masters):
-            exit_despite_threads()
-
-    run(until_stopped())
+    await run_service(work(), health)
+    if any(one.computing.busy for one in masters):
+        exit_despite_threads()
 
 
 def _views(found: Target, key: Path, state: Callable[[], State]) -> AbstractAsyncContextManager[ViewsProcess]:

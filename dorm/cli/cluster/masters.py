@@ -10,8 +10,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, target
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.output import Format, Output, ago, console, print_table, show_document
 from events.log.records import LogError
 
@@ -29,7 +29,8 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Nodes and the cluster")(masters)
 
 
-def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+@command()
+async def masters(cx: Cluster, output: Output = Format.table) -> None:
     """Show which master leads, since when, and whether it responds; and which masters follow, and how far behind.
 
     Masters that follow write nothing to the log, so they are asked; a master that does not answer within a second is
@@ -41,32 +42,29 @@ def masters(output: Output = Format.table, url: Url = None, cluster: ClusterName
       dorm masters -o json
     """
 
-    async def work() -> None:
-        from dorm.client.client import Client
-        from dorm.client.masters import answering, row_of
-        from dorm.core.query.views import paused_text
+    from dorm.client.client import Client
+    from dorm.client.masters import answering, row_of
+    from dorm.core.query.views import paused_text
 
-        connection = await target(url, cluster).connection("dorm-client")
-        async with Client(connection.log, connection.bus, connection.cluster, connection=connection) as connected:
-            first = await connection.leadership.look()
-            every, _ = await asyncio.gather(answering(connection), watch_lease(connection.leadership, first))
-            state = await connected.state()
-            # Looked up again: the lease precedes the election, so its holder may not be on the log yet.
-            held = await connection.leadership.look()
-            danger = await _danger(connection)
-            row = row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
-        row = msgspec.structs.replace(row, danger=danger, masters=every, paused=paused_text(state))
-        if output in (Format.json, Format.yaml):
-            show_document(row, output)
-        else:
-            _print(row)
-            _print_followers(row)
-            if row.paused:
-                console.print(Text(f"\n{row.paused}; nothing new is decided until `dorm resume`"))
-            if danger:
-                console.print(Text(f"\nwarning: {danger}"), soft_wrap=True)
-
-    run(work())
+    connection = await cx.target().connection("dorm-client")
+    async with Client(connection.log, connection.bus, connection.cluster, connection=connection) as connected:
+        first = await connection.leadership.look()
+        every, _ = await asyncio.gather(answering(connection), watch_lease(connection.leadership, first))
+        state = await connected.state()
+        # Looked up again: the lease precedes the election, so its holder may not be on the log yet.
+        held = await connection.leadership.look()
+        danger = await _danger(connection)
+        row = row_of(state, held, await connection.leadership.written_at(), time.time_ns(), seen=held != first)
+    row = msgspec.structs.replace(row, danger=danger, masters=every, paused=paused_text(state))
+    if output in (Format.json, Format.yaml):
+        show_document(row, output)
+    else:
+        _print(row)
+        _print_followers(row)
+        if row.paused:
+            console.print(Text(f"\n{row.paused}; nothing new is decided until `dorm resume`"))
+        if danger:
+            console.print(Text(f"\nwarning: {danger}"), soft_wrap=True)
 
 
 async def _danger(connection: Connection) -> str:

@@ -8,8 +8,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client, complete
-from dorm.cli.errors import FAILED, USAGE, Fail, complain, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete
+from dorm.cli.errors import FAILED, USAGE, Fail, complain
 from dorm.cli.output import Format, Output, console, show, show_document
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 @app.command("show")
-def show_policy(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+@command()
+async def show_policy(cx: Cluster, output: Output = Format.table) -> None:
     """Show the current policy with every parameter, and the master's times: value, default, meaning.
 
     [bold]Examples[/]
@@ -66,41 +68,36 @@ def show_policy(output: Output = Format.table, url: Url = None, cluster: Cluster
     from dorm.core.query.in_force import gist_of, in_force
     from replay.words import moment
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            state = await connected.state()
-        settings = state.settings
-        parameters, times = in_force(settings, state.policy_plugins)
-        plugin, failure = state.policy_plugins.get(settings.policy), _failure(state)
-        if output in (Format.json, Format.yaml):
-            document: dict[str, Any] = {
-                "policy": settings.policy,
-                "version": _version(settings.policy, plugin),
-                "plugin": plugin.plugin if plugin is not None else "",
-                "fails": failure,
-                "parameters": parameters,
-                "times": times,
-            }
-            document |= {"checkpoints": state.checkpoints, "refused": state.refused_changes}
-            show_document(document, output)
-            return
-        gist = gist_of(settings.policy) or (
-            f"of the plug-in {plugin.plugin}" if plugin is not None else "not installed"
-        )
-        console.print(Text(f"policy {settings.policy}: {gist}"))
+    async with cx.client() as connected:
+        state = await connected.state()
+    settings = state.settings
+    parameters, times = in_force(settings, state.policy_plugins)
+    plugin, failure = state.policy_plugins.get(settings.policy), _failure(state)
+    if output in (Format.json, Format.yaml):
+        document: dict[str, Any] = {
+            "policy": settings.policy,
+            "version": _version(settings.policy, plugin),
+            "plugin": plugin.plugin if plugin is not None else "",
+            "fails": failure,
+            "parameters": parameters,
+            "times": times,
+        }
+        document |= {"checkpoints": state.checkpoints, "refused": state.refused_changes}
+        show_document(document, output)
+        return
+    gist = gist_of(settings.policy) or (f"of the plug-in {plugin.plugin}" if plugin is not None else "not installed")
+    console.print(Text(f"policy {settings.policy}: {gist}"))
+    console.print()
+    if failure is not None:
+        text = f"it fails since {moment(failure['since'])}, so every app keeps what it has: {failure['reason']}"
+        console.print(Text(f"{text} [{failure['code']}]", style="yellow"))
         console.print()
-        if failure is not None:
-            text = f"it fails since {moment(failure['since'])}, so every app keeps what it has: {failure['reason']}"
-            console.print(Text(f"{text} [{failure['code']}]", style="yellow"))
-            console.print()
-        _print_settings([*parameters, *times], output)
-        if state.checkpoints:
-            console.print(Text(f"\ncheckpoints are in the folder {state.checkpoints}"))
-        for refused in state.refused_changes:
-            what = "a change" if refused.whole else "a part of a change"
-            console.print(Text(f"refused: {what} by {refused.by} (record {refused.seq}): {refused.reason}"))
-
-    run(work())
+    _print_settings([*parameters, *times], output)
+    if state.checkpoints:
+        console.print(Text(f"\ncheckpoints are in the folder {state.checkpoints}"))
+    for refused in state.refused_changes:
+        what = "a change" if refused.whole else "a part of a change"
+        console.print(Text(f"refused: {what} by {refused.by} (record {refused.seq}): {refused.reason}"))
 
 
 def _version(name: str, plugin: PolicyPlugin | None) -> int | None:
@@ -130,13 +127,13 @@ def _print_settings(settings: list[Setting], output: Format) -> None:
 
 
 @app.command("get")
-def get(
+@command()
+async def get(
+    cx: Cluster,
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="Name of a parameter or a time.", autocompletion=_complete_key)
     ],
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Print one value, for scripts.
 
@@ -150,32 +147,31 @@ def get(
     """
     from dorm.core.query.in_force import POLICY, in_force, shown, words
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            state = await connected.state()
-        settings, plugins = state.settings, state.policy_plugins
-        found: Any = {"name": POLICY, "value": settings.policy} if key == POLICY else None
-        text = settings.policy
-        parameters, times = in_force(settings, plugins)
-        for one in (*parameters, *times):
-            if key in (one.name, one.word):
-                found, text = one, shown(one, one.value)
-        if found is None:
-            raise Fail(
-                f"unknown setting {key!r}; there are {', '.join(words(settings, plugins))}",
-                USAGE,
-                code="settings.unknown",
-            )
-        if output in (Format.json, Format.yaml):
-            show_document(found, output)
-        else:
-            console.print(Text(text))
-
-    run(work())
+    async with cx.client() as connected:
+        state = await connected.state()
+    settings, plugins = state.settings, state.policy_plugins
+    found: Any = {"name": POLICY, "value": settings.policy} if key == POLICY else None
+    text = settings.policy
+    parameters, times = in_force(settings, plugins)
+    for one in (*parameters, *times):
+        if key in (one.name, one.word):
+            found, text = one, shown(one, one.value)
+    if found is None:
+        raise Fail(
+            f"unknown setting {key!r}; there are {', '.join(words(settings, plugins))}",
+            USAGE,
+            code="settings.unknown",
+        )
+    if output in (Format.json, Format.yaml):
+        show_document(found, output)
+    else:
+        console.print(Text(text))
 
 
 @app.command("set")
-def set_policy(
+@command(user=True)
+async def set_policy(
+    cx: Cluster,
     pairs: Annotated[
         list[str],
         typer.Argument(metavar="KEY=VALUE", help="Settings to change; the rest stays.", autocompletion=_complete_pair),
@@ -184,9 +180,6 @@ def set_policy(
         bool, typer.Option("--dry-run", help="Show what would change and what it would affect; change nothing.")
     ] = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Change parameters, times or the policy, from the next round on.
 
@@ -239,31 +232,28 @@ def set_policy(
     from dorm.core.query.planning.trying import differences
     from dorm.core.settings import all_after, asked_of
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            state = await connected.state()
-            before = msgspec.structs.replace(state.settings)
-            plugins = state.policy_plugins
-            change = change_of(pairs, before, plugins)
-            if dry_run:
-                if not await shown_dry(
-                    connected, state, change, output, differences(before, asked_of(before, change, plugins), plugins)
-                ):
-                    raise typer.Exit(FAILED)
-                return
-            if _settings_after(before, change, plugins) == before:
-                console.print(Text("nothing to change: the settings already have these values"))
-                return
-            after = await connected.change_policy(change)
-        for line in (*differences(before, after, plugins), *_from_when(before, after)):
-            console.print(Text(line))
-        if all_after(after, change, plugins) != after:
-            raise Fail(
-                "someone else changed the same setting at the same time; check `dorm policy show`",
-                code="settings.changed_meanwhile",
-            )
-
-    run(work())
+    async with cx.client() as connected:
+        state = await connected.state()
+        before = msgspec.structs.replace(state.settings)
+        plugins = state.policy_plugins
+        change = change_of(pairs, before, plugins)
+        if dry_run:
+            if not await shown_dry(
+                connected, state, change, output, differences(before, asked_of(before, change, plugins), plugins)
+            ):
+                raise typer.Exit(FAILED)
+            return
+        if _settings_after(before, change, plugins) == before:
+            console.print(Text("nothing to change: the settings already have these values"))
+            return
+        after = await connected.change_policy(change)
+    for line in (*differences(before, after, plugins), *_from_when(before, after)):
+        console.print(Text(line))
+    if all_after(after, change, plugins) != after:
+        raise Fail(
+            "someone else changed the same setting at the same time; check `dorm policy show`",
+            code="settings.changed_meanwhile",
+        )
 
 
 def _settings_after(before: Settings, change: PolicyChanged, plugins: Plugins) -> Settings:

@@ -14,8 +14,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, target
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.output import console
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.service import run_service
@@ -39,7 +40,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Nodes and the cluster")(serve)
 
 
-def serve(
+@command(user=True, before="verbose")
+async def serve(
+    cx: Cluster,
     listen: Annotated[
         str,
         typer.Option(
@@ -64,9 +67,6 @@ def serve(
         ),
     ] = None,
     while_stdin_is_open: Annotated[bool, typer.Option("--while-stdin-is-open", hidden=True)] = False,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -107,7 +107,7 @@ def serve(
         host=host,
         port=port,
         allow_hosts=tuple(allow_host or ()),
-        user=user,
+        user=cx.user,
         certificate=tls_cert,
         key=tls_key,
         clients=tls_clients,
@@ -120,7 +120,7 @@ def serve(
         from dorm.api.resources.health import checks_of
         from dorm.api.serving import serving
 
-        found = target(url, cluster).as_process("api")
+        found = cx.target().as_process("api")
         connection = await found.connection("dorm-api", patient=True)
         seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, found))
         try:
@@ -137,7 +137,7 @@ def serve(
 
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*_COLLECT)
-    run(run_service(work(), health, renewed.set))
+    await run_service(work(), health, renewed.set)
 
 
 def _secret(found: Target) -> bytes:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, Output, console, show, show_document
 
 app = typer.Typer(help="Manage tokens with which programs call the HTTP API as a user.", no_args_is_help=True)
@@ -18,7 +19,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")]
 
 
 @app.command("add")
-def add(
+@command(user=True)
+async def add(
+    cx: Cluster,
     owner: Annotated[
         str | None,
         typer.Option(
@@ -30,9 +33,6 @@ def add(
         str | None, typer.Option(metavar="DURATION", help="How long it is valid, such as 90d; default: without limit.")
     ] = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Add a token and print its secret, which is shown only once: the log has only a digest of it.
 
@@ -49,28 +49,26 @@ def add(
     except QuantityError as error:
         raise WrongUsage(f"--expires: {error}", code=error.code) from None
 
-    async def work() -> None:
-        from dorm.api.identity import digest_of, new_secret
-        from dorm.client.identities import change
-        from events.kinds import TokenAdded
+    from dorm.api.identity import digest_of, new_secret
+    from dorm.client.identities import change
+    from events.kinds import TokenAdded
 
-        secret = new_secret()
-        ends = time.time_ns() + int(good_for_s * SECOND) if good_for_s is not None else 0
-        async with client(url, cluster, user=user) as connected:
-            whose = owner or connected.user
-            made = name or f"{whose[:50]}-{secrets.token_hex(4)}"
-            await change(connected, TokenAdded(token=made, user=whose, digest=digest_of(secret), expires_at=ends))
-        if output in (Format.json, Format.yaml):
-            show_document({"name": made, "user": whose, "secret": secret, "expires_at": ends or None}, output)
-            return
-        console.print(Text(f"token {made} of {whose}; its secret, which is shown only once:\n"), soft_wrap=True)
-        console.print(Text(f"  {secret}"), soft_wrap=True)
-
-    run(work())
+    secret = new_secret()
+    ends = time.time_ns() + int(good_for_s * SECOND) if good_for_s is not None else 0
+    async with cx.client() as connected:
+        whose = owner or connected.user
+        made = name or f"{whose[:50]}-{secrets.token_hex(4)}"
+        await change(connected, TokenAdded(token=made, user=whose, digest=digest_of(secret), expires_at=ends))
+    if output in (Format.json, Format.yaml):
+        show_document({"name": made, "user": whose, "secret": secret, "expires_at": ends or None}, output)
+        return
+    console.print(Text(f"token {made} of {whose}; its secret, which is shown only once:\n"), soft_wrap=True)
+    console.print(Text(f"  {secret}"), soft_wrap=True)
 
 
 @app.command("list")
-def list_tokens(output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+@command()
+async def list_tokens(cx: Cluster, output: Output = Format.table) -> None:
     """List all tokens, their owners and when they expire. Secrets are not stored.
 
     [bold]Example[/]
@@ -83,23 +81,21 @@ def list_tokens(output: Output = Format.table, url: Url = None, cluster: Cluster
 
     from replay.words import moment
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            state = await connected.state()
-        tokens = list(state.known.tokens.values()) if state.known is not None else []
-        rows: list[dict[str, Any]] = [
-            {"name": one.name, "user": one.user, "expires_at": one.expires_at or None, "position": str(one.seq)}
-            for one in tokens
-        ]
-        for row in rows if output not in (Format.json, Format.yaml) else ():
-            row["expires_at"] = moment(row["expires_at"]) if row["expires_at"] else "never"
-        show(rows, [("NAME", "name"), ("USER", "user"), ("EXPIRES", "expires_at"), ("POSITION", "position")], output)
-
-    run(work())
+    async with cx.client() as connected:
+        state = await connected.state()
+    tokens = list(state.known.tokens.values()) if state.known is not None else []
+    rows: list[dict[str, Any]] = [
+        {"name": one.name, "user": one.user, "expires_at": one.expires_at or None, "position": str(one.seq)}
+        for one in tokens
+    ]
+    for row in rows if output not in (Format.json, Format.yaml) else ():
+        row["expires_at"] = moment(row["expires_at"]) if row["expires_at"] else "never"
+    show(rows, [("NAME", "name"), ("USER", "user"), ("EXPIRES", "expires_at"), ("POSITION", "position")], output)
 
 
 @app.command("remove")
-def remove(name: Name, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+@command(user=True)
+async def remove(cx: Cluster, name: Name) -> None:
     """Remove a token: the API no longer accepts it.
 
     [bold]Example[/]
@@ -107,12 +103,9 @@ def remove(name: Name, url: Url = None, cluster: ClusterName = None, user: User 
       dorm token remove alice-notebook
     """
 
-    async def work() -> None:
-        from dorm.client.identities import change
-        from events.kinds import TokenRemoved
+    from dorm.client.identities import change
+    from events.kinds import TokenRemoved
 
-        async with client(url, cluster, user=user) as connected:
-            await change(connected, TokenRemoved(token=name))
-        console.print(Text(f"token {name} is removed"))
-
-    run(work())
+    async with cx.client() as connected:
+        await change(connected, TokenRemoved(token=name))
+    console.print(Text(f"token {name} is removed"))

@@ -16,8 +16,8 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from dorm.cli.connect import ClusterName, Url, client, complete_app, where
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.output import console
 from dorm.cli.signals import first_of, stops
 from events.positions import Position
@@ -41,7 +41,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Nodes and the cluster")(top)
 
 
-def top(
+@command()
+async def top(
+    cx: Cluster,
     app: Annotated[
         str | None,
         typer.Argument(metavar="[APP]", help="Only this app, by rank.", autocompletion=complete_app),
@@ -49,8 +51,6 @@ def top(
     once: Annotated[
         bool, typer.Option("--once", help="Print the state once and exit; also if standard output is not a terminal.")
     ] = False,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Watch the cluster: its nodes, every app's partition, and events.
 
@@ -70,22 +70,19 @@ def top(
       dorm top digits-mlp
     """
 
-    async def work() -> None:
-        from dorm.cli.cluster.top_view import Look
+    from dorm.cli.cluster.top_view import Look
 
-        async with client(url, cluster) as connected:
-            if app is not None:
-                await _of_app(connected, app, once=once)
-                return
-            look = Look()
-            if once or not (console.is_terminal and sys.stdin.isatty()):
-                await _print(connected, look)
-                return
-            connected.report_outages(lambda lost: setattr(look, "lost", lost))
-            with stops() as events:
-                await first_of(_Screen(connected, look, where(url, cluster)[1]).run(), events.first.wait())
-
-    run(work())
+    async with cx.client() as connected:
+        if app is not None:
+            await _of_app(connected, app, once=once)
+            return
+        look = Look()
+        if once or not (console.is_terminal and sys.stdin.isatty()):
+            await _print(connected, look)
+            return
+        connected.report_outages(lambda lost: setattr(look, "lost", lost))
+        with stops() as events:
+            await first_of(_Screen(connected, look, cx.target().cluster).run(), events.first.wait())
 
 
 async def _of_app(connected: Client, name: str, *, once: bool) -> None:

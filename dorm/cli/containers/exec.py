@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.containers.naming import Container, split
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.errors import WrongUsage
 from dorm.cli.sizes import seconds_of
 
 PANEL = "Inside containers"
@@ -20,7 +21,9 @@ def register(app: typer.Typer) -> None:
     app.command("exec", rich_help_panel=PANEL, context_settings={"allow_interspersed_args": False})(exec_command)
 
 
-def exec_command(
+@command(user=True)
+async def exec_command(
+    cx: Cluster,
     container: Container,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The program, and its arguments.")],
     tty: Annotated[bool, typer.Option("--tty", "-t", help="Allocate a terminal, as `dorm shell` does.")] = False,
@@ -31,9 +34,6 @@ def exec_command(
         str | None,
         typer.Option(metavar="TIME", help="Kill the command after this time, such as 30s or 5m; default: never."),
     ] = None,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Run a command in a container of an app, next to its program.
 
@@ -68,19 +68,18 @@ def exec_command(
     if tty and (no_input or not on_terminal()):
         raise WrongUsage("--tty needs this command's input and output to be a terminal", code="usage.no_terminal")
 
-    async def work() -> int:
-        async with client(url, cluster, user=user) as connected:
-            # Imported last, as `client` says.
-            from dorm.client.sessions.finding import running_place
-            from dorm.client.sessions.session import Session
+    async with cx.client() as connected:
+        # Imported last, as `client` says.
+        from dorm.client.sessions.finding import running_place
+        from dorm.client.sessions.session import Session
 
-            place = running_place(await connected.app(app), rank)
-            if tty:
-                size, term = terminal_size(), os.environ.get("TERM", "")
-                session = Session(connected, place, "exec", command, terminal=size, term=term)
-                return await Attached(session, with_input=True).run_on_terminal(0, seconds)
-            return await Attached(Session(connected, place, "exec", command), with_input=not no_input).run(seconds)
-
-    code = run(work())
+        place = running_place(await connected.app(app), rank)
+        if tty:
+            size, term = terminal_size(), os.environ.get("TERM", "")
+            session = Session(connected, place, "exec", command, terminal=size, term=term)
+            code = await Attached(session, with_input=True).run_on_terminal(0, seconds)
+        else:
+            session = Session(connected, place, "exec", command)
+            code = await Attached(session, with_input=not no_input).run(seconds)
     if code:
         raise typer.Exit(code)

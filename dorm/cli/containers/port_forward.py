@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.containers.exec import PANEL
 from dorm.cli.containers.naming import Container, split
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.terminal import say
 from dorm.local.loopback import loopback
 from events.addresses import joined
@@ -29,7 +30,9 @@ def register(app: typer.Typer) -> None:
     app.command("port-forward", rich_help_panel=PANEL)(port_forward)
 
 
-def port_forward(
+@command(user=True)
+async def port_forward(
+    cx: Cluster,
     container: Container,
     ports: Annotated[
         str,
@@ -38,9 +41,6 @@ def port_forward(
             help="The container's port, optionally preceded by the local port (0: any free one).",
         ),
     ],
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Forward a local port to a port of a container: TensorBoard, a notebook, a debugger.
 
@@ -58,19 +58,16 @@ def port_forward(
     app, rank = split(container)
     local, port = _ports(ports)
 
-    async def work() -> None:
-        from dorm.cli.signals import run_until_stopped
+    from dorm.cli.signals import run_until_stopped
 
-        async with client(url, cluster, user=user) as connected:
-            # Imported last, as `client` says.
-            from dorm.client.sessions.finding import running_place
-            from dorm.client.sessions.session import Session
+    async with cx.client() as connected:
+        # Imported last, as `client` says.
+        from dorm.client.sessions.finding import running_place
+        from dorm.client.sessions.session import Session
 
-            place = running_place(await connected.app(app), rank)
-            forwarding = _Forwarding(Session(connected, place, "forward", port=port), port)
-            await run_until_stopped(forwarding.run(local))
-
-    run(work())
+        place = running_place(await connected.app(app), rank)
+        forwarding = _Forwarding(Session(connected, place, "forward", port=port), port)
+        await run_until_stopped(forwarding.run(local))
 
 
 def _ports(given: str) -> tuple[int, int]:

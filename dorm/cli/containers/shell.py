@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, User, client
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.containers.exec import PANEL
 from dorm.cli.containers.naming import Container, split
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import progress_console
 
 if TYPE_CHECKING:
@@ -23,15 +24,14 @@ def register(app: typer.Typer) -> None:
     app.command("shell", rich_help_panel=PANEL)(shell)
 
 
-def shell(
+@command(user=True)
+async def shell(
+    cx: Cluster,
     container: Container,
     program: Annotated[
         str | None,
         typer.Option("--shell", metavar="PROGRAM", help="The shell; default: bash, or sh if there is no bash."),
     ] = None,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Open a shell in a container of an app, next to its program.
 
@@ -54,20 +54,17 @@ def shell(
             f"a shell needs a terminal; in a script use `dorm exec {container} -- COMMAND`", code="usage.no_terminal"
         )
 
-    async def work() -> int:
-        async with client(url, cluster, user=user) as connected:
-            # Imported last, as `client` says.
-            from dorm.client.sessions.finding import running_place
-            from dorm.client.sessions.session import Session
+    async with cx.client() as connected:
+        # Imported last, as `client` says.
+        from dorm.client.sessions.finding import running_place
+        from dorm.client.sessions.session import Session
 
-            place = running_place(await connected.app(app), rank)
-            _print_where(place)
-            words = (program,) if program else _BEST
-            term = os.environ.get("TERM", "")
-            session = Session(connected, place, "shell", words, terminal=terminal_size(), term=term)
-            return await Attached(session, with_input=True).run_on_terminal(0)
-
-    code = run(work())
+        place = running_place(await connected.app(app), rank)
+        _print_where(place)
+        words = (program,) if program else _BEST
+        term = os.environ.get("TERM", "")
+        session = Session(connected, place, "shell", words, terminal=terminal_size(), term=term)
+        code = await Attached(session, with_input=True).run_on_terminal(0)
     if code:
         raise typer.Exit(code)
 

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import log_of, progress_of
 from dorm.cli.terminal import say
@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="The log")(backup)
 
 
-def backup(
+@command()
+async def backup(
+    cx: Cluster,
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder for the copies, preferably on another machine's disk.")
     ],
@@ -38,8 +40,6 @@ def backup(
         bool, typer.Option("--without-files", help="Do not copy shipped project folders.")
     ] = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Copy the log and the shipped folders into a folder, read the copy back, and remove the oldest copies.
 
@@ -58,36 +58,30 @@ def backup(
 
       dorm backup /mnt/backups --without-files
     """
-    from dorm.cli.connect import target
 
-    async def work() -> None:
-        from dorm.deploy.backups import back_up, report
-        from events.quantities import MEMORY, humanize
+    from dorm.deploy.backups import back_up, report
+    from events.quantities import MEMORY, humanize
 
-        name = target(url, cluster).cluster
-        async with log_of(None, url, cluster, folds=False) as log, client(url, cluster) as connected:
-            began, files = time.time_ns(), None if without_files else connected.log.files
-            with progress_of("copying") as progress:
-                done = await back_up(log, folder, name, keep=keep, now=began, files=files, progress=progress)
-        if metrics is not None:
-            await asyncio.to_thread(report, done, name, began, metrics)
-        if output in (Format.json, Format.yaml):
-            show_document(done, output)
-            return
-        went = f"; {len(done.removed)} older removed" if done.removed else ""
-        text = (
-            f"{done.records:,} records are in {done.file} ({done.bytes:,} bytes), read back; digest {done.digest}{went}"
+    name = cx.target().cluster
+    async with log_of(None, cx, folds=False) as log, cx.client() as connected:
+        began, files = time.time_ns(), None if without_files else connected.log.files
+        with progress_of("copying") as progress:
+            done = await back_up(log, folder, name, keep=keep, now=began, files=files, progress=progress)
+    if metrics is not None:
+        await asyncio.to_thread(report, done, name, began, metrics)
+    if output in (Format.json, Format.yaml):
+        show_document(done, output)
+        return
+    went = f"; {len(done.removed)} older removed" if done.removed else ""
+    text = f"{done.records:,} records are in {done.file} ({done.bytes:,} bytes), read back; digest {done.digest}{went}"
+    console.print(Text(text), soft_wrap=True)
+    if done.ahead:
+        count = "1 copy is" if len(done.ahead) == 1 else f"{len(done.ahead)} copies are"
+        say(
+            f"warning: {count} later than this one, such as {done.ahead[-1]}: some clock was wrong. --keep neither counts nor "
+            "removes them; remove those of the future by hand",
+            error=True,
         )
-        console.print(Text(text), soft_wrap=True)
-        if done.ahead:
-            count = "1 copy is" if len(done.ahead) == 1 else f"{len(done.ahead)} copies are"
-            say(
-                f"warning: {count} later than this one, such as {done.ahead[-1]}: some clock was wrong. --keep neither counts nor "
-                "removes them; remove those of the future by hand",
-                error=True,
-            )
-        if done.shipped is not None:
-            size = humanize(MEMORY, done.shipped.bytes)
-            console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are next to it"))
-
-    run(work())
+    if done.shipped is not None:
+        size = humanize(MEMORY, done.shipped.bytes)
+        console.print(Text(f"{counted(done.shipped.parts, 'part')} of shipped folders, {size}, are next to it"))

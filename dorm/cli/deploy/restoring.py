@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from dorm.cli.connect import Cluster
 from dorm.cli.deploy.shared import Keys, Settings, key_folder, read
 from dorm.cli.errors import Fail, run
 from dorm.cli.output import console, counted
@@ -47,7 +48,7 @@ def restore(
         from dorm.deploy.restore import restore_log, restore_shipped
         from events.quantities import MEMORY, humanize
 
-        async with log_of(archive, None, None) as log:
+        async with log_of(archive, Cluster()) as log:
             if await log.torn():
                 raise Fail("nothing was restored; take an earlier backup", code="archive.damaged")
             with progress_of("restoring") as report:

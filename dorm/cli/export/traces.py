@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import console
 from dorm.cli.settings import parse_pairs
 from dorm.cli.signals import run_until_stopped
@@ -33,7 +34,9 @@ def _group() -> None:
 
 
 @app.command("traces")
-def traces(
+@command()
+async def traces(
+    cx: Cluster,
     otlp: Annotated[
         str | None,
         typer.Option(
@@ -58,8 +61,6 @@ def traces(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
     file: File = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Export one trace for each app, with a span for each phase: wait, start, run, stop.
 
@@ -84,7 +85,7 @@ def traces(
     async def work() -> None:
         from replay.traces.follow import cluster_of, export_spans
 
-        async with log_of(file, url, cluster) as log:
+        async with log_of(file, cx) as log:
             name = await cluster_of(log)
             async with _sink(otlp, output, name, headers, follow) as send:
                 with progress_of("exporting") as report:
@@ -92,7 +93,7 @@ def traces(
                     count = await export_spans(log, name, send, since=moment, follow=follow, progress=shown)
         console.print(Text(f"{count:,} spans are in {output or otlp}"), soft_wrap=True)
 
-    run(run_until_stopped(work()))
+    await run_until_stopped(work())
 
 
 def _new(path: Path) -> BinaryIO:

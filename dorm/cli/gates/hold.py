@@ -8,8 +8,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL, undone_by_restart
-from dorm.cli.connect import AppNames, ClusterName, Url, User, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import AppNames, Cluster
 from dorm.cli.output import console
 
 
@@ -17,12 +17,11 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(hold)
 
 
-def hold(
+@command(user=True)
+async def hold(
+    cx: Cluster,
     apps: AppNames,
     reason: Annotated[str, typer.Option(help="The reason, for the log; `dorm ps` shows it.")] = "",
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Hold apps: they get no containers until `dorm release`.
 
@@ -41,14 +40,11 @@ def hold(
       dorm submit app.yaml --hold
     """
 
-    async def work() -> None:
-        from dorm.client import gates
+    from dorm.client import gates
 
-        async with client(url, cluster, user=user) as connected:
-            for name in dict.fromkeys(apps):
-                found = await gates.hold(connected, name, reason)
-                gives = "it gives its containers back" if found.current is not None else "it waits"
-                text = f"{found.name} is held: {gives} until `dorm release {found.name}`{undone_by_restart(found)}"
-                console.print(Text(text))
-
-    run(work())
+    async with cx.client() as connected:
+        for name in dict.fromkeys(apps):
+            found = await gates.hold(connected, name, reason)
+            gives = "it gives its containers back" if found.current is not None else "it waits"
+            text = f"{found.name} is held: {gives} until `dorm release {found.name}`{undone_by_restart(found)}"
+            console.print(Text(text))

@@ -8,8 +8,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import AppNames, ClusterName, Url, User, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import AppNames, Cluster
 from dorm.cli.output import console
 
 
@@ -17,12 +17,11 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(release)
 
 
-def release(
+@command(user=True)
+async def release(
+    cx: Cluster,
     apps: AppNames,
     reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Release held apps: they wait for containers again, and resume from their checkpoints.
 
@@ -33,12 +32,9 @@ def release(
       dorm release sweep-1 sweep-2 --reason "the data set is repaired"
     """
 
-    async def work() -> None:
-        from dorm.client import gates
+    from dorm.client import gates
 
-        async with client(url, cluster, user=user) as connected:
-            for name in dict.fromkeys(apps):
-                found = await gates.release(connected, name, reason)
-                console.print(Text(f"{found.name} is released; `dorm ps` shows when it runs"))
-
-    run(work())
+    async with cx.client() as connected:
+        for name in dict.fromkeys(apps):
+            found = await gates.release(connected, name, reason)
+            console.print(Text(f"{found.name} is released; `dorm ps` shows when it runs"))

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
 from dorm.cli.authoring.fields import ShowIgnored, complete_field, tell_findings
-from dorm.cli.connect import AppName, ClusterName, Url, User, client
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(edit)
 
 
-def edit(
+@command(user=True)
+async def edit(
+    cx: Cluster,
     app: AppName,
     file: Annotated[
         Path | None,
@@ -51,9 +54,6 @@ def edit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
     show_ignored: ShowIgnored = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Give an app another spec: from a file (-f), field by field (--set), or in your editor.
 
@@ -85,13 +85,8 @@ def edit(
             code="usage.not_asked",
         )
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            await _edit(
-                connected, app, file, change, yes=yes, dry_run=dry_run, show_ignored=show_ignored, output=output
-            )
-
-    run(work())
+    async with cx.client() as connected:
+        await _edit(connected, app, file, change, yes=yes, dry_run=dry_run, show_ignored=show_ignored, output=output)
 
 
 async def _edit(

@@ -8,8 +8,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL, undone_by_restart
-from dorm.cli.connect import AppName, ClusterName, Url, User, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
 from dorm.cli.output import console
 
 
@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(restart)
 
 
-def restart(
+@command(user=True)
+async def restart(
+    cx: Cluster,
     app: AppName,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Ignore the checkpoint: run the start command, from step 0.")
@@ -29,9 +31,6 @@ def restart(
         ),
     ] = False,
     reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Start an app again from its last checkpoint, with its retries reset.
 
@@ -54,19 +53,16 @@ def restart(
       dorm restart digits-mlp --fall-back
     """
 
-    async def work() -> None:
-        from dorm.client import steering
+    from dorm.client import steering
 
-        async with client(url, cluster, user=user) as connected:
-            before = await connected.app(app)
-            was, at = before.phase, before.checkpoint
-            found = await steering.restart(connected, app, fresh=fresh, fall_back=fall_back, reason=reason)
-        whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
-        undone = undone_by_restart(before)
-        if was == "running" and not fresh:
-            whence = "from the start" if undone else "from the checkpoint that it saves now"
-            whence += ", or from the start if it reports none" if at is None and not undone else ""
-        text = f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs{undone}"
-        console.print(Text(text))
-
-    run(work())
+    async with cx.client() as connected:
+        before = await connected.app(app)
+        was, at = before.phase, before.checkpoint
+        found = await steering.restart(connected, app, fresh=fresh, fall_back=fall_back, reason=reason)
+    whence = f"from its checkpoint at step {at}" if at is not None and not fresh else "from the start"
+    undone = undone_by_restart(before)
+    if was == "running" and not fresh:
+        whence = "from the start" if undone else "from the checkpoint that it saves now"
+        whence += ", or from the start if it reports none" if at is None and not undone else ""
+    text = f"{found.name} was {was}, and starts again {whence}; `dorm ps` shows when it runs{undone}"
+    console.print(Text(text))

@@ -6,8 +6,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import AppName, ClusterName, Url, User, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
 from dorm.cli.output import console
 
 
@@ -15,7 +15,8 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(retry)
 
 
-def retry(app: AppName, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+@command(user=True)
+async def retry(cx: Cluster, app: AppName) -> None:
     """Retry an app now that pauses after a failure, for example when the cause has been fixed.
 
     Its failures still count: the next pause is as long as it would have been. For
@@ -26,11 +27,8 @@ def retry(app: AppName, url: Url = None, cluster: ClusterName = None, user: User
       dorm retry digits-mlp
     """
 
-    async def work() -> None:
-        from dorm.client import operating
+    from dorm.client import operating
 
-        async with client(url, cluster, user=user) as connected:
-            found = await operating.retry(connected, app)
-        console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))
-
-    run(work())
+    async with cx.client() as connected:
+        found = await operating.retry(connected, app)
+    console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))

@@ -8,8 +8,9 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL, undone_by_bounds
-from dorm.cli.connect import AppName, ClusterName, Url, User, client
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import console
 
 
@@ -17,7 +18,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(scale)
 
 
-def scale(
+@command(user=True)
+async def scale(
+    cx: Cluster,
     app: AppName,
     containers: Annotated[
         int | None, typer.Argument(metavar="[N]", min=1, help="Exactly this many containers.")
@@ -28,9 +31,6 @@ def scale(
     n_max: Annotated[
         int | None, typer.Option("--n-max", min=1, help="The largest number of containers that it can use.")
     ] = None,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Change how many containers an app may have; the next decision applies it.
 
@@ -49,10 +49,7 @@ def scale(
     if containers is None and n_min is None and n_max is None:
         raise WrongUsage("say how many: N, --n-min or --n-max", code="usage.nothing_to_do")
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            changed = await connected.update(app, n_min=n_min or containers, n_max=n_max or containers)
-            bounds = f"n_min {changed.n_min}, n_max {changed.n_max}{undone_by_bounds(changed)}"
-            console.print(Text(f"{changed.name}: {bounds}"))
-
-    run(work())
+    async with cx.client() as connected:
+        changed = await connected.update(app, n_min=n_min or containers, n_max=n_max or containers)
+        bounds = f"n_min {changed.n_min}, n_max {changed.n_max}{undone_by_bounds(changed)}"
+        console.print(Text(f"{changed.name}: {bounds}"))

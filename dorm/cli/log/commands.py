@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client, target
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, User
+from dorm.cli.errors import WrongUsage
 from dorm.cli.log.rotation import rotate, show
 from dorm.cli.log.verdicts import Expect, Keys, check_expected, check_keys, show_seals
 from dorm.cli.output import Format, Output, console, show_document
@@ -26,11 +27,11 @@ app.command()(rotate)
 
 
 @app.command()
-def seal(
+@command()
+async def seal(
+    cx: Cluster,
     user: User = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Make the master seal the log now, and print the seal.
 
@@ -42,26 +43,23 @@ def seal(
       dorm log seal
     """
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            made = await connected.seal()
-        if output in (Format.json, Format.yaml):
-            show_document(made, output)
-            return
-        console.print(Text(f"sealed up to sequence {made.upto} with key {made.key}"), soft_wrap=True)
-        console.print(Text(f"keep elsewhere for --expect: {made.upto}:{made.chain}"), soft_wrap=True)
-
-    run(work())
+    async with cx.client() as connected:
+        made = await connected.seal()
+    if output in (Format.json, Format.yaml):
+        show_document(made, output)
+        return
+    console.print(Text(f"sealed up to sequence {made.upto} with key {made.key}"), soft_wrap=True)
+    console.print(Text(f"keep elsewhere for --expect: {made.upto}:{made.chain}"), soft_wrap=True)
 
 
 @app.command()
-def verify(
+@command()
+async def verify(
+    cx: Cluster,
     file: File = None,
     key: Keys = None,
     expect: Expect = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Check every seal; exit with 1 if a record differs from what was sealed.
 
@@ -82,19 +80,18 @@ def verify(
     """
     keys, expected = check_keys(key), check_expected(expect)
 
-    async def work() -> None:
-        from replay.audit.seal_checks import verify_seals
+    from replay.audit.seal_checks import verify_seals
 
-        async with log_of(file, url, cluster, tells_damage=True) as log:
-            with progress_of("verifying") as report:
-                found = await verify_seals(log, keys=keys, expected=expected, progress=report)
-        show_seals(found, output)
-
-    run(work())
+    async with log_of(file, cx, tells_damage=True) as log:
+        with progress_of("verifying") as report:
+            found = await verify_seals(log, keys=keys, expected=expected, progress=report)
+    show_seals(found, output)
 
 
 @app.command()
-def limit(
+@command()
+async def limit(
+    cx: Cluster,
     size: Annotated[
         str | None,
         typer.Argument(
@@ -103,8 +100,6 @@ def limit(
         ),
     ] = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Show how large the log is and may become, or limit it.
 
@@ -125,21 +120,18 @@ def limit(
     """
     most = None if size in (None, "none") else _bytes(size or "")
 
-    async def work() -> None:
-        connection = await target(url, cluster).connection("dorm-client")
-        try:
-            if size is not None:
-                await connection.stream.set_limit(most)
-            found = await connection.stream.room()
-        finally:
-            await connection.close()
-        if output in (Format.json, Format.yaml):
-            show_document({"bytes": found.taken, "limit": found.limit}, output)
-            return
-        may = f"of {humanize(MEMORY, found.limit)}" if found.limit else "without a limit of its own"
-        console.print(Text(f"the log takes {humanize(MEMORY, found.taken)} {may}"), soft_wrap=True)
-
-    run(work())
+    connection = await cx.target().connection("dorm-client")
+    try:
+        if size is not None:
+            await connection.stream.set_limit(most)
+        found = await connection.stream.room()
+    finally:
+        await connection.close()
+    if output in (Format.json, Format.yaml):
+        show_document({"bytes": found.taken, "limit": found.limit}, output)
+        return
+    may = f"of {humanize(MEMORY, found.limit)}" if found.limit else "without a limit of its own"
+    console.print(Text(f"the log takes {humanize(MEMORY, found.taken)} {may}"), soft_wrap=True)
 
 
 def _bytes(size: str) -> int:
@@ -151,7 +143,9 @@ def _bytes(size: str) -> int:
 
 
 @app.command()
-def key(
+@command()
+async def key(
+    cx: Cluster,
     path: Annotated[
         Path | None,
         typer.Option(
@@ -159,8 +153,6 @@ def key(
         ),
     ] = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Print the master's public key, for `dorm log verify --key`.
 
@@ -173,7 +165,7 @@ def key(
     from dorm.local.home import key_file
     from dorm.master.sealing import read_key
 
-    found = target(url, cluster)
+    found = cx.target()
     public = read_key(path or found.seal_key() or key_file(found.cluster)).public
     if output in (Format.json, Format.yaml):
         show_document({"key": public}, output)

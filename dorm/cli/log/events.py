@@ -13,8 +13,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, complete, complete_app, complete_node, where
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete, complete_app, complete_node
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import as_yaml, console
 from dorm.cli.source import log_of, parse_moment, report_nothing_found
 from dorm.cli.terminal import in_document, one_line, say
@@ -83,7 +84,9 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
 _MOMENT = "SEQ|TIME|-10m"
 
 
-def events(
+@command()
+async def events(
+    cx: Cluster,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log as it grows, through restarts of the server.")] = False,
     after: Annotated[str | None, typer.Option(metavar="POSITION", callback=_position, help="Only events after this position (118, or 118.2), which an interrupted run prints.")] = None,
     since: Annotated[str | None, typer.Option(metavar=_MOMENT, callback=_moment, help="Only events since this moment: a sequence, a time, or a duration before the log's last " "record.")] = None,
@@ -95,8 +98,6 @@ def events(
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only events by or about this node, and decisions that place containers there.")] = None,
     file: Annotated[Path | None, typer.Option("--file", metavar="LOG.dorm", help="An exported log instead of a cluster's.")] = None,
     output: Annotated[EventFormat, typer.Option("--output", "-o", envvar="DORM_OUTPUT", help="Print each event as a line of text (wide: not truncated), a line of JSON, a CloudEvent, " "or a YAML document.")] = EventFormat.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Print the log: every submission, decision, start and exit, in order.
 
@@ -119,25 +120,16 @@ def events(
     if after is not None and since is not None:
         raise WrongUsage("--after and --since both name a start; give one of them", code="usage.conflict")
 
-    async def work() -> None:
-        from dorm.client.tail import Filter
+    from dorm.client.tail import Filter
 
-        wanted = Filter(
-            kinds=tuple(kind or ()), apps=tuple(app or ()), users=tuple(user or ()), nodes=tuple(node or ())
-        )
-        name = "*" if file is not None else where(url, cluster)[1]
-        async with log_of(file, url, cluster, folds=False) as log:
-            chosen, end = await _chosen(
-                log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow
-            )
-            first, printer = chosen.position.seq + 1, _Printer(output, flush=follow)
-            await _print_all(chosen, printer)
-            if not printer.shown and not follow and tail != 0 and (wanted != Filter() or since or until):
-                report_nothing_found(
-                    first, end, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds
-                )
-
-    run(work())
+    wanted = Filter(kinds=tuple(kind or ()), apps=tuple(app or ()), users=tuple(user or ()), nodes=tuple(node or ()))
+    name = "*" if file is not None else cx.target().cluster
+    async with log_of(file, cx, folds=False) as log:
+        chosen, end = await _chosen(log, name, wanted, after, parse_moment(since), parse_moment(until), tail, follow)
+        first, printer = chosen.position.seq + 1, _Printer(output, flush=follow)
+        await _print_all(chosen, printer)
+        if not printer.shown and not follow and tail != 0 and (wanted != Filter() or since or until):
+            report_nothing_found(first, end, app=wanted.apps, user=wanted.users, node=wanted.nodes, kind=wanted.kinds)
 
 
 async def _chosen(

@@ -8,8 +8,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, archives_place, client, target
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, User
 from dorm.cli.output import Format, Output, console, print_table, show_document
 from dorm.cli.sizes import seconds_of
 from events.quantities import MEMORY, humanize
@@ -32,14 +32,14 @@ KeepAge = Annotated[
 ]
 
 
-def rotate(
+@command()
+async def rotate(
+    cx: Cluster,
     keep: KeepAge = None,
     keep_records: KeepRecords = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the records that would move.")] = False,
     user: User = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Move the log's sealed past into archives, and remove it from the stream.
 
@@ -57,22 +57,19 @@ def rotate(
     """
     keep_s = seconds_of("--keep", keep)
 
-    async def work() -> None:
-        if dry_run:
-            await _show_plan(url, cluster, keep_records, keep_s, output)
-            return
-        from dorm.client.rotation import rotate as asked
+    if dry_run:
+        await _show_plan(cx, keep_records, keep_s, output)
+        return
+    from dorm.client.rotation import rotate as asked
 
-        cuts: list[LogRotated] = []
-        async with client(url, cluster, user=user) as connected:
-            async for cut in asked(connected, keep_records=keep_records, keep_s=keep_s):
-                cuts.append(cut)
-                if output not in (Format.json, Format.yaml):
-                    _print_cut(cut)
-        if output in (Format.json, Format.yaml):
-            show_document(cuts, output)
-
-    run(work())
+    cuts: list[LogRotated] = []
+    async with cx.client() as connected:
+        async for cut in asked(connected, keep_records=keep_records, keep_s=keep_s):
+            cuts.append(cut)
+            if output not in (Format.json, Format.yaml):
+                _print_cut(cut)
+    if output in (Format.json, Format.yaml):
+        show_document(cuts, output)
 
 
 def _print_cut(cut: LogRotated) -> None:
@@ -82,14 +79,12 @@ def _print_cut(cut: LogRotated) -> None:
     console.print(Text(text), soft_wrap=True)
 
 
-async def _show_plan(
-    url: str | None, cluster: str | None, keep_records: int | None, keep_s: float | None, output: Format
-) -> None:
+async def _show_plan(cx: Cluster, keep_records: int | None, keep_s: float | None, output: Format) -> None:
     """Print the records that a rotation would move, by the given or the default values of the part that stays."""
     from dorm.rotation.planning import span_of
     from dorm.rotation.policy import Policy
 
-    connection = await target(url, cluster).connection("dorm-client")
+    connection = await cx.target().connection("dorm-client")
     try:
         policy = Policy().asked(keep_records, keep_s)
         after, upto = await span_of(connection.stream, policy)
@@ -107,10 +102,10 @@ async def _show_plan(
         console.print(Text(text), soft_wrap=True)
 
 
-def show(
+@command()
+async def show(
+    cx: Cluster,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """List the log's archives and its stream: which records are where.
 
@@ -121,20 +116,18 @@ def show(
       dorm log show --archives /mnt/copies/dorm
     """
 
-    async def work() -> None:
-        connection = await target(url, cluster).connection("dorm-client")
-        try:
-            parts = await _parts(connection)
-        finally:
-            await connection.log.close()
-            await connection.close()
-        if output in (Format.json, Format.yaml):
-            show_document(parts, output)
-            return
-        rows = [{"first": f"{one.first:,}", "last": f"{one.last:,}", "where": one.where} for one in parts]
-        print_table(rows, [("FIRST", "first"), ("LAST", "last"), ("WHERE", "where")])
-
-    run(work())
+    target = cx.target()
+    connection = await target.connection("dorm-client")
+    try:
+        parts = await _parts(connection, target.archives)
+    finally:
+        await connection.log.close()
+        await connection.close()
+    if output in (Format.json, Format.yaml):
+        show_document(parts, output)
+        return
+    rows = [{"first": f"{one.first:,}", "last": f"{one.last:,}", "where": one.where} for one in parts]
+    print_table(rows, [("FIRST", "first"), ("LAST", "last"), ("WHERE", "where")])
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -149,12 +142,12 @@ class Part(msgspec.Struct, frozen=True):
     """Of the stream."""
 
 
-async def _parts(connection: Connection) -> list[Part]:
+async def _parts(connection: Connection, place: str) -> list[Part]:
     """Return the archives, and the stream at the end.  Raises LogError if the archives can't be listed."""
     from events.archive.whole import WholeLog
 
     found: list[Part] = []
-    log = WholeLog(connection.stream, connection.cluster, place=archives_place())
+    log = WholeLog(connection.stream, connection.cluster, place=place)
     try:
         archives = await log.archives()
         if archives is not None and (gap := await archives.missing()) is not None:

@@ -13,8 +13,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Target, Url, target
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, Target
+from dorm.cli.errors import FAILED
 from dorm.cli.output import Format, Output, console, counted, print_table, show_document
 from dorm.local.home import home, key_file
 from events.log.records import LogError
@@ -39,7 +40,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Nodes and the cluster")(doctor)
 
 
-def doctor(
+@command()
+async def doctor(
+    cx: Cluster,
     every: Annotated[bool, typer.Option("--all", "-a", help="Also list checks that pass.")] = False,
     node: Annotated[
         str | None,
@@ -59,8 +62,6 @@ def doctor(
         typer.Option(metavar="URL", help="Also look at the certificate of the API at this address; may be repeated."),
     ] = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Diagnose a cluster and say what to do; exit code 1 if something is wrong.
 
@@ -83,16 +84,13 @@ def doctor(
       dorm doctor --node gpu-7 --data /srv/gpu-7 --checkpoints /mnt/shared/dorm
     """
 
-    async def work() -> bool:
-        from dorm.doctor.findings import gravest_first
+    from dorm.doctor.findings import gravest_first
 
-        found = target(url, cluster)
-        looked = gravest_first(await _look(found, _here(node, data, checkpoints), api or []))
-        _show(found, looked, output, every=every)
-        return any(one.level == "wrong" for one in looked)
-
-    if run(work()):
-        raise typer.Exit(1)
+    found = cx.target()
+    looked = gravest_first(await _look(found, _here(node, data, checkpoints), api or []))
+    _show(found, looked, output, every=every)
+    if any(one.level == "wrong" for one in looked):
+        raise typer.Exit(FAILED)
 
 
 def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> NodeHere | None:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.operating.requests import NodeNames, Reason, Selector, chosen, until_empty
 from dorm.cli.output import Format, Output, console, counted, show
 from dorm.cli.tables import show_nodes, show_pause
@@ -17,7 +17,8 @@ app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
-def nodes(context: typer.Context, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+@command()
+async def nodes(cx: Cluster, ctx: typer.Context, output: Output = Format.table) -> None:
     """List nodes: the resources of each, what is reserved for containers, and the cluster's utilization.
 
     A node is up, draining (empty, or being emptied), in maintenance, unmounted
@@ -39,38 +40,37 @@ def nodes(context: typer.Context, output: Output = Format.table, url: Url = None
     """
     from dorm.core.query.views import node_rows, summary
 
-    if context.invoked_subcommand is not None:
+    if ctx.invoked_subcommand is not None:
         return
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            state = await connected.state()
-        rows = node_rows(state)
-        if output in (Format.json, Format.yaml):
-            show(rows, [], output)
-            return
-        if not rows:
-            console.print(Text("no node has joined yet; start one with `dorm agent`"))
-            return
-        show_nodes(rows, output)
-        for row in rows:
-            if row.trouble:
-                console.print(Text(row.trouble))
-        total = summary(state)
-        console.print(
-            Text(
-                f"\nutilization {total.utilization:.2f} of {total.utilization_max}, fairness loss "
-                f"{total.fairness_loss:.2f}, {counted(total.apps, 'app')}, "
-                f"{counted(total.adjustments, 'adjustment')}, {counted(total.decisions, 'decision')}"
-            )
+    async with cx.client() as connected:
+        state = await connected.state()
+    rows = node_rows(state)
+    if output in (Format.json, Format.yaml):
+        show(rows, [], output)
+        return
+    if not rows:
+        console.print(Text("no node has joined yet; start one with `dorm agent`"))
+        return
+    show_nodes(rows, output)
+    for row in rows:
+        if row.trouble:
+            console.print(Text(row.trouble))
+    total = summary(state)
+    console.print(
+        Text(
+            f"\nutilization {total.utilization:.2f} of {total.utilization_max}, fairness loss "
+            f"{total.fairness_loss:.2f}, {counted(total.apps, 'app')}, "
+            f"{counted(total.adjustments, 'adjustment')}, {counted(total.decisions, 'decision')}"
         )
-        show_pause(state)
-
-    run(work())
+    )
+    show_pause(state)
 
 
 @app.command()
-def maintenance(
+@command(user=True)
+async def maintenance(
+    cx: Cluster,
     nodes: NodeNames = None,
     selector: Selector = None,
     reason: Reason = "",
@@ -80,9 +80,6 @@ def maintenance(
     timeout: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: exit with 1 after this time.")
     ] = 3600.0,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Take nodes out of service for work on their machines: they are drained, and may be silent.
 
@@ -96,28 +93,24 @@ def maintenance(
       dorm nodes maintenance --selector rack=b7
     """
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            found = await chosen(connected, nodes, selector)
-            for node in found:
-                await connected.drain(node, reason=reason, maintenance=True)
-            if wait:
-                await until_empty(connected, found, timeout)
-                return
-            for node in found:
-                console.print(Text(f"{node} is in maintenance; `dorm nodes up {node}` ends it"))
-
-    run(work())
+    async with cx.client() as connected:
+        found = await chosen(connected, nodes, selector)
+        for node in found:
+            await connected.drain(node, reason=reason, maintenance=True)
+        if wait:
+            await until_empty(connected, found, timeout)
+            return
+        for node in found:
+            console.print(Text(f"{node} is in maintenance; `dorm nodes up {node}` ends it"))
 
 
 @app.command()
-def up(
+@command(user=True)
+async def up(
+    cx: Cluster,
     nodes: NodeNames = None,
     selector: Selector = None,
     reason: Reason = "",
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Use nodes again after maintenance or a drain.
 
@@ -126,24 +119,20 @@ def up(
       dorm nodes up node-2
     """
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            for node in await chosen(connected, nodes, selector):
-                await connected.drain(node, drain=False, reason=reason)
-                known = (await connected.state()).nodes[node]
-                then = "" if known.condition == "up" else f", once its agent is heard again ({known.condition} now)"
-                console.print(Text(f"{node} is used again{then}"))
-
-    run(work())
+    async with cx.client() as connected:
+        for node in await chosen(connected, nodes, selector):
+            await connected.drain(node, drain=False, reason=reason)
+            known = (await connected.state()).nodes[node]
+            then = "" if known.condition == "up" else f", once its agent is heard again ({known.condition} now)"
+            console.print(Text(f"{node} is used again{then}"))
 
 
 @app.command()
-def forget(
+@command(user=True)
+async def forget(
+    cx: Cluster,
     nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of the nodes.")],
     reason: Reason = "",
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Forget nodes that do not come back, so that they are no longer listed.
 
@@ -156,25 +145,21 @@ def forget(
       dorm nodes forget node-9 --reason "scrapped"
     """
 
-    async def work() -> None:
-        from dorm.client import operating
+    from dorm.client import operating
 
-        async with client(url, cluster, user=user) as connected:
-            for node in dict.fromkeys(nodes):
-                await operating.forget(connected, node, reason)
-                console.print(Text(f"{node} is forgotten"))
-
-    run(work())
+    async with cx.client() as connected:
+        for node in dict.fromkeys(nodes):
+            await operating.forget(connected, node, reason)
+            console.print(Text(f"{node} is forgotten"))
 
 
 @app.command()
-def trust(
+@command(user=True)
+async def trust(
+    cx: Cluster,
     nodes: NodeNames = None,
     selector: Selector = None,
     reason: Reason = "",
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Use suspect nodes again, and forget which apps failed there.
 
@@ -188,16 +173,13 @@ def trust(
       dorm nodes trust node-3 --reason "the data disk is mounted again"
     """
 
-    async def work() -> None:
-        from dorm.client import operating
+    from dorm.client import operating
 
-        async with client(url, cluster, user=user) as connected:
-            for node in await chosen(connected, nodes, selector):
-                known = (await connected.state()).nodes.get(node)
-                await operating.trust(connected, node, reason)
-                suspect = known is not None and known.suspect is not None
-                console.print(
-                    Text(f"{node} is trusted, and used again" if suspect else f"the failures on {node} are forgotten")
-                )
-
-    run(work())
+    async with cx.client() as connected:
+        for node in await chosen(connected, nodes, selector):
+            known = (await connected.state()).nodes.get(node)
+            await operating.trust(connected, node, reason)
+            suspect = known is not None and known.suspect is not None
+            console.print(
+                Text(f"{node} is trusted, and used again" if suspect else f"the failures on {node} are forgotten")
+            )

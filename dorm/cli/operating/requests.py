@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client, complete_node
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_node
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.output import console, counted, progress_console
 from dorm.cli.settings import parse_pairs
 
@@ -34,8 +35,8 @@ Reason = Annotated[str, typer.Option(help="The reason, for the log.")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (drain, pause, resume):
-        app.command(rich_help_panel="Nodes and the cluster")(command)
+    for each in (drain, pause, resume):
+        app.command(rich_help_panel="Nodes and the cluster")(each)
 
 
 async def chosen(connected: Client, nodes: list[str] | None, selector: list[str] | None) -> list[str]:
@@ -53,7 +54,9 @@ async def chosen(connected: Client, nodes: list[str] | None, selector: list[str]
     return found
 
 
-def drain(
+@command(user=True)
+async def drain(
+    cx: Cluster,
     nodes: NodeNames = None,
     selector: Selector = None,
     undo: Annotated[bool, typer.Option("--undo", help="Use the nodes again.")] = False,
@@ -64,9 +67,6 @@ def drain(
     timeout: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="With --wait: exit with 1 after this time.")
     ] = 3600.0,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Empty nodes: their apps save checkpoints and continue on other nodes.
 
@@ -87,19 +87,16 @@ def drain(
     if undo and wait:
         raise WrongUsage("--wait is for draining; a node is used again at once", code="usage.conflict")
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            found = await chosen(connected, nodes, selector)
-            for node in found:
-                await connected.drain(node, drain=not undo, reason=reason)
-            if wait:
-                await until_empty(connected, found, timeout)
-                return
-            how = "being drained; `dorm drain --wait` waits until it is empty"
-            for node in found:
-                console.print(Text(f"{node} is {'used again' if undo else how}"))
-
-    run(work())
+    async with cx.client() as connected:
+        found = await chosen(connected, nodes, selector)
+        for node in found:
+            await connected.drain(node, drain=not undo, reason=reason)
+        if wait:
+            await until_empty(connected, found, timeout)
+            return
+        how = "being drained; `dorm drain --wait` waits until it is empty"
+        for node in found:
+            console.print(Text(f"{node} is {'used again' if undo else how}"))
 
 
 def _left(state: State, nodes: list[str]) -> list[str]:
@@ -152,7 +149,8 @@ def _still_drained(state: State, nodes: list[str]) -> None:
             raise Fail(f"{node} is used again: someone has undone the drain", code="node.used_again")
 
 
-def pause(reason: Reason = "", url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+@command(user=True)
+async def pause(cx: Cluster, reason: Reason = "") -> None:
     """Pause scheduling: there are no new decisions until `dorm resume`.
 
     Apps keep running. Submissions are accepted and wait, earlier decisions are
@@ -164,17 +162,15 @@ def pause(reason: Reason = "", url: Url = None, cluster: ClusterName = None, use
       dorm pause --reason "the shared folder moves"
     """
 
-    async def work() -> None:
-        from dorm.client import operating
+    from dorm.client import operating
 
-        async with client(url, cluster, user=user) as connected:
-            await operating.pause(connected, reason)
-        console.print(Text("scheduling is paused: nothing new is decided until `dorm resume`"))
-
-    run(work())
+    async with cx.client() as connected:
+        await operating.pause(connected, reason)
+    console.print(Text("scheduling is paused: nothing new is decided until `dorm resume`"))
 
 
-def resume(reason: Reason = "", url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+@command(user=True)
+async def resume(cx: Cluster, reason: Reason = "") -> None:
     """Resume scheduling after `dorm pause`.
 
     [bold]Example[/]
@@ -182,11 +178,8 @@ def resume(reason: Reason = "", url: Url = None, cluster: ClusterName = None, us
       dorm resume
     """
 
-    async def work() -> None:
-        from dorm.client import operating
+    from dorm.client import operating
 
-        async with client(url, cluster, user=user) as connected:
-            await operating.resume(connected, reason)
-        console.print(Text("scheduling is resumed"))
-
-    run(work())
+    async with cx.client() as connected:
+        await operating.resume(connected, reason)
+    console.print(Text("scheduling is resumed"))

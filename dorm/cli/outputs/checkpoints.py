@@ -9,8 +9,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import AppName, ClusterName, Url, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
 from dorm.cli.output import Format, Output, ago, console, counted, show, show_document
 from dorm.cli.tables import when
 from events.quantities import MEMORY, humanize
@@ -28,7 +28,8 @@ def register(app: typer.Typer) -> None:
     app.command("checkpoints", rich_help_panel="Apps")(list_checkpoints)
 
 
-def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = None, cluster: ClusterName = None) -> None:
+@command()
+async def list_checkpoints(cx: Cluster, app: AppName, output: Output = Format.table) -> None:
     """List the checkpoints that an app has saved: path, step, size, age, the generation that wrote each, and where a
     restart would resume.
 
@@ -45,27 +46,24 @@ def list_checkpoints(app: AppName, output: Output = Format.table, url: Url = Non
       dorm checkpoints digits-mlp -o json
     """
 
-    async def work() -> None:
-        from dorm.client.files.asking import Files
-        from dorm.client.files.checkpoints import checkpoints_of
+    from dorm.client.files.asking import Files
+    from dorm.client.files.checkpoints import checkpoints_of
 
-        async with client(url, cluster) as connected:
-            found = await checkpoints_of(connected, Files(connected), app)
-        if output in (Format.json, Format.yaml):
-            show_document(found, output)
-            return
-        now = time.time_ns()
-        if found.checkpoints:
-            show([_row(one, now) for one in found.checkpoints], _COLUMNS, output)
-        console.print(_restart(found, now))
-        if found.doubt is not None:
-            console.print(Text(f"doubtful: {found.doubt['text']}", style="yellow"))
-            if found.doubt["advice"]:
-                console.print(Text(found.doubt["advice"]))
-        if found.kept_until is not None:
-            console.print(f"kept until {when(found.kept_until)}, with the outputs")
-
-    run(work())
+    async with cx.client() as connected:
+        found = await checkpoints_of(connected, Files(connected), app)
+    if output in (Format.json, Format.yaml):
+        show_document(found, output)
+        return
+    now = time.time_ns()
+    if found.checkpoints:
+        show([_row(one, now) for one in found.checkpoints], _COLUMNS, output)
+    console.print(_restart(found, now))
+    if found.doubt is not None:
+        console.print(Text(f"doubtful: {found.doubt['text']}", style="yellow"))
+        if found.doubt["advice"]:
+            console.print(Text(found.doubt["advice"]))
+    if found.kept_until is not None:
+        console.print(f"kept until {when(found.kept_until)}, with the outputs")
 
 
 def _row(one: CheckpointFile, now: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from dorm.cli.connect import ClusterName, Url, client, complete_app
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, Output, console, counted, progress_console, show
 from dorm.cli.outputs.naming import Named, named
 from dorm.cli.terminal import one_line, say
@@ -34,13 +35,13 @@ def _places(context: typer.Context, incomplete: str) -> list[str]:
     return [f"{name}:" for name in complete_app(context, incomplete.partition(":")[0])]
 
 
-def copy(
+@command()
+async def copy(
+    cx: Cluster,
     source: Annotated[str, typer.Argument(help="APP\\[/RANK]:PATH, or a local path.", autocompletion=_places)],
     target: Annotated[str, typer.Argument(help="The target: a local path, or APP:PATH.", autocompletion=_places)] = "",
     every: Annotated[bool, typer.Option("--list", "-l", help="List the files; copy nothing.")] = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Copy files and folders from an app to this machine, or from this machine to an app.
 
@@ -70,7 +71,7 @@ def copy(
     if every:
         if from_app is None or target:
             raise WrongUsage("--list takes one APP:PATH and no target", code="usage.conflict")
-        run(_list(from_app, output, url, cluster))
+        await _list(from_app, output, cx)
         return
     if not target:
         raise WrongUsage("say where to copy it: `dorm cp APP:PATH .`; --list shows what is there", code="usage.missing")
@@ -79,13 +80,13 @@ def copy(
             "one of the two is APP:PATH and the other a path on this machine; write ./ before a path that has a colon",
             code="usage.conflict",
         )
-    run(_copy(from_app, to_app, Path(source), Path(target), url, cluster))
+    await _copy(from_app, to_app, Path(source), Path(target), cx)
 
 
-async def _list(place: Named, output: Format, url: str | None, cluster: str | None) -> None:
+async def _list(place: Named, output: Format, cx: Cluster) -> None:
     from dorm.client.files.asking import Files
 
-    async with client(url, cluster) as connected:
+    async with cx.client() as connected:
         files = Files(connected)
         where = await files.find(place.app, place.area, rank=place.rank)
         entries = await files.listed(where, place.path)
@@ -103,15 +104,13 @@ async def _list(place: Named, output: Format, url: str | None, cluster: str | No
         say(f"nothing is in {place.app}:{place.area}/{place.path}".rstrip("/"), error=True)
 
 
-async def _copy(
-    from_app: Named | None, to_app: Named | None, source: Path, target: Path, url: str | None, cluster: str | None
-) -> None:
+async def _copy(from_app: Named | None, to_app: Named | None, source: Path, target: Path, cx: Cluster) -> None:
     from dorm.client.files.asking import Files, FilesRefused
     from dorm.client.files.copying import copy_from, copy_to
 
     place = from_app or to_app
     assert place is not None
-    async with client(url, cluster) as connected:
+    async with cx.client() as connected:
         files = Files(connected)
         where = await files.find(place.app, place.area, rank=place.rank)
         with _bar(place.app) as bar:

@@ -11,8 +11,9 @@ import typer
 from rich.text import Text
 
 from dorm.cli.apps.commands import PANEL
-from dorm.cli.connect import ClusterName, Url, client, complete, complete_app
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete, complete_app
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, SheetFormat, SheetOutput, ago, console, counted, show, show_document, write_csv
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 from dorm.cli.swept.lines import with_parameters
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from events.log.interface import ReadableLog
-    from replay.comparison.side import Side
     from replay.past import Condition, Gathered, PastApp
 
 _MOMENT = "SEQ|TIME|-10d"
@@ -47,7 +47,9 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete(ctx, incomplete, lambda state: [app.tenant for app in state.apps.values()])
 
 
-def history(
+@command()
+async def history(
+    cx: Cluster,
     apps: Annotated[list[str] | None, typer.Argument(metavar="[APP...]", help="Names or ids of apps, names of sweeps, or patterns such as 'lr-*'.", autocompletion=complete_app, show_default=False)] = None,
     name: Annotated[list[str] | None, typer.Option("--name", metavar="GLOB", help="The same as APP; may be repeated.")] = None,
     user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", autocompletion=_complete_user, help="Only apps of this user; may be repeated. Default: all that you may see.")] = None,
@@ -60,8 +62,6 @@ def history(
     compare: Annotated[bool, typer.Option("--compare", help="Compare the apps: specs, metrics, curves, costs.")] = False,
     file: File = None,
     output: SheetOutput = SheetFormat.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """List past apps of any age: how they ended and what they cost.
 
@@ -98,35 +98,32 @@ def history(
     except SelectError as error:
         raise WrongUsage.of(error) from None
     if compare:
-        _compare(names, end, file, output, url, cluster)
+        await _compare(names, end, file, output, cx)
         return
 
-    async def work() -> tuple[Gathered, list[str]]:
-        from replay.past import gather
-        from replay.past.selecting import named
+    from replay.past import gather
+    from replay.past.selecting import named
 
-        def wanted(app: Any) -> bool:
-            group = app.spec.group.name if app.spec.group is not None else ""
-            return not names or any(named(app.name, app.id, group, one) for one in names)
+    def wanted(app: Any) -> bool:
+        group = app.spec.group.name if app.spec.group is not None else ""
+        return not names or any(named(app.name, app.id, group, one) for one in names)
 
-        async with _log(file, url, cluster) as (log, me):
-            with progress_of("reading") as report:
-                found = await gather(log, begin, end, wanted=wanted, progress=report)
-        return found, _own(found.state, me) if not user else list(user)
-
-    found, users = run(work())
+    async with _log(file, cx) as (log, me):
+        with progress_of("reading") as report:
+            found = await gather(log, begin, end, wanted=wanted, progress=report)
+    users = _own(found.state, me) if not user else list(user)
     rows = in_order(select(found.apps, names=names, users=users, states=state or (), conditions=conditions), sort)
     _show(rows, found, output, last, conditions)
 
 
 @contextlib.asynccontextmanager
-async def _log(file: Path | None, url: str | None, cluster: str | None) -> AsyncIterator[tuple[ReadableLog, str]]:
+async def _log(file: Path | None, cx: Cluster) -> AsyncIterator[tuple[ReadableLog, str]]:
     """Yield the log, and who reads it; "" for a file."""
     if file is not None:
-        async with log_of(file, url, cluster) as log:
+        async with log_of(file, cx) as log:
             yield log, ""
         return
-    async with client(url, cluster) as connected:
+    async with cx.client() as connected:
         yield connected.log, connected.user
 
 
@@ -172,22 +169,17 @@ def _show(
 # --- side by side -------------------------------------------------------------------------------------------------------
 
 
-def _compare(
-    names: Sequence[str], moment: Any, file: Path | None, output: SheetFormat, url: str | None, cluster: str | None
-) -> None:
+async def _compare(names: Sequence[str], moment: Any, file: Path | None, output: SheetFormat, cx: Cluster) -> None:
     if not 2 <= len(names) <= _MOST_COMPARED:
         text = f"--compare: name 2 to {_MOST_COMPARED} apps, such as `dorm history a b --compare`"
         raise WrongUsage(text, code="usage.nothing_to_do")
     if output is SheetFormat.csv:
         raise WrongUsage("--compare has no CSV; use -o json", code="usage.conflict")
 
-    async def work() -> list[tuple[Side, dict[str, Any]]]:
-        from replay.comparison.comparison import sides
-
-        async with log_of(file, url, cluster) as log:
-            with progress_of("reading") as report:
-                return await sides(log, names, moment, report)
-
     from dorm.cli.past.compared import show_compared
+    from replay.comparison.comparison import sides
 
-    show_compared(run(work()), Format(output.value))
+    async with log_of(file, cx) as log:
+        with progress_of("reading") as report:
+            compared = await sides(log, names, moment, report)
+    show_compared(compared, Format(output.value))

@@ -10,8 +10,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import AppName, ClusterName, Url, User, client
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import AppName, Cluster
+from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.output import Format, Output, ago, console, counted, show, show_document
 from dorm.cli.sizes import bytes_of, seconds_of
 
@@ -29,7 +30,8 @@ app = typer.Typer(help="Manage the project folders that were shipped to the clus
 
 
 @app.command("list")
-def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterName = None, user: User = None) -> None:
+@command(user=True)
+async def list_files(cx: Cluster, output: Output = Format.table) -> None:
     """List how much space each user's shipped folders take; plain users see their own.
 
     [bold]Example[/]
@@ -40,35 +42,31 @@ def list_files(output: Output = Format.table, url: Url = None, cluster: ClusterN
     nanoseconds), `folders`: how many different folders its apps name, and
     `quota`: how many bytes they may take.
     """
+    from dorm.workdir.using import named, uses
     from events.quantities import MEMORY, SECOND, humanize
 
-    async def work() -> None:
-        from dorm.workdir.using import named, uses
-
-        async with client(url, cluster, user=user) as connected:
-            state = await connected.state()
-            listed = await connected.log.files.listed(await _seen_by(connected))
-            found, limits = uses(listed, named(state)), await connected.log.files.limits()
-        documents = [{**msgspec.to_builtins(one), "quota": limits.quota_of(one.tenant)} for one in found]
-        if output in (Format.json, Format.yaml):
-            show_document(documents, output)
-            return
-        if not found:
-            console.print(Text("no folder was shipped; `dorm run` ships the current one"))
-            return
-        now = time.time_ns()
-        rows = [
-            {
-                **one,
-                "size": humanize(MEMORY, one["bytes"]),
-                "most": humanize(MEMORY, one["quota"]),
-                "age": f"{ago((now - one['newest_at']) / SECOND)} ago",
-            }
-            for one in documents
-        ]
-        show(rows, _USES, output)
-
-    run(work())
+    async with cx.client() as connected:
+        state = await connected.state()
+        listed = await connected.log.files.listed(await _seen_by(connected))
+        found, limits = uses(listed, named(state)), await connected.log.files.limits()
+    documents = [{**msgspec.to_builtins(one), "quota": limits.quota_of(one.tenant)} for one in found]
+    if output in (Format.json, Format.yaml):
+        show_document(documents, output)
+        return
+    if not found:
+        console.print(Text("no folder was shipped; `dorm run` ships the current one"))
+        return
+    now = time.time_ns()
+    rows = [
+        {
+            **one,
+            "size": humanize(MEMORY, one["bytes"]),
+            "most": humanize(MEMORY, one["quota"]),
+            "age": f"{ago((now - one['newest_at']) / SECOND)} ago",
+        }
+        for one in documents
+    ]
+    show(rows, _USES, output)
 
 
 async def _seen_by(connected: Client) -> str:
@@ -83,7 +81,9 @@ async def _seen_by(connected: Client) -> str:
 
 
 @app.command("limits")
-def limits_of_files(
+@command(user=True)
+async def limits_of_files(
+    cx: Cluster,
     file: Annotated[str | None, typer.Option(metavar="SIZE", help="The largest file, such as 512MiB.")] = None,
     total: Annotated[str | None, typer.Option(metavar="SIZE", help="The largest total size of one folder.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="The largest number of files in one folder.")] = None,
@@ -103,9 +103,6 @@ def limits_of_files(
         ),
     ] = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Show or change the limits of shipped folders: their size, each user's quota, and how long they are kept.
 
@@ -131,16 +128,13 @@ def limits_of_files(
     own = _quotas(quota_of or [])
     changes = {name: value for name, value in changes.items() if value is not None}
 
-    async def work() -> None:
-        async with client(url, cluster, user=user) as connected:
-            found = await connected.log.files.limits()
-            if changes or own:
-                quotas = {name: size for name, size in {**found.quotas, **own}.items() if size is not None}
-                found = _changed(found, {**changes, "quotas": quotas})
-                await connected.log.files.set_limits(found)
-        _show_limits(found, output)
-
-    run(work())
+    async with cx.client() as connected:
+        found = await connected.log.files.limits()
+        if changes or own:
+            quotas = {name: size for name, size in {**found.quotas, **own}.items() if size is not None}
+            found = _changed(found, {**changes, "quotas": quotas})
+            await connected.log.files.set_limits(found)
+    _show_limits(found, output)
 
 
 def _quotas(pairs: list[str]) -> dict[str, int | None]:
@@ -187,12 +181,11 @@ def _show_limits(limits: Limits, output: Format) -> None:
 
 
 @app.command("get")
-def get(
+@command(user=True)
+async def get(
+    cx: Cluster,
     name: AppName,
     to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Target folder, which must not exist.")],
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Copy the folder with which an app was started, as it was shipped.
 
@@ -201,23 +194,22 @@ def get(
       dorm files get train train-as-it-ran
     """
 
-    async def work() -> None:
-        from dorm.workdir.getting import get_folder
-        from events.spec import shipped
+    from dorm.workdir.getting import get_folder
+    from events.spec import shipped
 
-        async with client(url, cluster, user=user) as connected:
-            app = await connected.app(name)
-            workdir = shipped(app.spec)
-            if workdir is None:
-                raise Fail(f"{app.name} was started without a shipped folder", code="workdir.none")
-            await get_folder(connected.log.files, app.tenant or app.user, workdir.hash, to)
-        console.print(Text(f"{to}: {counted(workdir.files, 'file')} of {app.name} ({workdir.hash[:12]})"))
-
-    run(work())
+    async with cx.client() as connected:
+        app = await connected.app(name)
+        workdir = shipped(app.spec)
+        if workdir is None:
+            raise Fail(f"{app.name} was started without a shipped folder", code="workdir.none")
+        await get_folder(connected.log.files, app.tenant or app.user, workdir.hash, to)
+    console.print(Text(f"{to}: {counted(workdir.files, 'file')} of {app.name} ({workdir.hash[:12]})"))
 
 
 @app.command("purge")
-def purge(
+@command(user=True)
+async def purge(
+    cx: Cluster,
     unused_for: Annotated[
         str,
         typer.Option(
@@ -227,9 +219,6 @@ def purge(
         ),
     ] = "1d",
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Remove folders that no app names and that were not shipped recently: operators for all users, plain users for
     themselves.
@@ -249,21 +238,18 @@ def purge(
             "--unused-for: at least 1m, so that what you are about to submit stays; of all users' at least 1h"
         )
 
-    async def work() -> None:
-        from dorm.workdir.using import remove_unneeded
-        from events.log.files import EVERYONE
-        from events.quantities import MEMORY, humanize
+    from dorm.workdir.using import remove_unneeded
+    from events.log.files import EVERYONE
+    from events.quantities import MEMORY, humanize
 
-        async with client(url, cluster, user=user) as connected:
-            state, of = await connected.state(), await _seen_by(connected)
-            if of == EVERYONE and keep_s < _LEAST_OF_ALL_S:
-                raise WrongUsage(
-                    "--unused-for: of all users' folders at least 1h, so that nobody loses one who submits now"
-                )
-            removed = await remove_unneeded(connected.log.files, state, min(time.time_ns(), state.time), keep_s, of=of)
-        if output in (Format.json, Format.yaml):
-            show_document(msgspec.structs.asdict(removed), output)
-        else:
-            console.print(Text(f"{counted(removed.parts, 'part')} removed, {humanize(MEMORY, removed.bytes)}"))
-
-    run(work())
+    async with cx.client() as connected:
+        state, of = await connected.state(), await _seen_by(connected)
+        if of == EVERYONE and keep_s < _LEAST_OF_ALL_S:
+            raise WrongUsage(
+                "--unused-for: of all users' folders at least 1h, so that nobody loses one who submits now"
+            )
+        removed = await remove_unneeded(connected.log.files, state, min(time.time_ns(), state.time), keep_s, of=of)
+    if output in (Format.json, Format.yaml):
+        show_document(msgspec.structs.asdict(removed), output)
+    else:
+        console.print(Text(f"{counted(removed.parts, 'part')} removed, {humanize(MEMORY, removed.bytes)}"))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client, complete, complete_app, target, where
-from dorm.cli.errors import Fail, WrongUsage, complain, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete, complete_app
+from dorm.cli.errors import Fail, WrongUsage, complain
 from dorm.cli.output import Format, Output, console, counted, progress_console, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of, report_nothing_found
 from replay.export.export import format_of
@@ -38,7 +39,9 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete(ctx, incomplete, lambda state: [app.user for app in state.apps.values()])
 
 
-def export_log(
+@command()
+async def export_log(
+    cx: Cluster,
     target: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="File to write, or - for standard output; default: CLUSTER.dorm.")] = None,
     form: Annotated[FileFormat | None, typer.Option("--format", help="Format; default: by the file's ending (.dorm, .parquet, .ndjson or .jsonl, these also " "with .gz or .zst), otherwise an archive.")] = None,
     since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Only records since this moment: a sequence, a time, or a duration before the log's last " "record; an archive then starts with the state at that moment.")] = None,
@@ -53,8 +56,6 @@ def export_log(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Copy the log into a file: an archive, which every command with --file reads, or rows for analysis.
 
@@ -96,28 +97,25 @@ def export_log(
         since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
     )
 
-    async def work() -> None:
-        from replay.export.export import export
-        from replay.export.progress import export_progress
+    from replay.export.export import export
+    from replay.export.progress import export_progress
 
-        async with log_of(file, url, cluster, folds=False, salvages=salvage) as log:
-            path = target or Path(f"{where(url, cluster)[1] if file is None else file.stem + '-copy'}.dorm")
-            source, chosen = log, selection
-            if anonymize:
-                path = target or Path("anonymized.dorm")
-                source = made = await _anonymized(log, keep_nodes, pseudonyms, force=force)
-                chosen = await made.selection_of(selection)
-            with progress_of("exporting") as report:
-                done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
-            if with_progress:
-                beside, reports = await export_progress(log, path, chosen, force=force)
-        _show(done, output)
-        if with_progress and output not in (Format.json, Format.yaml):
-            console.print(Text(f"{reports:,} reports of progress are in {beside}"), soft_wrap=True)
-        if selection.some and not (done.records if done.rows is None else done.rows):
-            report_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
-
-    run(work())
+    async with log_of(file, cx, folds=False, salvages=salvage) as log:
+        path = target or Path(f"{cx.target().cluster if file is None else file.stem + '-copy'}.dorm")
+        source, chosen = log, selection
+        if anonymize:
+            path = target or Path("anonymized.dorm")
+            source = made = await _anonymized(log, keep_nodes, pseudonyms, force=force)
+            chosen = await made.selection_of(selection)
+        with progress_of("exporting") as report:
+            done = await export(source, path, selection=chosen, form=form, force=force, progress=report)
+        if with_progress:
+            beside, reports = await export_progress(log, path, chosen, force=force)
+    _show(done, output)
+    if with_progress and output not in (Format.json, Format.yaml):
+        console.print(Text(f"{reports:,} reports of progress are in {beside}"), soft_wrap=True)
+    if selection.some and not (done.records if done.rows is None else done.rows):
+        report_nothing_found(done.first, done.last, app=selection.apps, user=selection.users)
 
 
 async def _anonymized(log: ReadableLog, keep_nodes: bool, key: Path | None, *, force: bool) -> AnonymizedLog:
@@ -156,12 +154,13 @@ def _show(done: Exported, output: Format) -> None:
         console.print(Text(text), soft_wrap=True)
 
 
-def import_log(
+@command(before="cluster")
+async def import_log(
+    cx: Cluster,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Archive to read, or - for standard input.")],
     damaged: Annotated[bool, typer.Option("--damaged", help="Import what precedes the damage in a damaged archive.")] = False,
     without_files: Annotated[bool, typer.Option("--without-files", help="Do not import the shipped folders next to a backup.")] = False,
     output: Output = Format.table,
-    url: Url = None,
     cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the new cluster; default: its name in the archive.")] = None,
 ) -> None:  # fmt: skip
     """Import an archive as the log of a new cluster on a NATS server, after a loss or to inspect it with every live
@@ -178,43 +177,42 @@ def import_log(
       dorm replay import incident.dorm --cluster incident
     """
 
-    async def work() -> None:
-        async with log_of(file, None, None) as log:
-            if await log.torn() and not damaged:
-                raise Fail(
-                    "nothing was imported; --damaged imports what comes before the damage", code="archive.damaged"
-                )
-            done = await _import(log, _server(url, cluster), cluster)
-            shipped = None if without_files or str(file) == "-" else await _shipped(log, file, done)
-        if output in (Format.json, Format.yaml):
-            show_document(done, output)
-            return
-        text = f"{done['records']:,} records are the log of cluster {done['cluster']} at {done['url']}; digest {done['digest']}"
-        console.print(Text(text), soft_wrap=True)
-        if shipped is not None:
-            console.print(Text(f"{counted(shipped.parts, 'part')} of shipped folders are in its store"))
-        console.print(
-            Text(f"next: dorm master --cluster {done['cluster']} --url {done['url']}", style="dim"), soft_wrap=True
+    async with log_of(file, cx) as log:
+        if await log.torn() and not damaged:
+            raise Fail("nothing was imported; --damaged imports what comes before the damage", code="archive.damaged")
+        done = await _import(log, _server(cx), cx._replace(cluster=cluster))
+        shipped = (
+            None
+            if without_files or str(file) == "-"
+            else await _shipped(log, file, cx._replace(url=done["url"], cluster=done["cluster"]))
         )
+    if output in (Format.json, Format.yaml):
+        show_document(done, output)
+        return
+    text = f"{done['records']:,} records are the log of cluster {done['cluster']} at {done['url']}; digest {done['digest']}"
+    console.print(Text(text), soft_wrap=True)
+    if shipped is not None:
+        console.print(Text(f"{counted(shipped.parts, 'part')} of shipped folders are in its store"))
+    console.print(
+        Text(f"next: dorm master --cluster {done['cluster']} --url {done['url']}", style="dim"), soft_wrap=True
+    )
 
-    run(work())
 
-
-async def _shipped(log: ReadableLog, file: Path, done: dict[str, Any]) -> Copied | None:
+async def _shipped(log: ReadableLog, file: Path, imported: Cluster) -> Copied | None:
     """Put the shipped folders that lie beside a backup into the store of the new cluster."""
     from dorm.deploy.folders import restore_folders
     from replay.reading import cluster_name
 
     with progress_of("restoring folders") as report:
-        async with client(done["url"], done["cluster"]) as connected:
+        async with imported.client() as connected:
             return await restore_folders(connected.log.files, file, await cluster_name(log), report)
 
 
-def _server(url: str | None, cluster: str | None) -> str:
+def _server(cx: Cluster) -> str:
     """Return the address of the server to import into.  Raises Fail for a cluster that authenticates its users."""
     from events.addresses import shown
 
-    found = target(url, cluster)
+    found = cx.target()
     if found.credentials:
         raise Fail(
             f"the NATS server at {shown(found.url)} knows its users, and takes no other cluster's log: name a server without "
@@ -225,7 +223,7 @@ def _server(url: str | None, cluster: str | None) -> str:
     return found.url
 
 
-async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, Any]:
+async def _import(log: ReadableLog, url: str, cx: Cluster) -> dict[str, Any]:
     """Import the log; return the result.  Raises Fail if the new log gives another state."""
     from dorm.core.state import digest
     from events.addresses import shown
@@ -234,7 +232,7 @@ async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, 
     from replay.reading import cluster_name
     from replay.travel.travel import state_at
 
-    name = cluster or await cluster_name(log)
+    name = cx.cluster or await cluster_name(log)
     if not name:
         raise Fail("the archive is empty and names no cluster; name one with --cluster", code="cluster.not_named")
     try:
@@ -243,7 +241,7 @@ async def _import(log: ReadableLog, url: str, cluster: str | None) -> dict[str, 
     except asyncio.CancelledError:
         complain("interrupted; what is stored stays, and the same command continues from there", "interrupted")
         raise
-    async with client(url, name) as connected:
+    async with cx._replace(url=url, cluster=name).client() as connected:
         with progress_of("checking") as report:
             found = digest(await leave_snapshot(connected.log, report))
         wanted = digest(await state_at(log))

@@ -8,8 +8,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.source import File, log_of, progress_of
 
@@ -28,7 +28,9 @@ def register(app: typer.Typer) -> None:
     app.command("bisect")(bisect)
 
 
-def bisect(
+@command()
+async def bisect(
+    cx: Cluster,
     outcome: Annotated[
         str, typer.Argument(metavar="OUTCOME", help="The outcome, such as 'digits completed before 10:00'.")
     ],
@@ -44,8 +46,6 @@ def bisect(
     ] = 60,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Find the first record after which an outcome held under every policy: when did it become inevitable?
 
@@ -89,22 +89,19 @@ def bisect(
       dorm replay bisect 'utilization above 80% at -10m and waiting apps at most 2 at -10m' --policies dorm,tiresias -o json
     """
 
-    async def work() -> None:
-        from replay.bisect.bisecting import bisect as bisected
-        from replay.simulator.compare.contenders import split_all
+    from replay.bisect.bisecting import bisect as bisected
+    from replay.simulator.compare.contenders import split_all
 
-        chosen = split_all(policies)
-        async with log_of(file, url, cluster) as log:
-            with progress_of("reading") as reading, progress_of("simulating") as trying, solver_prints_elsewhere():
-                found = await bisected(log, outcome, chosen, tries=tries, reading=reading, trying=trying)
-            record = await _record(log, found)
-            story = await _story(log, found)
-        if output in (Format.json, Format.yaml):
-            show_document(_document(found, record, story), output)
-        else:
-            _show(found, record, story)
-
-    run(work())
+    chosen = split_all(policies)
+    async with log_of(file, cx) as log:
+        with progress_of("reading") as reading, progress_of("simulating") as trying, solver_prints_elsewhere():
+            found = await bisected(log, outcome, chosen, tries=tries, reading=reading, trying=trying)
+        record = await _record(log, found)
+        story = await _story(log, found)
+    if output in (Format.json, Format.yaml):
+        show_document(_document(found, record, story), output)
+    else:
+        _show(found, record, story)
 
 
 async def _record(log: ReadableLog, found: Bisected) -> list[Logged]:

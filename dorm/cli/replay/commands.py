@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.log.verdicts import Expect, Jobs, Keys, check_expected, check_keys, jobs_of, show_audit
 from dorm.cli.output import Format, Output, solver_prints_elsewhere
 from dorm.cli.replay import archive, bisect, opened, page, step, timeline
@@ -20,14 +20,14 @@ app.command(help="The same as `dorm state`.")(state)
 
 
 @app.command()
-def verify(
+@command()
+async def verify(
+    cx: Cluster,
     file: File = None,
     jobs: Jobs = None,
     key: Keys = None,
     expect: Expect = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Fold the log and repeat every decision; exit with 1 at the first divergence.
 
@@ -43,15 +43,12 @@ def verify(
     """
     keys, expected = check_keys(key), check_expected(expect)
 
-    async def work() -> None:
-        from replay.audit.audit import verify as audit
+    from replay.audit.audit import verify as audit
 
-        async with log_of(file, url, cluster, tells_damage=True) as log:
-            with progress_of("auditing") as report, solver_prints_elsewhere():
-                found = await audit(log, jobs=jobs_of(jobs), keys=keys, expected=expected, progress=report)
-        show_audit(found, output)
-
-    run(work())
+    async with log_of(file, cx, tells_damage=True) as log:
+        with progress_of("auditing") as report, solver_prints_elsewhere():
+            found = await audit(log, jobs=jobs_of(jobs), keys=keys, expected=expected, progress=report)
+    show_audit(found, output)
 
 
 for module in (archive, opened, page, timeline, step, bisect):

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, where
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import console, counted, solver_prints_elsewhere
 from dorm.cli.replay.state import Moments
 from dorm.cli.source import File, log_of, parse_moment, progress_of
-
-if TYPE_CHECKING:
-    from replay.incident.telling import Incident
 
 PANEL = "The log"
 _MOMENT = "SEQ|TIME|-10m"
@@ -27,15 +25,15 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL, cls=Moments)(incident)
 
 
-def incident(
+@command()
+async def incident(
+    cx: Cluster,
     since: Annotated[str, typer.Argument(metavar="SINCE", help="Start of the incident: a sequence, a time (ISO 8601, UTC by default) or a duration " "before the log's last record, such as -10m.", show_default=False)],
     until: Annotated[str | None, typer.Option("--to", metavar=_MOMENT, help="End of the incident; default: the log's end.")] = None,
     before: Annotated[str, typer.Option(metavar="DURATION", help="How long before the start to look for changes.")] = "1h",
     folder: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write, which must not exist; default: incident-CLUSTER-TIME.")] = None,
     disguise: Annotated[bool, typer.Option("--disguise", help="For outsiders: replace users, apps, nodes, images, commands, variables, labels and " "addresses with pseudonyms, and drop messages. Takes about as long as an audit of that " "period.")] = False,
     file: File = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Write a folder about an incident, to attach to a ticket.
 
@@ -56,21 +54,16 @@ def incident(
     """
     begin, end, before_s = parse_moment(since), parse_moment(until), _length(before)
     assert begin is not None
-    path = folder or Path(
-        f"incident-{_name(file, url, cluster)}-{datetime.fromtimestamp(time.time(), UTC):%Y%m%d-%H%M%S}"
-    )
+    path = folder or Path(f"incident-{_name(file, cx)}-{datetime.fromtimestamp(time.time(), UTC):%Y%m%d-%H%M%S}")
 
-    async def work() -> Incident:
-        from dorm.web.offline import page
-        from replay.incident.folder import write
+    from dorm.web.offline import page
+    from replay.incident.folder import write
 
-        async with log_of(file, url, cluster) as log:
-            with progress_of("reading") as report, solver_prints_elsewhere():
-                return await write(
-                    log, path, begin, end, before_s=before_s, disguised=disguise, page=page, progress=report
-                )
-
-    found: Incident = run(work())
+    async with log_of(file, cx) as log:
+        with progress_of("reading") as report, solver_prints_elsewhere():
+            found = await write(
+                log, path, begin, end, before_s=before_s, disguised=disguise, page=page, progress=report
+            )
     told = f"{counted(len(found.stories), 'story')}".replace("storys", "stories")
     console.print(
         Text(f"{path}: records {found.first + 1} to {found.last}, {told}; begin with {path / 'README.md'}"),
@@ -78,8 +71,8 @@ def incident(
     )
 
 
-def _name(file: Path | None, url: str | None, cluster: str | None) -> str:
-    return where(url, cluster)[1] if file is None else "log" if str(file) == "-" else file.stem
+def _name(file: Path | None, cx: Cluster) -> str:
+    return cx.target().cluster if file is None else "log" if str(file) == "-" else file.stem
 
 
 def _length(text: str) -> float:

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from dorm.cli.cluster.serve import address_of
+from dorm.cli.connect import Cluster
 from dorm.cli.errors import run
 from dorm.cli.output import console
 from dorm.cli.signals import run_until_stopped
@@ -47,7 +48,7 @@ def open_archive(
         from dorm.api.following.archived import ArchivedCluster
         from dorm.api.serving import serving
 
-        async with log_of(file, None, None) as log, serving(ArchivedCluster(log), options) as server:
+        async with log_of(file, Cluster()) as log, serving(ArchivedCluster(log), options) as server:
             console.print(Text(f"{file} is at {server.url}; Ctrl-C ends it"), soft_wrap=True)
             await server.run()
 

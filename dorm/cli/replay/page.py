@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dorm.cli.connect import ClusterName, Url, where
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import console, counted, progress_console
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
@@ -32,14 +33,14 @@ def _target(path: Path) -> Path:
     return path
 
 
-def page(
+@command()
+async def page(
+    cx: Cluster,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.html", callback=_target, help="File to write, or - for standard output.")],
     since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Start at this moment: a sequence, a time, or a duration before the log's last record; " "default: the log's start.")] = None,
     until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="End at this moment; default: the log's end.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Write the dashboard of a log as one file that needs no server and no network.
 
@@ -56,20 +57,19 @@ def page(
 
       dorm replay page -o incident.html --file incident.dorm
     """
-    run(write(output, parse_moment(since), parse_moment(until), force=force, file=file, url=url, cluster=cluster))
+    await write(output, parse_moment(since), parse_moment(until), force=force, file=file, cx=cx)
 
 
 async def write(
-    output: Path, since: Moment | None, until: Moment | None, *, force: bool, file: Path | None, url: str | None,
-    cluster: str | None,
+    output: Path, since: Moment | None, until: Moment | None, *, force: bool, file: Path | None, cx: Cluster,
 ) -> None:  # fmt: skip
     """Write the page, and print its contents and omissions."""
     from dorm.web.offline import page as offline
     from replay.page.recording import record
     from replay.whole_file import in_thread, whole_file
 
-    name = where(url, cluster)[1] if file is None else "a log" if str(file) == "-" else file.stem
-    async with log_of(file, url, cluster) as log, whole_file(output, force=force) as target:
+    name = cx.target().cluster if file is None else "a log" if str(file) == "-" else file.stem
+    async with log_of(file, cx) as log, whole_file(output, force=force) as target:
         with progress_of("folding") as report:
             recording = await record(log, name, since, until, progress=report)
         written = await asyncio.to_thread(lambda: offline(msgspec.json.encode(recording), name).encode())

@@ -10,8 +10,9 @@ import typer
 from rich.text import Text
 from typer.core import TyperCommand
 
-from dorm.cli.connect import ClusterName, Url, complete, complete_node
-from dorm.cli.errors import FAILED, Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete, complete_node
+from dorm.cli.errors import FAILED, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, show_document
 from dorm.cli.source import At, File, log_of, parse_at, progress_of
 from dorm.cli.tables import show_app, show_apps, show_node, show_nodes
@@ -50,7 +51,9 @@ Name = Annotated[
 _POINT = "A sequence, a time (ISO 8601, UTC unless it says otherwise) or how long before the log's last record."
 
 
-def state(
+@command()
+async def state(
+    cx: Cluster,
     name: Name = None,
     at: At = None,
     part: Annotated[
@@ -61,8 +64,6 @@ def state(
     ] = None,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Show apps and nodes at any moment, or what one node was to run.
 
@@ -80,22 +81,19 @@ def state(
         raise WrongUsage("--part shows one node's part: leave the name of the app or node out", code="usage.conflict")
     moment = parse_at(at)
 
-    async def work() -> None:
-        from replay.reading import cluster_name
-        from replay.travel.reported import reported_at
-        from replay.travel.travel import state_at
+    from replay.reading import cluster_name
+    from replay.travel.reported import reported_at
+    from replay.travel.travel import state_at
 
-        async with log_of(file, url, cluster) as log:
-            with progress_of("folding") as report:
-                found = await state_at(log, moment, progress=report)
-            named = await cluster_name(log) if part is not None else ""
-            newest = await reported_at(log, found, moment)
-        if part is not None:
-            _show_part(found, named, part, output)
-        else:
-            _show_state(found, newest, name, output)
-
-    run(work())
+    async with log_of(file, cx) as log:
+        with progress_of("folding") as report:
+            found = await state_at(log, moment, progress=report)
+        named = await cluster_name(log) if part is not None else ""
+        newest = await reported_at(log, found, moment)
+    if part is not None:
+        _show_part(found, named, part, output)
+    else:
+        _show_state(found, newest, name, output)
 
 
 def _show_part(found: State, cluster: str, node: str, output: Format) -> None:
@@ -119,7 +117,9 @@ def _show_part(found: State, cluster: str, node: str, output: Format) -> None:
         console.print(Text(f"  ended: {', '.join(document.ended)}"))
 
 
-def diff(
+@command()
+async def diff(
+    cx: Cluster,
     before: Annotated[str, typer.Argument(metavar="A", help=_POINT, show_default=False)],
     after: Annotated[
         str | None,
@@ -134,8 +134,6 @@ def diff(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything has changed.")] = False,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Show what changed between two moments: apps, their places, nodes, settings.
 
@@ -154,26 +152,23 @@ def diff(
     """
     moments = [parse_at(before), parse_at(after)]
 
-    async def work() -> Diff:
-        from replay.travel.diff import diff as between
-        from replay.travel.diff import only as concerning
-        from replay.travel.reported import reported_at
-        from replay.travel.settings_between import settings_between
-        from replay.travel.travel import state_at
+    from replay.travel.diff import diff as between
+    from replay.travel.diff import only as concerning
+    from replay.travel.reported import reported_at
+    from replay.travel.settings_between import settings_between
+    from replay.travel.travel import state_at
 
-        async with log_of(file, url, cluster) as log:
-            states = []
-            for moment in moments:
-                with progress_of("folding") as report:
-                    states.append(await state_at(log, moment, progress=report))
-            set_by = await settings_between(log, states[0], states[1])
-            newest = [await reported_at(log, state, moment) for state, moment in zip(states, moments, strict=True)]
-        if only is not None:
-            _check_known(only, states)
-        found = between(states[0], states[1], set_by, (newest[0], newest[1]))
-        return found if only is None else concerning(found, only)
-
-    found: Diff = run(work())
+    async with log_of(file, cx) as log:
+        states = []
+        for moment in moments:
+            with progress_of("folding") as report:
+                states.append(await state_at(log, moment, progress=report))
+        set_by = await settings_between(log, states[0], states[1])
+        newest = [await reported_at(log, state, moment) for state, moment in zip(states, moments, strict=True)]
+    if only is not None:
+        _check_known(only, states)
+    found = between(states[0], states[1], set_by, (newest[0], newest[1]))
+    found = found if only is None else concerning(found, only)
     if output in (Format.json, Format.yaml):
         show_document(found, output)
     else:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
-from dorm.cli.errors import USAGE, Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app, complete_node
+from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.source import At, File, log_of, parse_at, progress_of
 
 if TYPE_CHECKING:
@@ -28,14 +29,14 @@ def register(app: typer.Typer) -> None:
     app.command("step")(step)
 
 
-def step(
+@command()
+async def step(
+    cx: Cluster,
     at: At = None,
     follow: Annotated[bool, typer.Option("--follow", help="Follow the log as it grows; while the cursor is at the end, it moves along.")] = False,
     app: Annotated[list[str] | None, typer.Option(metavar="APP", autocompletion=complete_app, help="Stop only at events about this app (name or id); may be repeated.")] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Stop only at events about this node; may be repeated.")] = None,
     file: File = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Step through the log event by event, forward and back, with the state after each.
 
@@ -56,20 +57,17 @@ def step(
     moment = parse_at(at)
     _check_terminal()
 
-    async def work() -> int:
-        from dorm.cli.replay.step_screen import StepApp
-        from replay.travel.search import Search
+    from dorm.cli.replay.step_screen import StepApp
+    from replay.travel.search import Search
 
-        search = Search(apps=tuple(app or ()), nodes=tuple(node or ()))
-        name = where(url, cluster)[1] if file is None else file.stem
-        async with log_of(file, url, cluster) as log:
-            stepper = await _opened(log, "*" if file is not None else name, moment)
-            screen = StepApp(log, stepper, name, search, follow=follow)
-            with _ended_by(screen.exit):
-                await screen.run_async()
-        return screen.return_code or 0
-
-    if code := run(work()):
+    search = Search(apps=tuple(app or ()), nodes=tuple(node or ()))
+    name = cx.target().cluster if file is None else file.stem
+    async with log_of(file, cx) as log:
+        stepper = await _opened(log, "*" if file is not None else name, moment)
+        screen = StepApp(log, stepper, name, search, follow=follow)
+        with _ended_by(screen.exit):
+            await screen.run_async()
+    if code := screen.return_code or 0:
         raise typer.Exit(code)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, complete_app, complete_node, where
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app, complete_node
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import console, counted, progress_console
 from dorm.cli.replay.page import PAGES, write
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -36,7 +37,9 @@ def _target(path: Path) -> Path:
     return path
 
 
-def timeline(
+@command()
+async def timeline(
+    cx: Cluster,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", callback=_target, help="File to write: .html (a page), .png (a picture), .json (a trace for ui.perfetto.dev); - " "prints the JSON to standard output.")],
     since: Annotated[str | None, typer.Option(metavar=_MOMENT, help="Start at this moment: a sequence, a time, or a duration before the log's last record; " "default: the log's start.")] = None,
     until: Annotated[str | None, typer.Option(metavar=_MOMENT, help="End at this moment; default: the log's end.")] = None,
@@ -44,8 +47,6 @@ def timeline(
     node: Annotated[list[str] | None, typer.Option(metavar="NODE", autocompletion=complete_node, help="Only this node and its apps; may be repeated.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Draw what happened: partitions over time, adjustments, failures, decisions with their reasons.
 
@@ -67,32 +68,29 @@ def timeline(
                 "a page shows all apps and nodes, and finds them by name; leave out --app and --node, or write a .png",
                 code="usage.conflict",
             )
-        run(write(output, begin, end, force=force, file=file, url=url, cluster=cluster))
+        await write(output, begin, end, force=force, file=file, cx=cx)
         return
 
-    async def work() -> None:
-        from replay.timeline.fold import timeline as fold
-        from replay.timeline.model import need, only
-        from replay.whole_file import in_thread, whole_file
+    from replay.timeline.fold import timeline as fold
+    from replay.timeline.model import need, only
+    from replay.whole_file import in_thread, whole_file
 
-        name = where(url, cluster)[1] if file is None else "a log" if str(file) == "-" else file.stem
-        title = f"dorm · {name}"
-        async with log_of(file, url, cluster) as log:
-            need(_NEEDS.get(output.suffix.lower(), ""))
-            async with whole_file(output, force=force) as target:
-                with progress_of("folding") as report:
-                    picture = await fold(log, begin, end, names=app or (), progress=report)
-                picture = only(picture, app or (), node or ())
-                drawn = await asyncio.to_thread(_draw, picture, output.suffix.lower(), title)
-                await in_thread(target.write, drawn)
-        if str(output) != "-":
-            console.print(f"{counted(len(picture.apps), 'app')}, {counted(len(picture.nodes), 'node')} and "
-                          f"{counted(len(picture.decisions), 'decision')} "
-                          f"are in {output} ({len(drawn):,} bytes)", markup=False)  # fmt: skip
-        elif progress_console.is_terminal:
-            progress_console.print("open it at https://ui.perfetto.dev", markup=False)
-
-    run(work())
+    name = cx.target().cluster if file is None else "a log" if str(file) == "-" else file.stem
+    title = f"dorm · {name}"
+    async with log_of(file, cx) as log:
+        need(_NEEDS.get(output.suffix.lower(), ""))
+        async with whole_file(output, force=force) as target:
+            with progress_of("folding") as report:
+                picture = await fold(log, begin, end, names=app or (), progress=report)
+            picture = only(picture, app or (), node or ())
+            drawn = await asyncio.to_thread(_draw, picture, output.suffix.lower(), title)
+            await in_thread(target.write, drawn)
+    if str(output) != "-":
+        console.print(f"{counted(len(picture.apps), 'app')}, {counted(len(picture.nodes), 'node')} and "
+                      f"{counted(len(picture.decisions), 'decision')} "
+                      f"are in {output} ({len(drawn):,} bytes)", markup=False)  # fmt: skip
+    elif progress_console.is_terminal:
+        progress_console.print("open it at https://ui.perfetto.dev", markup=False)
 
 
 def _draw(picture: Timeline, ending: str, title: str) -> bytes:

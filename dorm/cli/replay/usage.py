@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client, complete, complete_app, complete_node, where
-from dorm.cli.errors import WrongUsage, line, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete, complete_app, complete_node
+from dorm.cli.errors import WrongUsage, line
 from dorm.cli.output import Format, Output, console, progress_console, show, show_document
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
@@ -34,7 +35,9 @@ def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete(ctx, incomplete, lambda state: [app.tenant for app in state.apps.values()])
 
 
-def usage(
+@command()
+async def usage(
+    cx: Cluster,
     by: Annotated[str, typer.Option(metavar="user,app,node", help="Group by user, app and node (one or more, separated by commas), or by resource for the " "whole cluster.")] = "user",
     since: Annotated[str | None, typer.Option("--from", metavar=_MOMENT, help="Start of the span: a sequence, a time or a duration before the log's last record; " "default: the log's start.")] = None,
     until: Annotated[str | None, typer.Option("--to", metavar=_MOMENT, help="End of the span, in the same form; default: now, or the end of a file.")] = None,
@@ -46,8 +49,6 @@ def usage(
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Show who was given how much of the cluster in a period, how much was used, and what adjustments cost.
 
@@ -77,23 +78,20 @@ def usage(
     targets = [_target(path) for path in save or []]
     begin, end = parse_moment(since), parse_moment(until)
 
-    async def work() -> Usage:
-        from replay.usage.usage import usage as between
+    from replay.usage.usage import usage as between
 
-        if any(path.suffix.lower() == ".png" for path in targets):
-            from replay.usage.plot import need
+    if any(path.suffix.lower() == ".png" for path in targets):
+        from replay.usage.plot import need
 
-            need()
-        async with log_of(file, url, cluster) as log:
-            with progress_of("folding") as report:
-                return await between(
-                    log, begin, end, by=groups, users=user or (), apps=app or (), nodes=node or (), every_s=every_s,
-                    now=time.time_ns() if file is None else 0,
-                    uses=None if file is not None else lambda state: _uses(state, url, cluster), progress=report,
-                )  # fmt: skip
-
-    found: Usage = run(work())
-    title = where(url, cluster)[1] if file is None else "a log" if str(file) == "-" else file.stem
+        need()
+    async with log_of(file, cx) as log:
+        with progress_of("folding") as report:
+            found = await between(
+                log, begin, end, by=groups, users=user or (), apps=app or (), nodes=node or (), every_s=every_s,
+                now=time.time_ns() if file is None else 0,
+                uses=None if file is not None else lambda state: _uses(state, cx), progress=report,
+            )  # fmt: skip
+    title = cx.target().cluster if file is None else "a log" if str(file) == "-" else file.stem
     piped = any(str(path) == "-" for path in targets)
     if not piped:
         if output in (Format.json, Format.yaml):
@@ -101,7 +99,7 @@ def usage(
         else:
             _show(found, output)
     for path in targets:
-        run(_save(found, path, title, force=force))
+        await _save(found, path, title, force=force)
         if not piped and output not in (Format.json, Format.yaml):
             console.print(Text(f"{len(found.rows):,} rows are in {path}", style="dim"), soft_wrap=True)
 
@@ -139,12 +137,12 @@ def _target(path: Path) -> Path:
     return path
 
 
-async def _uses(state: State, url: str | None, cluster: str | None) -> Uses:
+async def _uses(state: State, cx: Cluster) -> Uses:
     """Return what running containers have used, by the last heartbeat of each node that is up."""
     from dorm.client.uses import last_uses
     from events.log.records import LogError
 
-    async with client(url, cluster) as connected:
+    async with cx.client() as connected:
         try:
             return await last_uses(connected.bus, connected.cluster, state)
         except* LogError as errors:

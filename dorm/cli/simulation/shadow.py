@@ -14,8 +14,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client, target, where
-from dorm.cli.errors import Fail, WrongUsage, complain, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import Fail, WrongUsage, complain
 from dorm.cli.output import Format, Output, SafeConsole, counted, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -43,7 +44,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="What if")(shadow)
 
 
-def shadow(
+@command()
+async def shadow(
+    cx: Cluster,
     policy: Annotated[
         str, typer.Option(metavar="POLICY", autocompletion=complete_policy, help="The policy to try.")
     ],
@@ -65,8 +68,6 @@ def shadow(
     ] = True,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Follow the log, decide under another policy whenever the leading master has decided, and show the differences.
 
@@ -115,11 +116,11 @@ def shadow(
         from replay.shadow.following import Shadow
         from replay.travel.travel import state_at
 
-        name = "*" if file is not None else where(url, cluster)[1]
-        arguments = _whatif_arguments(policy, change, file, url, cluster)
+        name = "*" if file is not None else cx.target().cluster
+        arguments = _whatif_arguments(policy, change, file, cx)
         async with contextlib.AsyncExitStack() as stack:
-            log, comparisons = await _opened(stack, file, url, cluster, policy, publish=publish)
-            out = _Out(output, printed, comparisons, where(url, cluster)[1])
+            log, comparisons = await _opened(stack, file, cx, policy, publish=publish)
+            out = _Out(output, printed, comparisons, cx.target().cluster)
             found = Shadow(log, name, chosen, params)
             end = await log.end()
             if comparisons is not None:
@@ -143,7 +144,7 @@ def shadow(
                 await _what_if(out, arguments)
 
     with os.fdopen(os.dup(1), "w") as printed, solver_prints_elsewhere():
-        run(work())
+        await work()
 
 
 def _duration(text: str) -> float:
@@ -173,15 +174,14 @@ def _chosen(name: str, change: list[str] | None) -> tuple[Policy, dict[str, Any]
 async def _opened(
     stack: contextlib.AsyncExitStack,
     file: Path | None,
-    url: str | None,
-    cluster: str | None,
+    cx: Cluster,
     policy: str,
     *,
     publish: bool,
 ) -> tuple[ReadableLog, Comparisons | None]:
     if file is not None:
-        return await stack.enter_async_context(log_of(file, url, cluster)), None
-    connected = await stack.enter_async_context(client(url, cluster))
+        return await stack.enter_async_context(log_of(file, cx)), None
+    connected = await stack.enter_async_context(cx.client())
     comparisons = connected.comparisons(policy) if publish else None
     return connected.log, comparisons
 
@@ -243,11 +243,9 @@ class _Out:
 # --- the last hour ------------------------------------------------------------------------------------------------------
 
 
-def _whatif_arguments(
-    policy: str, change: list[str] | None, file: Path | None, url: str | None, cluster: str | None
-) -> list[str]:
+def _whatif_arguments(policy: str, change: list[str] | None, file: Path | None, cx: Cluster) -> list[str]:
     pairs = [part for pair in change or [] for part in ("--set", pair)]
-    found = target(url, cluster)
+    found = cx.target()
     source = ["--file", str(file)] if file is not None else ["--url", found.url, "--cluster", found.cluster]
     source += ["--credentials", found.credentials] if file is None and found.credentials else []
     return ["whatif", "--from", _WINDOW, "--policy", policy, *pairs, *source, "-o", "json"]

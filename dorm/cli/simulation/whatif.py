@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from dorm.cli.apps.plan import Drained, NodeChanges, parse_nodes
-from dorm.cli.connect import ClusterName, Url, complete_app
-from dorm.cli.errors import USAGE, Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_app
+from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, complete_setting, parse_pairs, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -33,7 +34,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(whatif)
 
 
-def whatif(
+@command()
+async def whatif(
+    cx: Cluster,
     specs: Annotated[
         list[Path] | None, typer.Argument(metavar="SPEC", help="Spec files of apps to submit at the fork.")
     ] = None,
@@ -81,8 +84,6 @@ def whatif(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     file: File = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:  # fmt: skip
     """Continue the log from a moment, unchanged and with a change, and compare.
 
@@ -127,7 +128,7 @@ def whatif(
         from dorm.core.query.planning.assumed import UnknownSetting
         from replay.simulator.forks.whatif import whatif as played
 
-        async with log_of(file, url, cluster) as log:
+        async with log_of(file, cx) as log:
             assumed = others if not pairs else replace(others, settings=await settings_at(log, moment, pairs))
             with progress_of("reading") as reading, progress_of("simulating") as playing:
                 try:
@@ -140,7 +141,7 @@ def whatif(
                     raise Fail.of(error, USAGE) from None
 
     with solver_prints_elsewhere():
-        found: WhatIf = run(work())
+        found = await work()
     if output in (Format.json, Format.yaml):
         show_document(found, output)
     else:

@@ -24,8 +24,9 @@ from dorm.cli.authoring.fields import (
     tell_findings,
     tell_left_out,
 )
-from dorm.cli.connect import ClusterName, Url, User, client, complete_engine, target
-from dorm.cli.errors import INTERRUPTED, Fail, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster, complete_engine
+from dorm.cli.errors import INTERRUPTED, Fail
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.sweeps.described import base_of, document_of, name_of, parameters, spec_of
 from dorm.cli.sweeps.edit import edit_sweep
@@ -60,7 +61,9 @@ class Mode(StrEnum):
 
 
 @app.command("run")
-def run_sweep(
+@command(user=True)
+async def run_sweep(
+    cx: Cluster,
     words: Annotated[
         list[str],
         typer.Argument(metavar="FILE|-- COMMAND...", help="A spec with `array` or `sweep`, or a command that starts one worker."),
@@ -98,9 +101,6 @@ def run_sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the specs and submit nothing.")] = False,
     show_ignored: ShowIgnored = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:  # fmt: skip
     """Submit a sweep: one app for each combination of parameters.
 
@@ -156,7 +156,7 @@ def run_sweep(
         return
     if command is not None:
         tell_left_out(sweep.specs[0])
-    run(_run(made, wait, output, (url, cluster, user)))
+    await _run(made, wait, output, cx)
 
 
 def _expanded(document: Mapping[str, Any], most: int) -> Sweep:
@@ -199,14 +199,13 @@ class _Made(NamedTuple):
     show_ignored: bool
 
 
-async def _run(made: _Made, wait: bool, output: Format, where: tuple[str | None, str | None, str | None]) -> None:
+async def _run(made: _Made, wait: bool, output: Format, cx: Cluster) -> None:
     from dorm.cli.apps.waiting import reporting_missing_master
     from dorm.cli.signals import stops
     from dorm.cli.swept.waiting import until_all_ended
 
-    url, cluster, user = where
-    async with client(url, cluster, user=user) as connected:
-        sweep = await _ready(connected, made, target(url, cluster).url)
+    async with cx.client() as connected:
+        sweep = await _ready(connected, made, cx.target().url)
         with stops() as signals:
             async with reporting_missing_master(connected):
                 outcome = await _submitted(connected, sweep, signals.first)
@@ -285,11 +284,11 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
 
 
 @app.command("list")
-def list_sweeps(
+@command()
+async def list_sweeps(
+    cx: Cluster,
     all_sweeps: Annotated[bool, typer.Option("--all", "-a", help="Include sweeps whose apps have all ended.")] = False,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """List sweeps: how many of their apps run, wait, and have ended.
 
@@ -301,29 +300,25 @@ def list_sweeps(
     """
     from dorm.core.query.sweeps import sweep_row, sweeps
 
-    async def work() -> None:
-        async with client(url, cluster) as connected:
-            state = await connected.state()
-        live = [apps for apps in sweeps(state).values() if all_sweeps or not all(app.ended for app in apps)]
-        rows = [sweep_row(apps, time.time_ns()) for apps in live]
-        if output in (Format.json, Format.yaml):
-            show(rows, [], output)
-        elif rows:
-            show(sweep_lines(rows), SWEEPS, output)
-        else:
-            console.print(Text("no sweep is running or waiting; `dorm sweep list --all` shows those that have ended"))
-
-    run(work())
+    async with cx.client() as connected:
+        state = await connected.state()
+    live = [apps for apps in sweeps(state).values() if all_sweeps or not all(app.ended for app in apps)]
+    rows = [sweep_row(apps, time.time_ns()) for apps in live]
+    if output in (Format.json, Format.yaml):
+        show(rows, [], output)
+    elif rows:
+        show(sweep_lines(rows), SWEEPS, output)
+    else:
+        console.print(Text("no sweep is running or waiting; `dorm sweep list --all` shows those that have ended"))
 
 
 @app.command("cancel")
-def cancel_sweep(
+@command(user=True)
+async def cancel_sweep(
+    cx: Cluster,
     sweep: SweepName,
     reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until all apps have ended.")] = False,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Cancel all apps of a sweep that have not ended.
 
@@ -335,18 +330,15 @@ def cancel_sweep(
       dorm sweep cancel lr --reason "wrong data"
     """
 
-    async def work() -> None:
-        from dorm.cli.apps.waiting import reporting_missing_master
-        from dorm.cli.swept.waiting import all_ended
-        from dorm.client.sweeps.cancelling import cancel
+    from dorm.cli.apps.waiting import reporting_missing_master
+    from dorm.cli.swept.waiting import all_ended
+    from dorm.client.sweeps.cancelling import cancel
 
-        async with client(url, cluster, user=user) as connected:
-            asked = await cancel(connected, sweep, reason)
-            if wait:
-                async with reporting_missing_master(connected):
-                    await all_ended(connected, asked.apps)
-                console.print(Text(f"{sweep}: {counted(len(asked.apps), 'app')} ended"))
-            else:
-                console.print(Text(f"{sweep}: asked {counted(len(asked.apps), 'app')} to stop"))
-
-    run(work())
+    async with cx.client() as connected:
+        asked = await cancel(connected, sweep, reason)
+        if wait:
+            async with reporting_missing_master(connected):
+                await all_ended(connected, asked.apps)
+            console.print(Text(f"{sweep}: {counted(len(asked.apps), 'app')} ended"))
+        else:
+            console.print(Text(f"{sweep}: asked {counted(len(asked.apps), 'app')} to stop"))

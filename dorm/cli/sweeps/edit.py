@@ -7,20 +7,19 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, User, client
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.output import console
 from dorm.cli.swept.lines import SweepName
 
 
-def edit_sweep(
+@command(user=True)
+async def edit_sweep(
+    cx: Cluster,
     sweep: SweepName,
     parallel: Annotated[
         int, typer.Option("--parallel", "-k", min=0, help="Run at most this many apps at a time; 0: no limit.")
     ],
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Change how many apps of a sweep run at a time.
 
@@ -36,14 +35,11 @@ def edit_sweep(
       dorm sweep edit lr -k 0
     """
 
-    async def work() -> None:
-        from dorm.client.sweeps.limiting import set_parallel
+    from dorm.client.sweeps.limiting import set_parallel
 
-        async with client(url, cluster, user=user) as connected:
-            before = await set_parallel(connected, sweep, parallel)
-        console.print(Text(f"{sweep}: {_words(parallel)} at once from now on (before: {_words(before)})"))
-
-    run(work())
+    async with cx.client() as connected:
+        before = await set_parallel(connected, sweep, parallel)
+    console.print(Text(f"{sweep}: {_words(parallel)} at once from now on (before: {_words(before)})"))
 
 
 def _words(limit: int) -> str:

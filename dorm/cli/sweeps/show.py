@@ -9,8 +9,9 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client
-from dorm.cli.errors import WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, SheetFormat, SheetOutput, ago, console, show, show_document, write_csv
 from dorm.cli.swept.lines import SweepName, with_parameters
 from dorm.cli.tables import phases_of, reported_step
@@ -18,14 +19,16 @@ from dorm.cli.tables import phases_of, reported_step
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.query.sweeps import SweepRow, SweptRow
+    from dorm.core.query.sweeps import SweptRow
 
 
 _METRICS = [("STEP", "step"), ("LOSS", "loss"), ("RATE", "samples_per_s"), ("RAN", "ran")]
 _WIDE = [("ID", "id"), ("SIZE", "containers"), ("RESIZED", "adjustments"), ("FAILURES", "failures")]
 
 
-def show_sweep(
+@command()
+async def show_sweep(
+    cx: Cluster,
     sweep: SweepName,
     by: Annotated[
         str | None,
@@ -35,8 +38,6 @@ def show_sweep(
         ),
     ] = None,
     output: SheetOutput = SheetFormat.table,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Show the apps of a sweep side by side: parameters, state, metrics.
 
@@ -60,13 +61,10 @@ def show_sweep(
     if by is not None and by not in METRICS:
         raise WrongUsage(f"--by: {by} is not a metric of a sweep; the metrics are {', '.join(METRICS)}")
 
-    async def work() -> tuple[SweepRow, list[SweptRow]]:
-        async with client(url, cluster) as connected:
-            apps = find_sweep(await connected.state(), sweep, connected.user)
-            now = time.time_ns()
-            return sweep_row(apps, now), swept_rows(apps, now, await connected.reported())
-
-    found, rows = run(work())
+    async with cx.client() as connected:
+        apps = find_sweep(await connected.state(), sweep, connected.user)
+        now = time.time_ns()
+        found, rows = sweep_row(apps, now), swept_rows(apps, now, await connected.reported())
     rows = best_first(rows, by) if by is not None else rows
     if output is SheetFormat.csv:
         write_csv([with_parameters(row) for row in msgspec.to_builtins(rows)])

@@ -34,10 +34,8 @@ def read_introduction(token: str | None) -> Introduction | None:
     return read_token(text, time.time_ns())
 
 
-async def node_target(
-    given: Target, root: Path, node: str, introduction: Introduction | None, *, named: bool
-) -> Target:
-    """Return the cluster of an agent with its credentials: those that its command names (`named`), else those of its data
+async def node_target(given: Target, root: Path, node: str, introduction: Introduction | None) -> Target:
+    """Return the cluster of an agent with its credentials: those that its command names, else those of its data
     folder, where it keeps them once it has joined by a token.  Raises WrongUsage, SecurityError, CredentialsError, and the log's errors."""
     from dorm.cli.connect import Target
 
@@ -49,7 +47,7 @@ async def node_target(
         own = await join(introduction, file)
         await admitted(own)
         say(f"node {own.name} is enrolled in cluster {own.cluster}; its key is in {file}")
-    found = given if named or not file.exists() else Target("", "", str(file))
+    found = given if given.named or not file.exists() else Target("", "", str(file))
     credentials = found.read()
     if credentials is None:
         return found
@@ -64,4 +62,9 @@ async def node_target(
             f"the credentials are those of {credentials}, and this node is {node}; name it --name {credentials.name}",
             code="node.other_credentials",
         )
-    return Target(found.url or credentials.url, found.cluster or credentials.cluster, found.credentials)
+    return Target(
+        found.url or credentials.url,
+        found.cluster or credentials.cluster,
+        found.credentials,
+        archives=given.archives,
+    )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url
-from dorm.cli.errors import Fail, WrongUsage, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import USAGE, Fail, WrongUsage, run
 from dorm.cli.output import console
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.terminal import say
@@ -24,7 +25,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node: let
 
 
 @app.command("intro")
-def intro(
+@command()
+async def intro(
+    cx: Cluster,
     name: Name,
     ttl: Annotated[str, typer.Option(metavar="DURATION", help="How long the token is valid.")] = "15m",
     capacity: Annotated[
@@ -39,8 +42,6 @@ def intro(
     ] = None,
     ports: Annotated[str | None, typer.Option(help="Range of ports that the node may claim; default: any.")] = None,
     folder: Folder = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Admit a node: print a one-time token, and wait until the node's agent has joined with it.
 
@@ -67,29 +68,27 @@ def intro(
     try:
         node = msgspec.convert(claims, NodeEnrolled)
     except msgspec.ValidationError as error:
-        raise Fail(f"this can't be a node: {error}", 2, code="node.malformed") from None
+        raise Fail(f"this can't be a node: {error}", USAGE, code="node.malformed") from None
 
-    async def work() -> bool:
-        from dorm.security.joining import introduce
+    from dorm.security.joining import introduce
 
-        async with acting(url, cluster, folder) as one:
-            if one.folder is None:
-                raise Fail(
-                    "a token is made where the cluster's folder is, since the NATS server has to accept it; see --folder",
-                    code="security.no_folder",
-                )
-            return await introduce(
-                one.admin,
-                one.folder,
-                one.connection.bus,
-                one.credentials,
-                node,
-                ttl_s=ttl_s,
-                clock=time.time_ns,
-                show=lambda introduction: _show(introduction, ttl),
+    async with acting(cx, folder) as one:
+        if one.folder is None:
+            raise Fail(
+                "a token is made where the cluster's folder is, since the NATS server has to accept it; see --folder",
+                code="security.no_folder",
             )
-
-    if not run(work()):
+        joined = await introduce(
+            one.admin,
+            one.folder,
+            one.connection.bus,
+            one.credentials,
+            node,
+            ttl_s=ttl_s,
+            clock=time.time_ns,
+            show=lambda introduction: _show(introduction, ttl),
+        )
+    if not joined:
         raise Fail(f"node {name} did not join within {ttl}; the token is void", code="token.expired")
     console.print(Text(f"node {name} is enrolled"))
 
@@ -134,11 +133,12 @@ def join(
         raise Fail(
             "there is no token in it; copy all of the line that `dorm node intro` prints", code="token.malformed"
         )
-    run(node_target(Target("", ""), data.absolute(), introduction.node, introduction, named=False))
+    run(node_target(Target("", ""), data.absolute(), introduction.node, introduction))
 
 
 @app.command("remove")
-def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterName = None) -> None:
+@command()
+async def remove(cx: Cluster, name: Name, folder: Folder = None) -> None:
     """Expel a node: its connection ends, and its reports no longer count. Its containers end with its lease.
 
     Drain it first (`dorm drain`), so that its apps continue elsewhere without
@@ -149,10 +149,7 @@ def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterN
       dorm node remove gpu-7
     """
 
-    async def work() -> None:
-        async with acting(url, cluster, folder) as one:
-            await one.admin.expel(name)
-            await apply(one)
-            console.print(Text(f"node {name} is removed"))
-
-    run(work())
+    async with acting(cx, folder) as one:
+        await one.admin.expel(name)
+        await apply(one)
+        console.print(Text(f"node {name} is removed"))

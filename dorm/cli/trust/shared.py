@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.connect import target
+from dorm.cli.connect import Cluster
 from dorm.cli.errors import Fail
 from dorm.cli.terminal import say
 
@@ -44,14 +44,14 @@ class Acting:
 
 
 @contextlib.asynccontextmanager
-async def acting(url: str | None, cluster: str | None, folder: Path | None) -> AsyncIterator[Acting]:
+async def acting(cx: Cluster, folder: Path | None) -> AsyncIterator[Acting]:
     """Yield the admin of this command.  Raises Fail, SecurityError, CredentialsError, and the log's errors."""
     from dorm.client.client import Client
     from dorm.local.founding import KEYS
     from dorm.security.admin import Admin
     from dorm.security.folder import KeyFolder
 
-    found = target(url, cluster)
+    found = cx.target()
     credentials = found.read()
     if credentials is None:
         raise Fail(

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.connect import ClusterName, Url, client
-from dorm.cli.errors import Fail, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import USAGE, Fail
 from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.cli.terminal import say
 from dorm.cli.trust.shared import Folder, acting, apply
@@ -21,7 +22,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user: let
 
 
 @app.command("add")
-def add(
+@command()
+async def add(
+    cx: Cluster,
     name: Name,
     role: Annotated[
         str,
@@ -41,8 +44,6 @@ def add(
         Path | None, typer.Option(metavar="FILE", help="File for the credentials; default: NAME.json.")
     ] = None,
     folder: Folder = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """Add a user, or change a user's role or key; the earlier key becomes invalid.
 
@@ -71,15 +72,15 @@ def add(
             {"name": name, "role": role, "tenant": tenant, "public_key": public_key or public_of(seed)}, UserAdded
         )
     except msgspec.ValidationError as error:
-        raise Fail(f"this can't be a user: {error}", 2, code="user.malformed") from None
+        raise Fail(f"this can't be a user: {error}", USAGE, code="user.malformed") from None
     file = to or Path(f"{name}.json")
     if file.exists():
         raise Fail(f"{file} exists; choose another file with --to", code="credentials.file_exists")
 
-    async def work() -> None:
-        from dorm.security.admin import admitted
+    from dorm.security.admin import admitted
 
-        async with acting(url, cluster, folder) as one:
+    try:
+        async with acting(cx, folder) as one:
             await one.admin.add_user(user)
             await apply(one)
             about = one.credentials
@@ -94,8 +95,6 @@ def add(
                 Text(f"{role} {name} is added; the credentials are in {file}: hand them over, and delete them here")
             )
 
-    try:
-        run(work())
     except CredentialsError as error:
         raise Fail.of(error) from None
 
@@ -109,7 +108,8 @@ def _without_key(cluster: str, url: str, name: str, role: str) -> str:
 
 
 @app.command("remove")
-def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterName = None) -> None:
+@command()
+async def remove(cx: Cluster, name: Name, folder: Folder = None) -> None:
     """Remove a user: connections with the user's key end immediately. The user's apps stay; an operator may cancel
     them.
 
@@ -118,25 +118,22 @@ def remove(name: Name, folder: Folder = None, url: Url = None, cluster: ClusterN
       dorm user remove alice
     """
 
-    async def work() -> None:
-        async with acting(url, cluster, folder) as one:
-            await one.admin.remove_user(name)
-            await apply(one)
-            console.print(Text(f"user {name} is removed"))
-
-    run(work())
+    async with acting(cx, folder) as one:
+        await one.admin.remove_user(name)
+        await apply(one)
+        console.print(Text(f"user {name} is removed"))
 
 
 @app.command("list")
-def list_users(
+@command()
+async def list_users(
+    cx: Cluster,
     apply_: Annotated[
         bool,
         typer.Option("--apply", help="Also write the NATS server's configuration from the log again, and reload it."),
     ] = False,
     output: Output = Format.table,
     folder: Folder = None,
-    url: Url = None,
-    cluster: ClusterName = None,
 ) -> None:
     """List users and nodes with their roles.
 
@@ -145,35 +142,30 @@ def list_users(
       dorm user list -o wide
     """
 
-    async def work() -> None:
-        if apply_:
-            async with acting(url, cluster, folder) as one:
-                await apply(one)
-        async with client(url, cluster) as connected:
-            known = await connected.look(lambda state: state.known)
-        rows = []
-        if known is not None:
-            rows += [
-                {"name": user.name, "role": user.role, "tenant": user.tenant, "public_key": user.public_key}
-                for user in known.users.values()
-            ]
-            rows += [
-                {"name": node.node, "role": "node", "tenant": "", "public_key": node.public_key}
-                for node in known.nodes.values()
-            ]
-        if output in (Format.json, Format.yaml):
-            show_document(rows, output)
-            return
-        if known is None:
-            console.print(
-                Text("this cluster is open: it knows no users, and everyone who reaches it may do everything")
-            )
-            return
-        columns = [("NAME", "name"), ("ROLE", "role"), ("TENANT", "tenant")]
-        columns += [("KEY", "public_key")] if output == Format.wide else []
-        show(rows, columns, output)
-
-    run(work())
+    if apply_:
+        async with acting(cx, folder) as one:
+            await apply(one)
+    async with cx.client() as connected:
+        known = await connected.look(lambda state: state.known)
+    rows = []
+    if known is not None:
+        rows += [
+            {"name": user.name, "role": user.role, "tenant": user.tenant, "public_key": user.public_key}
+            for user in known.users.values()
+        ]
+        rows += [
+            {"name": node.node, "role": "node", "tenant": "", "public_key": node.public_key}
+            for node in known.nodes.values()
+        ]
+    if output in (Format.json, Format.yaml):
+        show_document(rows, output)
+        return
+    if known is None:
+        console.print(Text("this cluster is open: it knows no users, and everyone who reaches it may do everything"))
+        return
+    columns = [("NAME", "name"), ("ROLE", "role"), ("TENANT", "tenant")]
+    columns += [("KEY", "public_key")] if output == Format.wide else []
+    show(rows, columns, output)
 
 
 @app.command("key")

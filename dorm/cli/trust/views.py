@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli.connect import ClusterName, Url, target
-from dorm.cli.errors import USAGE, Fail, run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
+from dorm.cli.errors import USAGE, Fail
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.signals import first_of, run_until_stopped
 
@@ -19,9 +20,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Users and access")(views)
 
 
-def views(
-    url: Url = None,
-    cluster: ClusterName = None,
+@command(before="key")
+async def views(
+    cx: Cluster,
     key: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The masters' key (seal.nk); default: in the folder of the credentials."),
@@ -51,7 +52,7 @@ def views(
         from replay.tenants.answering import serve
         from replay.tenants.projection import key_of
 
-        found = target(url, cluster)
+        found = cx.target()
         file = key or found.seal_key()
         if file is None or not found.credentials:
             text = "views need the masters' credentials and their key: name them with --credentials and --key"
@@ -67,7 +68,7 @@ def views(
         finally:
             await connection.close()
 
-    run(run_until_stopped(work()))
+    await run_until_stopped(work())
 
 
 async def _stdin_closed() -> None:

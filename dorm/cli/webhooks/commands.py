@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.errors import FAILED, WrongUsage
 from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.cli.webhooks.running import run_deliverer
-from dorm.cli.webhooks.shared import Session, command
+from dorm.cli.webhooks.shared import KeyFile, keys_of
 
 if TYPE_CHECKING:
     from dorm.webhooks.endpoints import Endpoint
@@ -35,9 +37,10 @@ def _seconds(text: str, option: str) -> float:
         raise WrongUsage(f"{option}: {error}", code=error.code) from None
 
 
-@command(app, "add", keys=True)
+@app.command("add")
+@command(user=True, before="key")
 async def add(
-    session: Session,
+    cx: Cluster,
     name: Name,
     to: Annotated[str, typer.Argument(metavar="URL", help="URL to deliver to; everyone who reads the log can see it.")],
     event: Annotated[
@@ -51,6 +54,7 @@ async def add(
         str, typer.Option(metavar="DURATION", help="Waiting time after which app.waits reports an app.")
     ] = "1h",
     output: Output = Format.table,
+    key: KeyFile = None,
 ) -> None:
     """Add or change a webhook, and print the secret with which its owner verifies signatures.
 
@@ -69,8 +73,8 @@ async def add(
 
     from dorm.webhooks import asking
 
-    keys = session.keys()
-    async with session.client() as connected:
+    keys = keys_of(key, cx)
+    async with cx.client() as connected:
         made = await asking.add(connected, keys, name, to, event or ["app.ended", "node.lost", "node.suspect"], waits_s)
     _show_secret({"name": name, "url": to, "secret": keys.secret(name, made.key)}, output)
 
@@ -86,8 +90,9 @@ def _show_secret(shown: dict[str, str], output: Format) -> None:
     console.print(Text(f"\ntry it: dorm webhooks test {shown['name']}"), soft_wrap=True)
 
 
-@command(app, "list", user=False)
-async def list_webhooks(session: Session, output: Output = Format.table) -> None:
+@app.command("list")
+@command()
+async def list_webhooks(cx: Cluster, output: Output = Format.table) -> None:
     """List all webhooks, whether each is active, and how many of its events wait for another attempt.
 
     [bold]Example[/]
@@ -101,13 +106,12 @@ async def list_webhooks(session: Session, output: Output = Format.table) -> None
     has run.
     """
 
-    from dorm.cli.connect import target
     from dorm.webhooks import asking
     from dorm.webhooks.deliverer import standing_of
 
-    async with session.client() as connected:
+    async with cx.client() as connected:
         found = list(await asking.all_endpoints(connected))
-    connection = await target(session.url, session.cluster).connection("dorm-webhooks")
+    connection = await cx.target().connection("dorm-webhooks")
     try:
         rows = []
         for one in found:
@@ -140,8 +144,9 @@ def _row(one: Endpoint, pending: int | None, unread: int | None) -> dict[str, An
     }
 
 
-@command(app, "remove")
-async def remove(session: Session, name: Name) -> None:
+@app.command("remove")
+@command(user=True)
+async def remove(cx: Cluster, name: Name) -> None:
     """Remove a webhook; its undelivered events are dropped.
 
     [bold]Example[/]
@@ -151,19 +156,21 @@ async def remove(session: Session, name: Name) -> None:
 
     from dorm.webhooks import asking
 
-    async with session.client() as connected:
+    async with cx.client() as connected:
         await asking.remove(connected, name)
     console.print(Text(f"webhook {name} is removed"))
 
 
-@command(app, "rotate", keys=True)
+@app.command("rotate")
+@command(user=True, before="key")
 async def rotate(
-    session: Session,
+    cx: Cluster,
     name: Name,
     overlap: Annotated[
         str, typer.Option(metavar="DURATION", help="How long the old secret also signs; 0s if it has leaked.")
     ] = "24h",
     output: Output = Format.table,
+    key: KeyFile = None,
 ) -> None:
     """Give a webhook a new secret, and print it. For a while, both secrets sign, so that its owner can switch at any
     time.
@@ -178,14 +185,15 @@ async def rotate(
 
     from dorm.webhooks import asking
 
-    keys = session.keys()
-    async with session.client() as connected:
+    keys = keys_of(key, cx)
+    async with cx.client() as connected:
         made = await asking.rotate(connected, keys, name, overlap_s)
     _show_secret({"name": name, "url": made.url, "secret": keys.secret(name, made.key)}, output)
 
 
-@command(app, "secret", user=False, keys=True)
-async def secret(session: Session, name: Name, output: Output = Format.table) -> None:
+@app.command("secret")
+@command(before="key")
+async def secret(cx: Cluster, name: Name, output: Output = Format.table, key: KeyFile = None) -> None:
     """Print a webhook's secret again. The command needs the key file, because the log contains no secrets.
 
     [bold]Example[/]
@@ -195,15 +203,16 @@ async def secret(session: Session, name: Name, output: Output = Format.table) ->
 
     from dorm.webhooks import asking
 
-    keys = session.keys()
-    async with session.client() as connected:
+    keys = keys_of(key, cx)
+    async with cx.client() as connected:
         found = await asking.find(connected, name)
     _show_secret({"name": name, "url": found.url, "secret": keys.secret(name, found.key)}, output)
 
 
-@command(app, "enable")
+@app.command("enable")
+@command(user=True)
 async def enable(
-    session: Session,
+    cx: Cluster,
     name: Name,
     skip: Annotated[
         bool, typer.Option("--skip", help="Deliver from now on; skip events that happened meanwhile.")
@@ -220,13 +229,14 @@ async def enable(
 
     from dorm.webhooks import asking
 
-    async with session.client() as connected:
+    async with cx.client() as connected:
         await asking.enable(connected, name, skip=skip)
     console.print(Text(f"webhook {name} is enabled"))
 
 
-@command(app, "test")
-async def try_out(session: Session, name: Name, output: Output = Format.table) -> None:
+@app.command("test")
+@command(user=True)
+async def try_out(cx: Cluster, name: Name, output: Output = Format.table) -> None:
     """Make the deliverer send one test event, and print the endpoint's answer; exit code 1 if it fails.
 
     [bold]Example[/]
@@ -239,7 +249,7 @@ async def try_out(session: Session, name: Name, output: Output = Format.table) -
     from dorm.webhooks import asking
 
     began = time.monotonic()
-    async with session.client() as connected:
+    async with cx.client() as connected:
         found = await asking.try_out(connected, name, _TEST_S)
     shown = {"delivered": found.delivered, "status": found.status, "reason": found.reason}
     if output in (Format.json, Format.yaml):

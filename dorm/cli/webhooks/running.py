@@ -6,21 +6,20 @@ import contextlib
 import time
 from importlib.metadata import version
 
-from dorm.cli.connect import ClusterName, Url, User, target
-from dorm.cli.errors import run
+from dorm.cli.command import command
+from dorm.cli.connect import Cluster
 from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.service import run_service
 from dorm.cli.webhooks.shared import Allow, KeyFile, keys_of, networks
 
 
-def run_deliverer(
+@command(user=True, before="verbose")
+async def run_deliverer(
+    cx: Cluster,
     key: KeyFile = None,
     allow: Allow = None,
     metrics: Metrics = None,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
     verbose: Verbose = 0,
     log_json: LogJson = False,
 ) -> None:
@@ -49,9 +48,9 @@ def run_deliverer(
         from dorm.webhooks.deliverer import Deliverer
         from events.subjects import token
 
-        keys = keys_of(key, url, cluster)
-        connection = await target(url, cluster).connection("dorm-webhooks", patient=True)
-        who = token(user or connection.user or login_name())
+        keys = keys_of(key, cx)
+        connection = await cx.target().connection("dorm-webhooks", patient=True)
+        who = token(cx.user or connection.user or login_name())
         deliverer = Deliverer(connection, keys, who=who, clock=time.time_ns, allowed=allowed)
         health.watch(deliverer.checks)
         try:
@@ -64,4 +63,4 @@ def run_deliverer(
         finally:
             await connection.close()
 
-    run(run_service(work(), health))
+    await run_service(work(), health)
