@@ -1,6 +1,7 @@
 """The command line: thin shells over the client, the master, the agents and replay.
 
     main         the program; imports each command on demand
+    command      the decorator that gives a command the options of a cluster, its client and its event loop
     errors       errors in one line, with an exit code: 0 done, 1 failed or differs, 2 wrong usage
     output       `-o table|wide|json|yaml`, the same for every command
     connect      which cluster, and as whom: `--url`, `--credentials`, `--context`, what `dorm up` recorded, the default
@@ -33,5 +34,5 @@
     simulation/  simulate, whatif
     bench/       bench
 
-A command is a module with `register(app)` and a line in `main._COMMANDS`.
+A command is a function with a line in `main.COMMANDS`, and help with an example.
 """

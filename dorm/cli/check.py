@@ -17,7 +17,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from dorm.cli.apps import PANEL
 from dorm.cli.authoring import fields as f
 from dorm.cli.command import command
 from dorm.cli.connect import OPTIONS, Cluster
@@ -40,10 +39,6 @@ if TYPE_CHECKING:
 _FILES = (".yaml", ".yml", ".toml")
 _STYLES = {"wrong": "red", "unknown": "yellow", "note": "cyan", "ok": "green"}
 _NODES_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def register(app: typer.Typer) -> None:
-    app.command("check", rich_help_panel=PANEL)(check)
 
 
 def complete_file(incomplete: str) -> list[str]:

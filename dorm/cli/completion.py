@@ -16,10 +16,6 @@ class Shell(StrEnum):
     fish = "fish"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="More")(completion)
-
-
 def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
     """Print a script that completes commands and the names of apps and nodes in your shell.
 

@@ -14,89 +14,93 @@ from dorm.cli.errors import run_and_exit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_COMMANDS = {
-    "apps.run": ("run",),
-    "check": ("check",),
-    "apps.commands": ("submit", "ps", "update", "cancel", "kill"),
-    "apps.logs": ("logs",),
-    "outputs.cp": ("cp",),
-    "outputs.checkpoints": ("checkpoints",),
-    "containers.exec": ("exec",),
-    "containers.shell": ("shell",),
-    "containers.port_forward": ("port-forward",),
-    "apps.wait": ("wait",),
-    "lifecycle.scale": ("scale",),
-    "lifecycle.edit": ("edit",),
-    "lifecycle.restart": ("restart",),
-    "lifecycle.retry": ("retry",),
-    "gates.hold": ("hold",),
-    "gates.release": ("release",),
-    "apps.describe": ("describe",),
-    "apps.explain": ("explain",),
-    "apps.story": ("story",),
-    "apps.compare": ("compare",),
-    "past.history": ("history",),
-    "apps.plan": ("plan",),
-    "cluster.up": ("up",),
-    "operating.requests": ("drain", "pause", "resume"),
-    "cluster.top": ("top",),
-    "log.events": ("events",),
-    "cluster.master": ("master",),
-    "cluster.masters": ("masters",),
-    "operating.doctor": ("doctor",),
-    "cluster.serve": ("serve",),
-    "cluster.dashboard": ("dashboard",),
-    "cluster.agent": ("agent",),
-    "simulation.simulate": ("simulate",),
-    "simulation.whatif": ("whatif",),
-    "simulation.shadow": ("shadow",),
-    "cluster.demo": ("demo",),
-    "deploy.backup": ("backup",),
-    "trust.init": ("init",),
-    "trust.views": ("views",),
-    "apps.schema": ("schema",),
-    "completion": ("completion",),
-    "replay.state": ("state", "diff"),
-    "replay.usage": ("usage",),
-    "replay.incident": ("incident",),
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("dorm.cli.apps.run:run_app", "Apps"),
+    "check": ("dorm.cli.check:check", "Apps"),
+    "submit": ("dorm.cli.apps.commands:submit", "Apps"),
+    "ps": ("dorm.cli.apps.commands:ps", "Apps"),
+    "update": ("dorm.cli.apps.commands:update", "Apps"),
+    "cancel": ("dorm.cli.apps.commands:cancel", "Apps"),
+    "kill": ("dorm.cli.apps.commands:kill", "Apps"),
+    "logs": ("dorm.cli.apps.logs:logs", "Apps"),
+    "cp": ("dorm.cli.outputs.cp:copy", "Apps"),
+    "checkpoints": ("dorm.cli.outputs.checkpoints:list_checkpoints", "Apps"),
+    "exec": ("dorm.cli.containers.exec:exec_command", "Inside containers"),
+    "shell": ("dorm.cli.containers.shell:shell", "Inside containers"),
+    "port-forward": ("dorm.cli.containers.port_forward:port_forward", "Inside containers"),
+    "wait": ("dorm.cli.apps.wait:wait", "Apps"),
+    "scale": ("dorm.cli.lifecycle.scale:scale", "Apps"),
+    "edit": ("dorm.cli.lifecycle.edit:edit", "Apps"),
+    "restart": ("dorm.cli.lifecycle.restart:restart", "Apps"),
+    "retry": ("dorm.cli.lifecycle.retry:retry", "Apps"),
+    "hold": ("dorm.cli.gates.hold:hold", "Apps"),
+    "release": ("dorm.cli.gates.release:release", "Apps"),
+    "describe": ("dorm.cli.apps.describe:describe_app", "Apps"),
+    "explain": ("dorm.cli.apps.explain:explain", "Apps"),
+    "story": ("dorm.cli.apps.story:story", "Apps"),
+    "compare": ("dorm.cli.apps.compare:compare", "Apps"),
+    "history": ("dorm.cli.past.history:history", "Apps"),
+    "plan": ("dorm.cli.apps.plan:plan", "Apps"),
+    "up": ("dorm.cli.cluster.up:up", "Nodes and the cluster"),
+    "drain": ("dorm.cli.operating.requests:drain", "Nodes and the cluster"),
+    "pause": ("dorm.cli.operating.requests:pause", "Nodes and the cluster"),
+    "resume": ("dorm.cli.operating.requests:resume", "Nodes and the cluster"),
+    "top": ("dorm.cli.cluster.top:top", "Nodes and the cluster"),
+    "events": ("dorm.cli.log.events:events", "The log"),
+    "master": ("dorm.cli.cluster.master:master", "Nodes and the cluster"),
+    "masters": ("dorm.cli.cluster.masters:masters", "Nodes and the cluster"),
+    "doctor": ("dorm.cli.operating.doctor:doctor", "Nodes and the cluster"),
+    "serve": ("dorm.cli.cluster.serve:serve", "Nodes and the cluster"),
+    "dashboard": ("dorm.cli.cluster.dashboard:dashboard", "Nodes and the cluster"),
+    "agent": ("dorm.cli.cluster.agent:agent", "Nodes and the cluster"),
+    "simulate": ("dorm.cli.simulation.simulate:register", "What if"),
+    "whatif": ("dorm.cli.simulation.whatif:whatif", "What if"),
+    "shadow": ("dorm.cli.simulation.shadow:shadow", "What if"),
+    "demo": ("dorm.cli.cluster.demo:demo", "More"),
+    "backup": ("dorm.cli.deploy.backup:backup", "The log"),
+    "init": ("dorm.cli.trust.init:init", "Users and access"),
+    "views": ("dorm.cli.trust.views:views", "Users and access"),
+    "schema": ("dorm.cli.apps.schema:schema", "More"),
+    "completion": ("dorm.cli.completion:completion", "More"),
+    "state": ("dorm.cli.replay.state:state", "The log"),
+    "diff": ("dorm.cli.replay.state:diff", "The log"),
+    "usage": ("dorm.cli.replay.usage:usage", "The log"),
+    "incident": ("dorm.cli.replay.incident:incident", "The log"),
+    "files": ("dorm.cli.project.files:app", "Apps"),
+    "sweep": ("dorm.cli.sweeps.commands:app", "Apps"),
+    "spec": ("dorm.cli.authoring.commands:app", "Apps"),
+    "nodes": ("dorm.cli.operating.nodes:app", "Nodes and the cluster"),
+    "policy": ("dorm.cli.cluster.policy:app", "Nodes and the cluster"),
+    "token": ("dorm.cli.cluster.tokens:app", "Nodes and the cluster"),
+    "user": ("dorm.cli.trust.users:app", "Users and access"),
+    "node": ("dorm.cli.trust.nodes:app", "Users and access"),
+    "context": ("dorm.cli.trust.contexts:app", "Users and access"),
+    "deploy": ("dorm.cli.deploy.commands:app", "Nodes and the cluster"),
+    "webhooks": ("dorm.cli.webhooks.commands:app", "Nodes and the cluster"),
+    "log": ("dorm.cli.log.commands:app", "The log"),
+    "replay": ("dorm.cli.replay.commands:app", "The log"),
+    "export": ("dorm.cli.export.traces:app", "The log"),
+    "bench": ("dorm.cli.bench.commands:app", "More"),
 }
-"""Commands that a module of this package registers, in listing order."""
-_GROUPS = {
-    "project.files": ("files", "Apps"),
-    "sweeps.commands": ("sweep", "Apps"),
-    "authoring.commands": ("spec", "Apps"),
-    "operating.nodes": ("nodes", "Nodes and the cluster"),
-    "cluster.policy": ("policy", "Nodes and the cluster"),
-    "cluster.tokens": ("token", "Nodes and the cluster"),
-    "trust.users": ("user", "Users and access"),
-    "trust.nodes": ("node", "Users and access"),
-    "trust.contexts": ("context", "Users and access"),
-    "deploy.commands": ("deploy", "Nodes and the cluster"),
-    "webhooks.commands": ("webhooks", "Nodes and the cluster"),
-    "log.commands": ("log", "The log"),
-    "replay.commands": ("replay", "The log"),
-    "export.traces": ("export", "The log"),
-    "bench.commands": ("bench", "More"),
-}
-"""By module: the group of commands that its `app` is, and the panel that lists the group."""
-_MODULE_OF = {name: module for module, names in _COMMANDS.items() for name in names} | {
-    name: module for module, (name, _) in _GROUPS.items()
-}
+"""Every command and group of commands, in the order of help: what it is, and the panel that lists it.
+
+What it is: a function that is the command, a typer application whose commands are the group, or a function `register` that
+adds the command to the application that it gets, as entry points of other distributions do."""
 
 
 class _OnDemand(TyperGroup):
     """Imports a command's module when it is run: importing all of them takes longer than most commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        for module in dict.fromkeys(_MODULE_OF.values()):
-            self._import(module)
-        return [*_MODULE_OF]
+        for name in COMMANDS:
+            self._import(name)
+        return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _MODULE_OF:
+        if cmd_name in COMMANDS:
+            self._import(cmd_name)
+        else:
             self.list_commands(ctx)  # So that similar names can be suggested.
-        elif cmd_name not in self.commands:
-            self._import(_MODULE_OF[cmd_name])
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None and ctx is not None:
             for one in (command, *getattr(command, "commands", {}).values()):
@@ -121,15 +125,19 @@ class _OnDemand(TyperGroup):
         return params
 
     def _import(self, name: str) -> None:
+        if name in self.commands:
+            return
+        place, panel = COMMANDS[name]
+        module, _, attribute = place.partition(":")
+        imported = getattr(import_module(module), attribute)
         made = typer.Typer(rich_markup_mode="rich")
-        module = import_module(f"dorm.cli.{name}")
-        if name in _GROUPS:
-            group, panel = _GROUPS[name]
-            made.add_typer(module.app, name=group, rich_help_panel=panel)
+        if isinstance(imported, typer.Typer):
+            made.add_typer(imported, name=name, rich_help_panel=panel)
+        elif attribute == "register":
+            imported(made)
         else:
-            module.register(made)
-        for one, command in get_group(made).commands.items():
-            self.commands.setdefault(one, command)
+            made.command(name, rich_help_panel=panel, **getattr(imported, "settings", {}))(imported)
+        self.commands.update(get_group(made).commands)
 
 
 def _show_no_type(params: Iterable[Any]) -> None:

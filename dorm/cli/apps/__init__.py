@@ -10,8 +10,3 @@ story      what happened to an app or a node;  compare: two apps beside each oth
 plan       the next decision, without doing anything
 schema     the JSON Schema of specs;  verbs: words of other tools, and the commands that they mean here
 """
-
-from __future__ import annotations
-
-PANEL = "Apps"
-"""Where `dorm --help` lists these commands."""

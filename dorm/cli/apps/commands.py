@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.apps import PANEL as PANEL
 from dorm.cli.authoring.fields import ShowIgnored, tell_findings
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster
@@ -30,14 +29,6 @@ if TYPE_CHECKING:
     from events.spec import CheckedSpec
 
 _DOCUMENTS = (Format.json, Format.yaml)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(submit)
-    app.command(rich_help_panel=PANEL)(ps)
-    app.command(rich_help_panel=PANEL)(update)
-    app.command(rich_help_panel=PANEL)(cancel)
-    app.command(rich_help_panel=PANEL)(kill)
 
 
 @command(user=True)

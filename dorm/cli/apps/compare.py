@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.output import Format, Output, console, counted, show, show_document
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 _PARTS = 5
 """Times at which the progress of both is shown."""
 _App = typer.Argument(metavar="APP", help="Name or id of an app.", autocompletion=complete_app, show_default=False)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(compare)
 
 
 @command()

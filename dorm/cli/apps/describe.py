@@ -7,15 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app_or_node
 from dorm.cli.output import Format, Output, show_document
 from dorm.cli.tables import show_app, show_node
-
-
-def register(app: typer.Typer) -> None:
-    app.command("describe", rich_help_panel=PANEL)(describe_app)
 
 
 @command()

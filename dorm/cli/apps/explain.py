@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.apps.story import Last, show_chapters
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster
@@ -45,10 +44,6 @@ _TRY = {
     "not_resizable": "dorm edit APP --set resizable=auto",
 }
 """The command that shows whether a change would help, by the code of the reason."""
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(explain)
 
 
 @command()

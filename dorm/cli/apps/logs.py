@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster
 from dorm.cli.errors import Fail, WrongUsage
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from dorm.client.output import Line, Output, Ran
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(logs)
 
 
 class _Wanted(msgspec.Struct, frozen=True):

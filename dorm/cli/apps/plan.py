@@ -10,7 +10,6 @@ import typer
 from msgspec.structs import replace
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app, complete_node
 from dorm.cli.errors import USAGE, Fail, WrongUsage
@@ -28,10 +27,6 @@ _MOST_NODES = 10_000
 _COLUMNS = [
     ("APP", "name"), ("NOW", "before"), ("THEN", "after"), ("KIND", "kind"), ("PAUSE", "pause"), ("NODES", "nodes"),
 ]  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(plan)
 
 
 def complete_change(ctx: typer.Context, incomplete: str) -> list[str]:

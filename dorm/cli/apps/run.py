@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps import PANEL
 from dorm.cli.authoring import fields as f
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
@@ -24,12 +23,7 @@ if TYPE_CHECKING:
     from dorm.local.commands import Typed
 
 
-def register(app: typer.Typer) -> None:
-    # Options after the command's first word are the command's own.
-    app.command("run", rich_help_panel=PANEL, context_settings={"allow_interspersed_args": False})(run_app)
-
-
-@command(user=True)
+@command(user=True, context_settings={"allow_interspersed_args": False})
 async def run_app(
     cx: Cluster,
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="The command that starts one worker.")],

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
 from dorm.cli.output import Format, show_document
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="More")(schema)
 
 
 def schema() -> None:

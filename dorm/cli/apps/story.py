@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app_or_node
 from dorm.cli.output import Format, Output, console, counted, show_document
@@ -34,10 +33,6 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 Last = Annotated[int | None, typer.Option("--last", "-n", min=0, help="Only the last chapters.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(story)
 
 
 @command()

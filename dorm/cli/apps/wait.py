@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.errors import TIMED_OUT, Fail, complain
@@ -31,10 +30,6 @@ class Condition(StrEnum):
     running = "running"
     completed = "completed"
     ended = "ended"
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(wait)
 
 
 @command()

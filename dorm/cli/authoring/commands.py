@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.errors import Fail, WrongUsage
+from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.output import console, progress_console
 from dorm.cli.settings import parse_pairs
 from events.errors import code_of
@@ -156,6 +156,6 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x") as out:
             out.write(text)
     except FileExistsError:
-        raise Fail(f"{path} exists; choose another FILE, or use --force", 2, code="file.exists") from None
+        raise Fail(f"{path} exists; choose another FILE, or use --force", USAGE, code="file.exists") from None
     except OSError as error:
         raise Fail(f"{path}: {error.strerror}", code=code_of(error)) from None

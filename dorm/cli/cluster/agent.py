@@ -53,10 +53,6 @@ class FirewallChoice(StrEnum):
     off = "off"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(agent)
-
-
 @command(before="verbose")
 async def agent(
     cx: Cluster,

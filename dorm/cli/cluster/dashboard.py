@@ -37,10 +37,6 @@ _SOON = (401, 502, 503, 504)
 """Statuses of a server that does not know the token yet, or is just starting."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(dashboard)
-
-
 @command()
 async def dashboard(
     cx: Cluster,

@@ -27,7 +27,8 @@ from rich.live import Live
 from rich.text import Text
 
 from dorm.cli.cluster.up import RuntimeChoice
-from dorm.cli.errors import INTERRUPTED, Fail, run
+from dorm.cli.command import standalone
+from dorm.cli.errors import INTERRUPTED, Fail
 from dorm.cli.log.events import in_words
 from dorm.cli.output import ago, cell, console, counted, table
 from dorm.cli.program_logs import Verbose, configure
@@ -68,11 +69,8 @@ _PORTS = range(22_000, 26_800, 300)
 _SHOWN = ("AppAccepted", "Resized", "GenerationReleased", "AppCompleted", "AppFailed", "GenerationFailed", "NodeJoined")
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="More")(demo)
-
-
-def demo(
+@standalone
+async def demo(
     runtime: Annotated[RuntimeChoice, typer.Option(help="auto uses Docker if an engine answers.")] = RuntimeChoice.auto,
     docker: Annotated[str | None, typer.Option(envvar="DOCKER_HOST", help="Docker engine.")] = None,
     plain: Annotated[
@@ -89,7 +87,7 @@ def demo(
       dorm demo --runtime process --plain
     """
     configure(verbose, False, quiet_level=logging.ERROR, lasts=False)
-    run(_demo(runtime, docker, plain or not console.is_terminal))
+    await _demo(runtime, docker, plain or not console.is_terminal)
 
 
 async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None:

@@ -51,10 +51,6 @@ _REPLICATED_LEASE_S = 15.0
 """NATS servers take 4 to 6 seconds to elect another leader, which must not depose a healthy master."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(master)
-
-
 @command(before="policy")
 async def master(
     cx: Cluster,

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-import typer
 from rich.text import Text
 
 from dorm.cli.command import command
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 _SHORTEST_S = 8.0
 """A longer lease than this is watched for half of its duration, in which its holder renews it twice."""
 _LOOK_S = 0.1
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(masters)
 
 
 @command()

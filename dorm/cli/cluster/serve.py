@@ -36,10 +36,6 @@ _COLLECT = (10_000, 20, 50)
 """Thresholds of the garbage collector: with Python's own, a busy API is collected a hundred times a second."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(serve)
-
-
 @command(user=True, before="verbose")
 async def serve(
     cx: Cluster,

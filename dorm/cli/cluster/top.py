@@ -37,10 +37,6 @@ _BEFORE = 50
 """Earlier events that are shown at the start."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(top)
-
-
 @command()
 async def top(
     cx: Cluster,

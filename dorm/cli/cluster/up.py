@@ -16,7 +16,8 @@ from rich.text import Text
 
 from dorm.cli.cluster.master import AcceptLog
 from dorm.cli.cluster.rotation import Archives, Keep, RotateAge, RotateSize, rotation_settings
-from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage, run
+from dorm.cli.command import standalone
+from dorm.cli.errors import INTERRUPTED, Fail, WrongUsage
 from dorm.cli.metrics_address import MetricsOfUp, metrics_address
 from dorm.cli.output import console, progress_console
 from dorm.cli.program_logs import LogJson, Verbose, configure
@@ -55,11 +56,8 @@ class RuntimeChoice(StrEnum):
     process = "process"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(up)
-
-
-def up(
+@standalone
+async def up(
     agents: Annotated[
         int | None, typer.Option(min=1, max=100, help="Number of nodes to run on this machine; default: 1.")
     ] = None,
@@ -223,7 +221,7 @@ def up(
         volumes={**file.offered(), **volumes_of_option(volume)},
     )
     api_port = None if no_api else _API_PORT if api is None else api
-    run(_up(options, open_to_all, file.change(), api_port, limit_s))
+    await _up(options, open_to_all, file.change(), api_port, limit_s)
 
 
 async def _up(

@@ -13,15 +13,8 @@ from dorm.cli.containers.naming import Container, split
 from dorm.cli.errors import WrongUsage
 from dorm.cli.sizes import seconds_of
 
-PANEL = "Inside containers"
 
-
-def register(app: typer.Typer) -> None:
-    # Options after the container are the command's own.
-    app.command("exec", rich_help_panel=PANEL, context_settings={"allow_interspersed_args": False})(exec_command)
-
-
-@command(user=True)
+@command(user=True, context_settings={"allow_interspersed_args": False})
 async def exec_command(
     cx: Cluster,
     container: Container,

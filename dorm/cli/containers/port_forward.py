@@ -11,7 +11,6 @@ import typer
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
-from dorm.cli.containers.exec import PANEL
 from dorm.cli.containers.naming import Container, split
 from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.terminal import say
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from dorm.client.sessions.session import Session
 
 _HIGHEST: Final = 65535
-
-
-def register(app: typer.Typer) -> None:
-    app.command("port-forward", rich_help_panel=PANEL)(port_forward)
 
 
 @command(user=True)

@@ -9,7 +9,6 @@ import typer
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
-from dorm.cli.containers.exec import PANEL
 from dorm.cli.containers.naming import Container, split
 from dorm.cli.errors import WrongUsage
 from dorm.cli.output import progress_console
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
     from dorm.client.sessions.finding import Place
 
 _BEST: Final = ("sh", "-c", "command -v bash > /dev/null && exec bash; exec sh")
-
-
-def register(app: typer.Typer) -> None:
-    app.command("shell", rich_help_panel=PANEL)(shell)
 
 
 @command(user=True)

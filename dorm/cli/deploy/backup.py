@@ -17,10 +17,6 @@ from dorm.cli.source import log_of, progress_of
 from dorm.cli.terminal import say
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="The log")(backup)
-
-
 @command()
 async def backup(
     cx: Cluster,

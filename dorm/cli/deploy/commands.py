@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from dorm.cli.command import standalone
 from dorm.cli.deploy.restoring import restore
 from dorm.cli.deploy.shared import Keys, Settings, key_folder, read
-from dorm.cli.errors import Fail, complain, run
+from dorm.cli.errors import USAGE, Fail, complain
 from dorm.cli.output import console
 from dorm.cli.terminal import say
 
@@ -65,7 +66,7 @@ def keys(
     found = read(settings)
     if not found.trust:
         raise Fail(
-            "a cluster with `trust: false` has no keys; install its files right away", 2, code="deploy.keys.open"
+            "a cluster with `trust: false` has no keys; install its files right away", USAGE, code="deploy.keys.open"
         )
     kept = key_folder(folder)
     renewed = prepare(found, kept, token(admin or kept.admin() or login_name()), time.time_ns())
@@ -181,7 +182,8 @@ def _next(name: str, has: Sequence[Part], steps: Sequence[Step], *, elsewhere: b
 
 
 @app.command("found")
-def found(settings: Settings, folder: Keys, context: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the context that is created for you; default: the cluster's.")] = None) -> None:  # fmt: skip
+@standalone
+async def found(settings: Settings, folder: Keys, context: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the context that is created for you; default: the cluster's.")] = None) -> None:  # fmt: skip
     """Create a new cluster's streams and first records, once its NATS servers run.
 
     Run it on the admin's machine. Running it again changes nothing.
@@ -192,20 +194,17 @@ def found(settings: Settings, folder: Keys, context: Annotated[str | None, typer
     """
     deployment = read(settings)
     if not deployment.trust:
-        raise Fail("the masters of a cluster with `trust: false` found it themselves", 2, code="deploy.keys.open")
+        raise Fail("the masters of a cluster with `trust: false` found it themselves", USAGE, code="deploy.keys.open")
     kept = key_folder(folder)
 
-    async def work() -> None:
-        from dorm.cli.trust.init import remember
-        from dorm.deploy.keys import enable
+    from dorm.cli.trust.init import remember
+    from dorm.deploy.keys import enable
 
-        own = await enable(deployment, kept, clock=time.time_ns)
-        name = context or deployment.cluster
-        await asyncio.to_thread(remember, name, own.url, own.cluster, kept.file_of(own.name), folder.absolute())
-        console.print(
-            Text(f"cluster {own.cluster} authenticates its users; {own.name} is its admin, with the context {name!r}")
-        )
-        console.print(Text(f"  a user       dorm user add NAME --context {name}"))
-        console.print(Text(f"  a node       dorm node intro NAME --context {name}"))
-
-    run(work())
+    own = await enable(deployment, kept, clock=time.time_ns)
+    name = context or deployment.cluster
+    await asyncio.to_thread(remember, name, own.url, own.cluster, kept.file_of(own.name), folder.absolute())
+    console.print(
+        Text(f"cluster {own.cluster} authenticates its users; {own.name} is its admin, with the context {name!r}")
+    )
+    console.print(Text(f"  a user       dorm user add NAME --context {name}"))
+    console.print(Text(f"  a node       dorm node intro NAME --context {name}"))

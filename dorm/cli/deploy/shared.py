@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.errors import Fail
+from dorm.cli.errors import USAGE, Fail
 
 if TYPE_CHECKING:
     from dorm.deploy.settings import Deployment
@@ -37,9 +37,9 @@ def read(file: Path) -> Deployment:
     try:
         return check(load_document(file, shape_of(Deployment)))
     except SpecError as error:
-        raise Fail.of(error, 2) from None
+        raise Fail.of(error, USAGE) from None
     except DeploymentError as error:
-        raise Fail(f"{file}: {error}", 2, code=error.code) from None
+        raise Fail(f"{file}: {error}", USAGE, code=error.code) from None
 
 
 def key_folder(path: Path) -> KeyFolder:

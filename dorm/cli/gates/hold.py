@@ -7,14 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL, undone_by_restart
+from dorm.cli.apps.commands import undone_by_restart
 from dorm.cli.command import command
 from dorm.cli.connect import AppNames, Cluster
 from dorm.cli.output import console
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(hold)
 
 
 @command(user=True)

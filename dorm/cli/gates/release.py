@@ -7,14 +7,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import AppNames, Cluster
 from dorm.cli.output import console
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(release)
 
 
 @command(user=True)

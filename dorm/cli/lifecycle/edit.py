@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.authoring.fields import ShowIgnored, complete_field, tell_findings
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 60
 _MOST_SHOWN = 10
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(edit)
 
 
 @command(user=True)

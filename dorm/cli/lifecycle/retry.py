@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster
 from dorm.cli.output import console
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(retry)
 
 
 @command(user=True)

@@ -7,15 +7,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL, undone_by_bounds
+from dorm.cli.apps.commands import undone_by_bounds
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster
 from dorm.cli.errors import WrongUsage
 from dorm.cli.output import console
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(scale)
 
 
 @command(user=True)

@@ -43,10 +43,6 @@ class EventFormat(StrEnum):
     cloudevents = "cloudevents"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="The log")(events)
-
-
 def _position(text: str | None) -> str | None:
     if text is not None:
         try:

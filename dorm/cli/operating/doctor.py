@@ -36,10 +36,6 @@ _CONNECT_S = 5.0
 _ANSWER_S = 2.0
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Nodes and the cluster")(doctor)
-
-
 @command()
 async def doctor(
     cx: Cluster,

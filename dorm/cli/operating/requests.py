@@ -34,11 +34,6 @@ Selector = Annotated[
 Reason = Annotated[str, typer.Option(help="The reason, for the log.")]
 
 
-def register(app: typer.Typer) -> None:
-    for each in (drain, pause, resume):
-        app.command(rich_help_panel="Nodes and the cluster")(each)
-
-
 async def chosen(connected: Client, nodes: list[str] | None, selector: list[str] | None) -> list[str]:
     """Return the nodes that a command names, or selects by their labels.  Raises WrongUsage, Fail."""
     if bool(nodes) == bool(selector):

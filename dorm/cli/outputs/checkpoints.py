@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import typer
 from rich.text import Text
 
 from dorm.cli.command import command
@@ -22,10 +21,6 @@ _COLUMNS = [
     ("PATH", "path"), ("STEP", "step"), ("SIZE", "size"), ("FILES", "files"), ("AGE", "age"), ("GENERATION", "generation"),
     ("RESTART", "restart"),
 ]  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    app.command("checkpoints", rich_help_panel="Apps")(list_checkpoints)
 
 
 @command()

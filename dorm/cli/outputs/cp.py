@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 _FILES = [("PATH", "path"), ("KIND", "kind"), ("SIZE", "bytes"), ("NOTE", "note")]
 
 
-def register(app: typer.Typer) -> None:
-    app.command("cp", rich_help_panel="Apps")(copy)
-
-
 def _places(context: typer.Context, incomplete: str) -> list[str]:
     if "/" in incomplete or incomplete.startswith("."):
         return []

@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.text import Text
 
-from dorm.cli.apps.commands import PANEL
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete, complete_app
 from dorm.cli.errors import WrongUsage
@@ -37,10 +36,6 @@ _WIDE = [
     ("ID", "id"), ("USER", "user"), ("SWEEP", "sweep"), ("PARAMETERS", "parameters"), ("SUBMITTED", "submitted"),
     ("CONTAINER-H", "container_hours"), ("FAILURES", "failures"), ("LOST STEPS", "lost_steps"),
 ]  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(history)
 
 
 def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:

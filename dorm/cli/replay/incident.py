@@ -17,15 +17,10 @@ from dorm.cli.output import console, counted, solver_prints_elsewhere
 from dorm.cli.replay.state import Moments
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
-PANEL = "The log"
 _MOMENT = "SEQ|TIME|-10m"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL, cls=Moments)(incident)
-
-
-@command()
+@command(cls=Moments)
 async def incident(
     cx: Cluster,
     since: Annotated[str, typer.Argument(metavar="SINCE", help="Start of the incident: a sequence, a time (ISO 8601, UTC by default) or a duration " "before the log's last record, such as -10m.", show_default=False)],

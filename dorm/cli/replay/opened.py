@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from dorm.cli.cluster.serve import address_of
+from dorm.cli.command import standalone
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import run
 from dorm.cli.output import console
 from dorm.cli.signals import run_until_stopped
 from dorm.cli.source import log_of
@@ -21,7 +21,8 @@ def register(app: typer.Typer) -> None:
     app.command("open")(open_archive)
 
 
-def open_archive(
+@standalone
+async def open_archive(
     file: Annotated[Path, typer.Argument(metavar="LOG.dorm", help="An exported log.")],
     listen: Annotated[
         str, typer.Option(metavar="HOST[:PORT]", help="Address to listen on; port 0 takes any free one.")
@@ -52,4 +53,4 @@ def open_archive(
             console.print(Text(f"{file} is at {server.url}; Ctrl-C ends it"), soft_wrap=True)
             await server.run()
 
-    run(run_until_stopped(work()))
+    await run_until_stopped(work())

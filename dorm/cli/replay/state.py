@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from replay.travel.diff import Diff, Thing
 
-PANEL = "The log"
 _SIGNS = {"came": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
 
 
@@ -33,11 +32,6 @@ class Moments(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # A moment may start with a space, an option may not.
         return super().parse_args(ctx, [f" {arg}" if re.match(r"-\d", arg) else arg for arg in args])
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(state)
-    app.command(rich_help_panel=PANEL, cls=Moments)(diff)
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -117,7 +111,7 @@ def _show_part(found: State, cluster: str, node: str, output: Format) -> None:
         console.print(Text(f"  ended: {', '.join(document.ended)}"))
 
 
-@command()
+@command(cls=Moments)
 async def diff(
     cx: Cluster,
     before: Annotated[str, typer.Argument(metavar="A", help=_POINT, show_default=False)],

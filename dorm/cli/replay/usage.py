@@ -20,15 +20,10 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from replay.usage.usage import Row, Usage, Uses
 
-PANEL = "The log"
 _MOMENT = "SEQ|TIME|-10m"
 _ENDINGS = (".csv", ".parquet", ".png")
 _SHOWN = 200
 """Rows of a table; files and JSON have all."""
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(usage)
 
 
 def _complete_user(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import Fail, WrongUsage, complain
+from dorm.cli.errors import USAGE, Fail, WrongUsage, complain
 from dorm.cli.output import Format, Output, SafeConsole, counted, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -38,10 +38,6 @@ SHORT_WINDOW_S = 600.0
 """Figures per hour of a shorter window say little: one app that ends in its only minute makes sixty an hour."""
 _WINDOW = "-1h"
 _COMMAND = [sys.executable, "-c", "from dorm.cli.main import main; main()"]
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="What if")(shadow)
 
 
 @command()
@@ -166,9 +162,9 @@ def _chosen(name: str, change: list[str] | None) -> tuple[Policy, dict[str, Any]
         policy = known(name)
         return policy, policy.check_params(parse_params(change))
     except UnknownPolicy as error:
-        raise Fail.of(error, 2) from None
+        raise Fail.of(error, USAGE) from None
     except ValueError as error:
-        raise Fail(str(error), 2, code=code_of(error)) from None
+        raise Fail(str(error), USAGE, code=code_of(error)) from None
 
 
 async def _opened(

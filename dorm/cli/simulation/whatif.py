@@ -23,15 +23,10 @@ if TYPE_CHECKING:
     from events.kinds import AppUpdated
     from replay.simulator.forks.whatif import Figures, Outcome, WhatIf, WhatIfApp
 
-PANEL = "What if"
 _COLUMNS = [
     ("APP", "name"), ("WORK", "work_from"), ("SPEED", "speed_from"), ("REALLY", "really"), ("UNCHANGED", "unchanged"), ("CHANGED", "changed"),
     ("DIFFERENCE", "difference"), ("WAIT", "wait"), ("ADJUSTED", "adjusted"),
 ]  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=PANEL)(whatif)
 
 
 @command()

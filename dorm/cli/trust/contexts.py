@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.errors import Fail
+from dorm.cli.errors import USAGE, Fail
 from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.local.home import DEFAULT_CLUSTER, contexts_file
 
@@ -45,7 +45,7 @@ def add(
     about = read_credentials(path) if path is not None else None
     address = server or (about.url if about is not None else "")
     if not address:
-        raise Fail("a context needs --credentials or --server", 2, code="context.no_server")
+        raise Fail("a context needs --credentials or --server", USAGE, code="context.no_server")
     if "@" in address:
         raise Fail(
             "a context must not hold a password; use credentials (`dorm user add` creates them)",

@@ -11,17 +11,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from dorm.cli.errors import Fail, run
+from dorm.cli.command import standalone
+from dorm.cli.errors import USAGE, Fail
 from dorm.cli.output import console
 from dorm.local.home import DEFAULT_CLUSTER
 from events.addresses import is_loopback, joined
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Users and access")(init)
-
-
-def init(
+@standalone
+async def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of keys, configuration and the server's data.")],
     cluster: Annotated[
         str, typer.Option(metavar="NAME", envvar="DORM_CLUSTER", help="Name of the cluster.")
@@ -66,52 +64,51 @@ def init(
     try:
         check_cluster(cluster)
     except ValueError as error:
-        raise Fail(str(error), 2, code="cluster.name.malformed") from None
+        raise Fail(str(error), USAGE, code="cluster.name.malformed") from None
     reached = [*(name or []), *([host] if not _all(host) else [])]
     if not reached:
-        raise Fail("use --name to give the address or name at which others reach this server", 2, code="security.host")
+        raise Fail(
+            "use --name to give the address or name at which others reach this server", USAGE, code="security.host"
+        )
     encrypted = tls if tls is not None else not is_loopback(host)
     scheme = "tls" if encrypted else "nats"
     root = folder.absolute()
     hosts = [*reached, "localhost", "127.0.0.1", "::1"] if encrypted else []
 
-    async def work() -> None:
-        from dorm.local.founding import KEYS, found, make_keys
-        from dorm.local.nats_server import EmbeddedServer, in_use
-        from dorm.security.files import private_folder
-        from dorm.security.folder import KeyFolder
+    from dorm.local.founding import KEYS, found, make_keys
+    from dorm.local.nats_server import EmbeddedServer, in_use
+    from dorm.security.files import private_folder
+    from dorm.security.folder import KeyFolder
 
-        await asyncio.to_thread(private_folder, root)
-        keys = KeyFolder(root / KEYS)
-        before = await asyncio.to_thread(keys.admin)
-        who = token(admin or before or login_name())
-        own = await asyncio.to_thread(
-            make_keys, keys, cluster, f"{scheme}://{joined(reached[0], port)}", who, hosts, time.time_ns()
-        )
-        near_host = ("::1" if ":" in host else "127.0.0.1") if _all(host) else host
-        near = f"{scheme}://{joined(near_host, port)}"
-        if await asyncio.to_thread(in_use, host, port):  # Its server runs already, and reads the renewed certificate.
-            if encrypted:
-                await asyncio.to_thread(keys.reload)
+    await asyncio.to_thread(private_folder, root)
+    keys = KeyFolder(root / KEYS)
+    before = await asyncio.to_thread(keys.admin)
+    who = token(admin or before or login_name())
+    own = await asyncio.to_thread(
+        make_keys, keys, cluster, f"{scheme}://{joined(reached[0], port)}", who, hosts, time.time_ns()
+    )
+    near_host = ("::1" if ":" in host else "127.0.0.1") if _all(host) else host
+    near = f"{scheme}://{joined(near_host, port)}"
+    if await asyncio.to_thread(in_use, host, port):  # Its server runs already, and reads the renewed certificate.
+        if encrypted:
+            await asyncio.to_thread(keys.reload)
+        await found(keys, own, near, (), clock=time.time_ns)
+    else:
+        server = EmbeddedServer(root, host=host, port=port, more=keys.server_settings())
+        await server.start()
+        try:
             await found(keys, own, near, (), clock=time.time_ns)
-        else:
-            server = EmbeddedServer(root, host=host, port=port, more=keys.server_settings())
-            await server.start()
-            try:
-                await found(keys, own, near, (), clock=time.time_ns)
-            finally:
-                await server.stop()
-        remember(context or cluster, own.url, cluster, keys.file_of(who), root)
-        for line in (
-            f"cluster {cluster!r} authenticates its users; {who} is its admin, with the context {context or cluster!r}",
-            f"  the server   nats-server -c {root / 'nats.conf'}",
-            f"  a master     dorm master --credentials {keys.file_of('master')}",
-            f"  a user       dorm user add NAME --context {context or cluster}",
-            f"  a node       dorm node intro NAME --context {context or cluster}",
-        ):
-            console.print(Text(line), soft_wrap=True)
-
-    run(work())
+        finally:
+            await server.stop()
+    remember(context or cluster, own.url, cluster, keys.file_of(who), root)
+    for line in (
+        f"cluster {cluster!r} authenticates its users; {who} is its admin, with the context {context or cluster!r}",
+        f"  the server   nats-server -c {root / 'nats.conf'}",
+        f"  a master     dorm master --credentials {keys.file_of('master')}",
+        f"  a user       dorm user add NAME --context {context or cluster}",
+        f"  a node       dorm node intro NAME --context {context or cluster}",
+    ):
+        console.print(Text(line), soft_wrap=True)
 
 
 def remember(name: str, url: str, cluster: str, credentials: Path, folder: Path) -> None:

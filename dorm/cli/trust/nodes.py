@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from dorm.cli.command import command
+from dorm.cli.command import command, standalone
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import USAGE, Fail, WrongUsage, run
+from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.output import console
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.terminal import say
@@ -107,7 +107,8 @@ def _show(introduction: Introduction, ttl: str) -> None:
 
 
 @app.command("join")
-def join(
+@standalone
+async def join(
     token: Annotated[
         str, typer.Argument(metavar="FILE", help="File with the token of `dorm node intro`; - is standard input.")
     ],
@@ -133,7 +134,7 @@ def join(
         raise Fail(
             "there is no token in it; copy all of the line that `dorm node intro` prints", code="token.malformed"
         )
-    run(node_target(Target("", ""), data.absolute(), introduction.node, introduction))
+    await node_target(Target("", ""), data.absolute(), introduction.node, introduction)
 
 
 @app.command("remove")

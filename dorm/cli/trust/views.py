@@ -16,10 +16,6 @@ from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.signals import first_of, run_until_stopped
 
 
-def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Users and access")(views)
-
-
 @command(before="key")
 async def views(
     cx: Cluster,
