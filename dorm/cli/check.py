@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from dorm.cli.authoring import fields as f
+from dorm.cli import fields as f
 from dorm.cli.command import command
 from dorm.cli.connect import OPTIONS, Cluster
 from dorm.cli.errors import FAILED, line
@@ -216,7 +216,7 @@ def _of_file(path: Path) -> _App:
 
 def _expand(app: _App, path: str) -> None:
     """Make the apps of a sweep.  Raises SpecError."""
-    from dorm.cli.sweeps.described import document_of
+    from dorm.cli.sweeps import document_of
     from events.spec import SpecError
     from events.spec.sweeps.expanding import expanded
 

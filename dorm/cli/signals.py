@@ -1,10 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP as events: the first requests a clean end, the second an immediate one.
-
-A signal that is ignored when the program starts stays ignored: a shell starts background jobs without SIGINT, so that Ctrl-C
-stops only the program in the foreground, and `nohup` starts programs without SIGHUP.  SIGTERM always counts.  A terminal that
-is closed sends SIGHUP, and takes no more output.  A program that reloads files on SIGHUP, as services do, does so unless a
-terminal of its own is gone.
-"""
+"""Ctrl-C, SIGTERM and SIGHUP as events, and programs that run until one of them comes, as services do."""
 
 from __future__ import annotations
 
@@ -17,6 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+
+    from dorm.health.checks import Health
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
 
 
 def hears_ctrl_c() -> bool:
@@ -126,3 +125,16 @@ def exit_despite_threads() -> NoReturn:
         sys.stderr.flush()
     printing.drain()
     os._exit(0)
+
+
+# --- service ----------------------------------------------------------------------------------------------------------
+
+
+async def run_service(work: Coroutine[Any, Any, Any], health: Health, reload: Callable[[], None] | None = None) -> None:
+    """Run until the work ends or a signal comes, then cancel it cleanly.  `reload`: what SIGHUP requests instead of an end.
+    Raises what `work` raises."""
+    from dorm.health.systemd import ServiceManager, notifying
+
+    manager = ServiceManager.of_environment(os.environ)
+    async with notifying(manager, health):
+        await run_until_stopped(work, manager.stopping, reload)

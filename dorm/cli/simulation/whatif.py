@@ -10,11 +10,11 @@ import typer
 from msgspec.structs import replace
 from rich.text import Text
 
-from dorm.cli.apps.plan import Drained, NodeChanges, parse_nodes
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
+from dorm.cli.plan import Drained, NodeChanges, parse_nodes
 from dorm.cli.settings import complete_policy, complete_setting, parse_pairs, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 

@@ -11,7 +11,7 @@ from agents import own_address
 from agents.capacity import Detected
 from agents.config import NodeConfig
 from agents.own_address import OwnAddress
-from dorm.cli.cluster.agent import _completed
+from dorm.cli.agent import _completed
 
 if TYPE_CHECKING:
     from pathlib import Path
