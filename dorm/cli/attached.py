@@ -1,8 +1,13 @@
-"""Output of containers as people read it: line by line from one of them, or merged in the order of time from all.
+"""Output of containers as people read it, and `dorm run`, which stays attached to its app until that ends.
 
-`dorm logs` prints what was written.  `dorm run` stays attached to its app: it prints the output of every generation, says
-between them what Dorm does with the app, and ends with the app's exit status.  The first Ctrl-C cancels the app, which saves
-a checkpoint; a second one leaves it to its end.
+Lines come as their containers' agents send them.  Lines of different containers are in the order of arrival; past lines with
+times are merged by them, if the nodes' clocks agree.
+
+A progress bar draws its states on one line, with a carriage return before each.  A followed line that has not ended shows its
+last state as a line of its own, at most once a second.  If the output is no terminal, it is less often the longer the bar
+lasts: a file gets a number of lines that grows with the logarithm of the time.
+
+`attend` follows one app through all its generations, says between them what happens to its place, and returns its exit code.
 """
 
 from __future__ import annotations

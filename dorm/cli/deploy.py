@@ -1,5 +1,7 @@
-"""Clusters on several machines: `dorm deploy` renders and installs their files from one settings file, and restores their
-log from what `dorm backup` wrote.
+"""`dorm deploy` and `dorm backup`: a cluster on machines of its own, from one settings file.
+
+The admin's machine has the folder of keys; the files of each machine are rendered there, or on it.  A backup is a checked
+copy of the log, which `restore` makes the log of a cluster that knows its users.
 """
 
 from __future__ import annotations

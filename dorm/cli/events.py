@@ -1,4 +1,4 @@
-"""`dorm events`: records of the log, as they come or from the past."""
+"""`dorm events`: print the log, or follow it as it grows."""
 
 from __future__ import annotations
 

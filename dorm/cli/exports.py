@@ -1,4 +1,4 @@
-"""The log for other tools and people: `dorm export traces` sends spans, `dorm incident` writes a folder about a moment."""
+"""The log for other tools and people: `dorm export traces` makes traces of apps, `dorm incident` one folder about what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that are fields of a spec, the same for `dorm run`, `dorm check` and `dorm sweep run`, and what is said about the result."""
+"""Options of `dorm run`, `check` and `sweep run` that are fields of a spec, and what is said about the spec."""
 
 from __future__ import annotations
 

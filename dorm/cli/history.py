@@ -1,4 +1,4 @@
-"""Past apps: `dorm history` lists those of any age, `dorm compare` and `dorm history --compare` set some next to one another."""
+"""Apps of the past: `dorm history` lists those of any age, and sets several side by side; `dorm compare` compares two."""
 
 from __future__ import annotations
 

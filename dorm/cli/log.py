@@ -1,4 +1,7 @@
-"""`dorm log`: the log as a whole: seals, its verification, its limits, archives and rotation."""
+"""`dorm log`: verify that the log is what its masters wrote, seal it, move its past into archives, limit its size.
+
+Verdicts about seals and repeated decisions read the same here and in `dorm replay verify`.
+"""
 
 from __future__ import annotations
 

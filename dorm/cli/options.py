@@ -1,4 +1,4 @@
-"""Options that several commands share: sizes and times, the address of metrics, archives and their rotation."""
+"""Options that several commands share: sizes and times, `--metrics`, where archives are and when the log is rotated."""
 
 from __future__ import annotations
 

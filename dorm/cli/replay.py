@@ -1,7 +1,8 @@
 """`dorm replay`: the log's past, of a live cluster or of an exported file.
 
-`verify` repeats decisions, `export` and `import` make a file of a log and a log of a file, `open` serves a file to a browser,
-`page` and `timeline` draw it, `step` goes through it, and `bisect` finds the record that made a statement true.
+`verify` repeats decisions, `export` and `import` make a file of a log and a log of a file, `open` serves the dashboard of a
+file, `page` and `timeline` draw a log, `step` walks through it, and `bisect` finds the record that made an outcome
+inevitable.
 """
 
 from __future__ import annotations

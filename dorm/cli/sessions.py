@@ -1,8 +1,8 @@
-"""Commands that go into containers: `dorm exec`, `shell` and `port-forward`.
+"""Commands that go into containers: `dorm exec`, `shell` and `port-forward`, with a session at APP or APP/RANK.
 
-Each opens a session (`dorm.client.sessions`) at APP or APP/RANK.  Standard input and output are read and written without
-blocking the loop; on a terminal, in raw mode, which is restored whatever happens.  Signals are passed on to the command in
-the container, and its exit code is that of this program.
+`Attached` connects a session with this program's input, output, signals and terminal.  A descriptor is read and written in
+threads.  Making it non-blocking instead would change it for all who share it: the shell, and the programs before and behind
+this one in a pipe.
 """
 
 from __future__ import annotations

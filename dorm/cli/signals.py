@@ -1,4 +1,12 @@
-"""Ctrl-C, SIGTERM and SIGHUP as events, and programs that run until one of them comes, as services do."""
+"""Ctrl-C, SIGTERM and SIGHUP as events: the first requests a clean end, the second an immediate one.
+
+A signal that is ignored when the program starts stays ignored: a shell starts background jobs without SIGINT, so that Ctrl-C
+stops only the program in the foreground, and `nohup` starts programs without SIGHUP.  SIGTERM always counts.  A terminal that
+is closed sends SIGHUP, and takes no more output.  A program that reloads files on SIGHUP, as services do, does so unless a
+terminal of its own is gone.
+
+`run_service` runs a program until it is stopped, and keeps its service manager informed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The screen of `dorm replay step`: a state, the record before it, and keys that go to others.
+"""The screen of `dorm replay step`: the events around a cursor, the state after it, its changes, and the event in full.
 
-`View` is what a screen shows, made from a stepper; `StepApp` draws it in a terminal.  Only `dorm replay step` imports this
-module, because it needs textual.
+The view goes from data to text, so that the screen only has to place it: panes, keys, and one task that moves the cursor, so
+that keys never wait for the log.  Times are UTC, like those that people type.  Only `dorm replay step` imports this module,
+because it needs textual.
 """
 
 from __future__ import annotations

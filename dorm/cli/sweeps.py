@@ -1,8 +1,7 @@
 """`dorm sweep`: many apps from one spec.
 
-What people type (`-p NAME=VALUES`, an array, a spec file or a command) becomes one document, and a fault is reported at the
-place where it was typed.  Apps of a sweep are submitted a part at a time; the command can be repeated after an interruption,
-as ids of submissions follow from the sweep.
+What people type (a file, or a command with `-p NAME=VALUES` and options) becomes the document of a sweep.  It is expanded
+before anything is connected to, so that whatever is wrong with it is reported first, at the place where it was typed.
 """
 
 from __future__ import annotations

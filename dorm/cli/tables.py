@@ -1,4 +1,6 @@
-"""Apps, sweeps and nodes as tables; a sweep takes one line among apps, unless the command names it."""
+"""Apps, sweeps, nodes and one app in full as tables: the same for now (`ps`, `nodes`, `describe`) as for any moment
+(`dorm state`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`dorm top`: the cluster as it changes, or the containers of one app rank by rank.
+"""`dorm top`: nodes, partitions and recent events of a cluster as they change, or the containers of one app rank by rank.
 
-The picture is a pure function of the state, the newest reports and what keys have chosen (`Look`); the screen draws it again
-when something has changed.
+The picture is a pure function of the state, recent events and where the user is (`Look`), so it is the same in a pipe and in
+any terminal; the effect of a key on a look is pure as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`dorm up`: a whole cluster on this machine, until Ctrl-C.
+"""`dorm up`: a whole cluster on this machine, kept running, its data kept between runs.
 
 The first Ctrl-C lets every app save a checkpoint, the second stops everything at once.  Signals are handled from the start,
 so that no server is left behind whenever one comes.

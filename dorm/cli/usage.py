@@ -1,4 +1,4 @@
-"""`dorm usage`: what users and apps were given, used and lost, as a table, a sheet or a plot."""
+"""`dorm usage`: what users, apps and nodes were given, used and lost over a span of time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Waiting for apps: until they run or have ended (`dorm wait`), until a sweep has ended, and what is said meanwhile.
+"""Waiting for apps: `dorm wait`, which lets a script continue once they run or have ended, and what other commands wait for.
 
-A command that waits says so once if no master decides: nothing else would explain the silence.
+A name may stand for a sweep, which takes one line instead of one for each app.  A command that waits says so if no master
+leads: nothing else would explain the silence.
 """
 
 from __future__ import annotations
