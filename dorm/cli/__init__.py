@@ -2,7 +2,7 @@
 
 What all commands share:
 
-    main         the program, and the table of commands; imports each on demand
+    main         the program, and the table of commands, each of which it imports on demand; completion
     command      the decorator that gives a command the options of a cluster, its client and its event loop
     connect      which cluster, and as whom: `--url`, `--credentials`, `--context`, what `dorm up` recorded, the default
     errors       errors in one line, with an exit code: 0 done, 1 failed or differs, 2 wrong usage
@@ -37,8 +37,8 @@ Commands about clusters, the log and more:
     events       events;  log: log, and what it says of seals
     replay       replay;  step_screen: the screen of `replay step`
     states       state, diff;  usage;  exports: export, incident
-    simulation/  simulate, whatif, shadow;  bench/: bench
-    completion   completion;  verbs: words of other tools, and the commands that they mean here
+    whatif       whatif;  shadow: another policy next to the one that decides;  simulation/: simulate;  bench/: bench
+    verbs        words of other tools, and the commands that they mean here
 
 A command is a function with a line in `main.COMMANDS`, and help with an example.
 """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from events.spec import CheckedSpec
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- submit, ps, update, cancel, kill ---------------------------------------------------------------------------------
 
 _DOCUMENTS = (Format.json, Format.yaml)
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from events.kinds import Event
 
 
-# --- lines ------------------------------------------------------------------------------------------------------------
+# --- lines of containers ----------------------------------------------------------------------------------------------
 
 MOST_FOLLOWED = 256
 """Containers that one command follows, or merges: each is a subscription of its own, here and at its agent."""
@@ -257,7 +257,7 @@ def _report(rank: int, error: DormError) -> None:
     complain(f"rank {rank}: {line(error)}", code_of(error))
 
 
-# --- attached ---------------------------------------------------------------------------------------------------------
+# --- an app that is followed to its end -------------------------------------------------------------------------------
 
 _QUIET_S = 5.0
 """After the end of an app: how long its last output may pause before it is taken for complete."""

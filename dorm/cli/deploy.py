@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dorm.security.folder import KeyFolder
 
 
-# --- shared -----------------------------------------------------------------------------------------------------------
+# --- the settings file and the folder of keys -------------------------------------------------------------------------
 
 Settings = Annotated[
     Path,
@@ -70,7 +70,7 @@ def key_folder(path: Path) -> KeyFolder:
     return KeyFolder(path.absolute() / KEYS)
 
 
-# --- restoring --------------------------------------------------------------------------------------------------------
+# --- restore ----------------------------------------------------------------------------------------------------------
 
 
 @standalone
@@ -127,7 +127,7 @@ async def restore(
     )
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- example, keys, install, found ------------------------------------------------------------------------------------
 
 app = typer.Typer(help="Deploy a cluster on several machines, from one settings file.", no_args_is_help=True)
 app.command("restore")(restore)

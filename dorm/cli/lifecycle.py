@@ -79,7 +79,7 @@ async def scale(
         console.print(Text(f"{changed.name}: {bounds}"))
 
 
-# --- shipping ---------------------------------------------------------------------------------------------------------
+# --- the folder of an edited spec -------------------------------------------------------------------------------------
 
 
 async def with_folder(
@@ -114,7 +114,7 @@ async def with_folder(
     return {**document, "workdir": msgspec.to_builtins(found)}
 
 
-# --- editing ----------------------------------------------------------------------------------------------------------
+# --- from what people type to a spec ----------------------------------------------------------------------------------
 
 _EDITORS = ("VISUAL", "EDITOR")
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from replay.audit.slices import Divergence
 
 
-# --- verdicts ---------------------------------------------------------------------------------------------------------
+# --- what is checked, and by which keys -------------------------------------------------------------------------------
 
 Keys = Annotated[
     list[str] | None,
@@ -246,7 +246,7 @@ def _say(text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-# --- rotation ---------------------------------------------------------------------------------------------------------
+# --- archives ---------------------------------------------------------------------------------------------------------
 
 KeepRecords = Annotated[
     int | None,
@@ -391,7 +391,7 @@ async def _parts(connection: Connection, place: str) -> list[Part]:
     return [*found, Part(start + 1, end, f"stream, {humanize(MEMORY, room.taken)}", bytes=room.taken)]
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- seal, verify, limit, key -----------------------------------------------------------------------------------------
 
 app = typer.Typer(
     help="Seal the log, verify that no record was changed, removed or moved, move its past into "

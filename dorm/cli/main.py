@@ -1,7 +1,11 @@
-"""`dorm`: all commands, each imported when it is run."""
+"""The program `dorm`: one table of all commands, each of which is imported when it is run, and `dorm completion`.
+
+Importing all commands takes longer than most of them take, so only help, completion of a command's name and a mistyped name
+import them all."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +17,7 @@ from dorm.cli.errors import run_and_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("dorm.cli.run:run_app", "Apps"),
@@ -54,14 +59,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dashboard": ("dorm.cli.serve:dashboard", "Nodes and the cluster"),
     "agent": ("dorm.cli.agent:agent", "Nodes and the cluster"),
     "simulate": ("dorm.cli.simulation.simulate:register", "What if"),
-    "whatif": ("dorm.cli.simulation.whatif:whatif", "What if"),
-    "shadow": ("dorm.cli.simulation.shadow:shadow", "What if"),
+    "whatif": ("dorm.cli.whatif:whatif", "What if"),
+    "shadow": ("dorm.cli.shadow:shadow", "What if"),
     "demo": ("dorm.cli.demo:demo", "More"),
     "backup": ("dorm.cli.deploy:backup", "The log"),
     "init": ("dorm.cli.trust:init", "Users and access"),
     "views": ("dorm.cli.trust:views", "Users and access"),
     "schema": ("dorm.cli.spec:schema", "More"),
-    "completion": ("dorm.cli.completion:completion", "More"),
+    "completion": ("dorm.cli.main:completion", "More"),
     "state": ("dorm.cli.states:state", "The log"),
     "diff": ("dorm.cli.states:diff", "The log"),
     "usage": ("dorm.cli.usage:usage", "The log"),
@@ -89,7 +94,7 @@ adds the command to the application that it gets, as entry points of other distr
 
 
 class _OnDemand(TyperGroup):
-    """Imports a command's module when it is run: importing all of them takes longer than most commands."""
+    """Imports a command's module when it is run."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         for name in COMMANDS:
@@ -181,3 +186,30 @@ def every_command(
 def main() -> None:
     """The console script."""
     run_and_exit(app)
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+class Shell(StrEnum):
+    """Supported shells."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+    """Print a script that completes commands and the names of apps and nodes in your shell.
+
+    [bold]Examples[/]
+
+      dorm completion bash > ~/.local/share/bash-completion/completions/dorm
+
+      dorm completion zsh > ~/.zfunc/_dorm
+
+      dorm completion fish > ~/.config/fish/completions/dorm.fish
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # has no public name
+
+    print(get_completion_script(prog_name="dorm", complete_var="_DORM_COMPLETE", shell=shell.value))

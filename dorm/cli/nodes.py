@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 
-# --- requests ---------------------------------------------------------------------------------------------------------
+# --- drain, pause, resume ---------------------------------------------------------------------------------------------
 
 NodeNames = Annotated[
     list[str] | None, typer.Argument(metavar="NODE...", help="Names of the nodes.", autocompletion=complete_node)
@@ -184,7 +184,7 @@ async def resume(cx: Cluster, reason: Reason = "") -> None:
     console.print(Text("scheduling is resumed"))
 
 
-# --- nodes ------------------------------------------------------------------------------------------------------------
+# --- nodes, and their maintenance -------------------------------------------------------------------------------------
 
 app = typer.Typer(invoke_without_command=True)
 

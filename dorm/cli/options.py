@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dorm.rotation.beside import Settings
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------------
+# --- sizes and times --------------------------------------------------------------------------------------------------
 
 
 def bytes_of(option: str, text: str | None) -> int | None:
@@ -34,7 +34,7 @@ def seconds_of(option: str, text: str | None) -> float | None:
         raise WrongUsage(f"{option}: {error}", code=error.code) from None
 
 
-# --- metrics address --------------------------------------------------------------------------------------------------
+# --- metrics ----------------------------------------------------------------------------------------------------------
 
 Metrics = Annotated[
     str | None,
@@ -68,7 +68,7 @@ def metrics_address(text: str | None) -> Address | None:
         raise WrongUsage.of(error) from None
 
 
-# --- rotation ---------------------------------------------------------------------------------------------------------
+# --- archives and rotation --------------------------------------------------------------------------------------------
 
 Archives = Annotated[
     str | None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from events.copying.messages import Area
 
 
-# --- naming -----------------------------------------------------------------------------------------------------------
+# --- APP[/RANK]:PATH --------------------------------------------------------------------------------------------------
 
 _REMOTE = re.compile(r"(?P<app>[A-Za-z0-9][A-Za-z0-9_-]*)(?:/(?P<rank>[0-9]{1,6}))?:(?P<path>.*)", re.DOTALL)
 _INSIDE = re.compile(r"/dorm/(outputs|checkpoints)(?:/|$)")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from events.kinds import PolicyChanged, PolicyPlugin
 
 
-# --- policy dry run ---------------------------------------------------------------------------------------------------
+# --- what a change would do -------------------------------------------------------------------------------------------
 
 _NAMED = 8
 
@@ -88,7 +88,7 @@ def _named(names: Sequence[str], what: str) -> str:
     return f"{counted(len(names), what)} ({', '.join(names[:_NAMED])}{more})"
 
 
-# --- policy -----------------------------------------------------------------------------------------------------------
+# --- show, get, set, list ---------------------------------------------------------------------------------------------
 
 app = typer.Typer(
     help="Show and change the settings of decisions: the policy, its parameters, and the master's times.",

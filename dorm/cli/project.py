@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from events.workdir import Limits
 
 
-# --- shipping ---------------------------------------------------------------------------------------------------------
+# --- shipping a folder ------------------------------------------------------------------------------------------------
 
 
 async def with_workdir(connected: Client, spec: CheckedSpec, base: Path, *, show_ignored: bool = False) -> CheckedSpec:
@@ -97,7 +97,7 @@ def _say(name: str, shipped: Shipped) -> None:
         progress_console.print(Text(f"{name}: shipped its folder ({folder}): {sent} sent"), soft_wrap=True)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- what the cluster keeps of shipped folders ------------------------------------------------------------------------
 
 _USES = [
     ("USER", "tenant"), ("FOLDERS", "folders"), ("PARTS", "parts"), ("SIZE", "size"), ("AT MOST", "most"), ("LATEST", "age"),

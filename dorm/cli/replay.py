@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from replay.travel.stepper import Stepper
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- verify -----------------------------------------------------------------------------------------------------------
 
 app = typer.Typer(
     help="Inspect the log's past: the state at any moment, an audit of every decision, a copy in a file.",
@@ -98,7 +98,7 @@ async def verify(
     show_audit(found, output)
 
 
-# --- archive ----------------------------------------------------------------------------------------------------------
+# --- export and import ------------------------------------------------------------------------------------------------
 
 _MOMENT = "SEQ|TIME|-10m"
 
@@ -324,7 +324,7 @@ async def _import(log: ReadableLog, url: str, cx: Cluster) -> dict[str, Any]:
     return {"cluster": name, "url": shown(url), "records": done.records, "stored_before": done.before, "digest": found}
 
 
-# --- opened -----------------------------------------------------------------------------------------------------------
+# --- open -------------------------------------------------------------------------------------------------------------
 
 
 @app.command("open")

@@ -357,7 +357,7 @@ def leading_page(address: str) -> str:
     return f'<!doctype html>\n<meta charset="utf-8">\n<meta http-equiv="refresh" content="0;url={to}">\n<title>Dorm</title>\n'
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------
+# --- tokens of the API ------------------------------------------------------------------------------------------------
 
 tokens = typer.Typer(help="Manage tokens with which programs call the HTTP API as a user.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dorm.client.sessions.session import Session
 
 
-# --- naming -----------------------------------------------------------------------------------------------------------
+# --- which container --------------------------------------------------------------------------------------------------
 
 
 def split(given: str) -> tuple[str, int | None]:
@@ -84,7 +84,7 @@ Container = Annotated[
 ]  # fmt: skip
 
 
-# --- streams ----------------------------------------------------------------------------------------------------------
+# --- this program's input and output ----------------------------------------------------------------------------------
 
 
 class InputReader:
@@ -169,7 +169,7 @@ def raw_terminal(descriptor: int) -> Iterator[RawTerminal]:
         atexit.unregister(terminal.restore)
 
 
-# --- attaching --------------------------------------------------------------------------------------------------------
+# --- a session with its streams and signals ---------------------------------------------------------------------------
 
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that a command gets as if it ran here."""

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from dorm.health.checks import Health
 
 
-# --- signals ----------------------------------------------------------------------------------------------------------
-
-
 def hears_ctrl_c() -> bool:
     """Return whether SIGINT reaches this program; False in a background job of a script."""
     return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
@@ -135,7 +132,7 @@ def exit_despite_threads() -> NoReturn:
     os._exit(0)
 
 
-# --- service ----------------------------------------------------------------------------------------------------------
+# --- services ---------------------------------------------------------------------------------------------------------
 
 
 async def run_service(work: Coroutine[Any, Any, Any], health: Health, reload: Callable[[], None] | None = None) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # merged
 
 
-# --- written ----------------------------------------------------------------------------------------------------------
+# --- a spec as text, with comments ------------------------------------------------------------------------------------
 
 Kind = Literal["plain", "pytorch", "elastic"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -140,7 +140,7 @@ def _word(text: str) -> str:
     return text if plain else json.dumps(text)
 
 
-# --- questions --------------------------------------------------------------------------------------------------------
+# --- what is asked on a terminal --------------------------------------------------------------------------------------
 
 
 def asked(answers: Answers, given: set[str], check: Callable[[Answers], str]) -> Answers:
@@ -220,7 +220,7 @@ def _count(text: str, default: int, *, least: int = 1) -> int:
         typer.echo(f"  write a whole number of at least {least}", err=True)
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- spec init --------------------------------------------------------------------------------------------------------
 
 app = typer.Typer(help="Create app specs.", no_args_is_help=True)
 

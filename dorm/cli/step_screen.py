@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from replay.travel.stepper import Stepper
 
 
-# --- step view --------------------------------------------------------------------------------------------------------
+# --- what is shown ----------------------------------------------------------------------------------------------------
 
 _SIGNS = {"came": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
 _CHANGED = "bold black on yellow"
@@ -280,7 +280,7 @@ def _as_block(dumper: yaml.SafeDumper, fields: _Block) -> yaml.Node:
 _Dumper.add_representer(_Block, _as_block)
 
 
-# --- step screen ------------------------------------------------------------------------------------------------------
+# --- the screen -------------------------------------------------------------------------------------------------------
 
 _HINTS = " ← → event  PgUp/Dn 10  d decision  f failure  / filter  g go to  ? help  q quit"
 _MOST_AT_ONCE = 1000

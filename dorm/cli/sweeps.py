@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from events.spec.sweeps.expanding import Sweep
 
 
-# --- described --------------------------------------------------------------------------------------------------------
+# --- from what people type to the document of a sweep -----------------------------------------------------------------
 
 _FILES = (".yaml", ".yml", ".toml")
 _LONGEST_MADE = 36
@@ -398,7 +398,7 @@ def _words(limit: int) -> str:
     return f"at most {limit}" if limit else "as many as there is room for"
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- run, list, cancel ------------------------------------------------------------------------------------------------
 
 app = typer.Typer(
     help="Run many apps from one spec: an array, or all combinations of parameters, with a limit "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- apps and nodes ---------------------------------------------------------------------------------------------------
 
 _APPS = [
     ("NAME", "name"), ("PHASE", "phase"), ("SIZE", "size"), ("NODES", "nodes"), ("STEP", "step"), ("LOSS", "loss"),
@@ -328,7 +328,7 @@ def _titled(title: str, rows: Sequence[dict[str, Any]], columns: list[tuple[str,
         show(rows, columns, Format.table)
 
 
-# --- lines ------------------------------------------------------------------------------------------------------------
+# --- sweeps -----------------------------------------------------------------------------------------------------------
 
 SWEEPS = [
     ("SWEEP", "name"), ("APPS", "apps"), ("PHASES", "said"), ("AT ONCE", "limit"), ("CONTAINERS", "containers"), ("AGE", "age"),

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     # merged
 
 
-# --- top keys ---------------------------------------------------------------------------------------------------------
+# --- keys -------------------------------------------------------------------------------------------------------------
 
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Za-z])|.", re.DOTALL)
 _NAMES = {
@@ -152,7 +152,7 @@ def _move(look: Look, by: int, state: State, now: int) -> None:
         look.chosen = rows[max(0, min(len(rows) - 1, at + by))].id
 
 
-# --- top view ---------------------------------------------------------------------------------------------------------
+# --- the picture ------------------------------------------------------------------------------------------------------
 
 NOISE = frozenset(("AppProgressed", "AppCheckpointed", "NodeReported", "EpochCompleted", "LogSealed", "IdleTicked"))
 """Kinds that would push everything else off the screen."""
@@ -444,7 +444,7 @@ def _fitting(line: Text, width: int) -> Text:
     return line
 
 
-# --- top app ----------------------------------------------------------------------------------------------------------
+# --- the containers of one app ----------------------------------------------------------------------------------------
 
 _LOOK_S: Final = 1.0
 _AT_ONCE: Final = 16
@@ -566,7 +566,7 @@ def _of(name: str, used: int | None, demand: int | None) -> str:
     return f"{amount} of {humanize(name, demand)}"
 
 
-# --- top --------------------------------------------------------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 _FRAME_S = 0.125
 """The shortest time between two pictures."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     # merged
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
+# --- while no master leads --------------------------------------------------------------------------------------------
 
 NOBODY = "no master leads, so nothing is decided until one does (`dorm masters`)"
 _TAKEOVER_S = 3.0
@@ -76,7 +76,7 @@ async def _watch(leadership: Leadership, found: Leaderless) -> None:
         await asyncio.sleep(max(_LEAST_LOOK_S, seen.ttl_s / 4 if seen else 0.0))
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
+# --- sweeps -----------------------------------------------------------------------------------------------------------
 
 _NAMED = 5
 """Apps of a sweep that did not complete and are named one by one."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dorm.webhooks.endpoints import Endpoint
 
 
-# --- shared -----------------------------------------------------------------------------------------------------------
+# --- keys and networks ------------------------------------------------------------------------------------------------
 
 KeyFile = Annotated[
     Path | None,
@@ -80,7 +80,7 @@ def keys_of(file: Path | None, cx: Cluster) -> Keys:
     return open_keys(file or folder / FILE_NAME, found.cluster)
 
 
-# --- running ----------------------------------------------------------------------------------------------------------
+# --- the process that delivers ----------------------------------------------------------------------------------------
 
 
 @command(user=True, before="verbose")
@@ -135,7 +135,7 @@ async def run_deliverer(
     await run_service(work(), health)
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- add, list, remove, rotate, secret, enable, test ------------------------------------------------------------------
 
 app = typer.Typer(
     help="Send events to your own programs over HTTP: an app ended, failed or waits long, a node "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.cli.simulation.whatif import length
+from dorm.cli.whatif import length
 from replay.export.export import export
 from replay.simulator.simulation import Simulation
 from tests.golden.made import archives
