@@ -56,7 +56,7 @@ def test_importing_replay_loads_nothing_else() -> None:
 def test_an_agent_of_processes_imports_no_solver_and_no_docker() -> None:
     """Each of these takes longer to import than all that such an agent needs."""
     program = (
-        "import sys, dorm.cli.cluster.agent, dorm.local.announced, dorm.local.runtimes, agents.agent;"
+        "import sys, dorm.cli.agent, dorm.local.announced, dorm.local.runtimes, agents.agent;"
         "print([name for name in ('numpy', 'scipy', 'aiodocker', 'aiohttp', 'dorm.master') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

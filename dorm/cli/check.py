@@ -17,10 +17,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from dorm.cli.apps import PANEL
-from dorm.cli.authoring import fields as f
-from dorm.cli.connect import ClusterName, Url, User, client, target
-from dorm.cli.errors import FAILED, line, run
+from dorm.cli import fields as f
+from dorm.cli.command import command
+from dorm.cli.connect import OPTIONS, Cluster
+from dorm.cli.errors import FAILED, line
 from dorm.cli.output import Format, Output, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.terminal import one_line
 from events.runtimes import runs_images
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.state import State
-    from dorm.doctor.apps import AppFinding, Cluster, Folder, Observed
+    from dorm.doctor.apps import AppFinding, Folder, Observed
+    from dorm.doctor.apps import Cluster as Reached
     from dorm.local.commands import Typed
     from dorm.local.scripts import Python, Reading
     from events.spec import CheckedSpec, SpecError
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
 _FILES = (".yaml", ".yml", ".toml")
 _STYLES = {"wrong": "red", "unknown": "yellow", "note": "cyan", "ok": "green"}
 _NODES_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def register(app: typer.Typer) -> None:
-    app.command("check", rich_help_panel=PANEL)(check)
 
 
 def complete_file(incomplete: str) -> list[str]:
@@ -56,8 +53,10 @@ def complete_file(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def check(
-    context: typer.Context,
+@command(user=True)
+async def check(
+    cx: Cluster,
+    ctx: typer.Context,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -88,9 +87,6 @@ def check(
     resizable: f.Resizable = None,
     change: f.Settings = None,
     output: Output = Format.table,
-    url: Url = None,
-    cluster: ClusterName = None,
-    user: User = None,
 ) -> None:
     """Check an app before it is submitted: exit code 1 if it would not run.
 
@@ -118,7 +114,7 @@ def check(
     """
     given = f.Given(env, env_file, requirements, volume, max_runtime, after)
     if len(words) == 1 and (words[0].endswith(_FILES) or words[0] == "-"):
-        _no_options(context, words[0])
+        _no_options(ctx, words[0])
         app = _of_file(Path(words[0]))
     else:
         notes = list[str]()
@@ -142,7 +138,7 @@ def check(
             origin=origin or "",
         )
         app = _of_command(typed, faults, notes)
-    found = run(_checked(app, (url, cluster, user)))
+    found = await _checked(app, cx)
     _show(found, output)
     if any(one.level == "wrong" for one in found.findings):
         raise typer.Exit(FAILED)
@@ -152,7 +148,7 @@ def _no_options(context: typer.Context, file: str) -> None:
     """Refuse options of a command for a file.  Raises WrongUsage."""
     from dorm.cli.errors import WrongUsage
 
-    own = ("words", "output", "url", "cluster", "user")
+    own = ("words", "output", *OPTIONS)
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name not in own and parameter.expose_value and source is not None and source.name == "COMMANDLINE":
@@ -221,7 +217,7 @@ def _of_file(path: Path) -> _App:
 
 def _expand(app: _App, path: str) -> None:
     """Make the apps of a sweep.  Raises SpecError."""
-    from dorm.cli.sweeps.described import document_of
+    from dorm.cli.sweeps import document_of
     from events.spec import SpecError
     from events.spec.sweeps import expanded
 
@@ -287,19 +283,18 @@ class _Checked(NamedTuple):
     findings: list[AppFinding]
 
 
-async def _checked(app: _App, where: tuple[str | None, str | None, str | None]) -> _Checked:
+async def _checked(app: _App, cx: Cluster) -> _Checked:
     from dorm.doctor.apps import judge_app
     from events.errors import code_of
     from events.log.records import LogError
     from events.workdir import Limits
 
-    url, cluster, user = where
-    place = target(url, cluster)
-    asked: Cluster | None = None
+    place = cx.target()
+    asked: Reached | None = None
     unreached = ("", "")
     limits, room = Limits(), None
     try:
-        async with client(url, cluster, user=user) as connected:
+        async with cx.client() as connected:
             limits = await connected.log.files.limits()
             room = await _room(connected, app, limits) if app.ships else None
             asked = await _asked(connected, app, place.cluster, place.url)
@@ -319,7 +314,7 @@ async def _room(connected: Client, app: _App, limits: Limits) -> int:
     return room_of(limits, tenant, await connected.log.files.listed(tenant), replaced=())
 
 
-def _seen(app: _App, limits: Limits, room: int | None, cluster: Cluster | None, unreached: tuple[str, str]) -> Observed:
+def _seen(app: _App, limits: Limits, room: int | None, cluster: Reached | None, unreached: tuple[str, str]) -> Observed:
     """Look at the folder and the program.  Blocks."""
     from dorm.doctor.apps import Observed
     from dorm.local.scripts import ask_python, read_program, shell_faults, unshipped
@@ -399,7 +394,7 @@ def _folder_of(app: _App, root: Path, limits: Limits, room: int | None) -> Folde
     )
 
 
-def _python_of(app: _App, reading: Reading, cluster: Cluster | None) -> tuple[str, str]:
+def _python_of(app: _App, reading: Reading, cluster: Reached | None) -> tuple[str, str]:
     """Return the Python of this machine that will run the program, or why it is not of this machine."""
     spec = app.spec
     if spec is not None and spec.image and (cluster is None or cluster.images):
@@ -421,7 +416,7 @@ def _path_of(spec: CheckedSpec | None) -> str:
     return f"{first}:{given or _NODES_PATH}"
 
 
-def _not_found(app: _App, reading: Reading | None, cluster: Cluster | None) -> tuple[str, ...]:
+def _not_found(app: _App, reading: Reading | None, cluster: Reached | None) -> tuple[str, ...]:
     """Return the programs that start the app and are not there, if all nodes are this machine and run plain processes."""
     if app.spec is None or cluster is None or not cluster.local or cluster.images or not cluster.nodes:
         return ()
@@ -437,10 +432,10 @@ def _not_found(app: _App, reading: Reading | None, cluster: Cluster | None) -> t
 # --- the cluster ----------------------------------------------------------------------------------------------------------
 
 
-async def _asked(connected: Client, app: _App, name: str, url: str) -> Cluster:
+async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
     """Ask the cluster about an app; the spec may get another name."""
     from dorm.core.query.views import paused_text
-    from dorm.doctor.apps import Cluster
+    from dorm.doctor.apps import Cluster as Reached
     from dorm.local.commands import CommandRefused, Typed, check_nodes, document, free_name, with_shell_python
     from events.spec import check_spec
 
@@ -457,7 +452,7 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Cluster:
             app.faults.append((error.code, str(error)))
     elif app.spec is not None:
         app.spec = await asyncio.to_thread(with_shell_python, app.spec, state.nodes.values(), url)
-    found = Cluster(
+    found = Reached(
         name=name,
         nodes=len(nodes),
         local=local,
@@ -475,7 +470,7 @@ def _usable(state: State, spec: CheckedSpec | None) -> list[Any]:
     return [node for _, node in sorted(state.nodes.items()) if not node.gone and wanted.matches(node.labels)]
 
 
-async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Cluster) -> Cluster:
+async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Reached) -> Reached:
     """Add whether the cluster would accept the app, and what it would get."""
     from dorm.core.admission import refusals
     from dorm.core.query.assumed import Assumed, PlanError

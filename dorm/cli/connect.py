@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import os
 import sys
-from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -27,20 +25,13 @@ if TYPE_CHECKING:
     from events.nats.access import Credentials
     from events.nats.connection import Connection
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        envvar="DORM_URL",
-        help="NATS server of the cluster, or several separated by commas; default: that of the "
-        "context, of the running `dorm up`, or nats://127.0.0.1:4222.",
-    ),
-]
-ClusterName = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="NAME", envvar="DORM_CLUSTER", help="Name of the cluster on that server."),
-]
+
+def _option(name: str, metavar: str, meaning: str) -> Any:
+    return Annotated[
+        str | None, typer.Option(f"--{name}", metavar=metavar, envvar=f"DORM_{name.upper()}", help=meaning)
+    ]
+
+
 User = Annotated[
     str | None,
     typer.Option(
@@ -50,6 +41,26 @@ User = Annotated[
         help="User who makes the request; default: that of your credentials, or your login name.",
     ),
 ]
+OPTIONS: dict[str, Any] = {
+    "context": _option(
+        "context", "NAME", "Cluster and credentials under a name of `dorm context`; default: the one in use."
+    ),
+    "credentials": _option("credentials", "FILE", "Your credentials on the cluster."),
+    "archives": _option(
+        "archives", "PLACE", "Where the archives of a rotated log are; default: where its master put them."
+    ),
+    "url": _option(
+        "url",
+        "URL",
+        "NATS server of the cluster, or several separated by commas; default: that of the "
+        "context, of the running `dorm up`, or nats://127.0.0.1:4222.",
+    ),
+    "cluster": _option("cluster", "NAME", "Name of the cluster on that server."),
+    "user": User,
+}
+"""Options that say which cluster a command is about and who it is there: by the name of the parameter, in the order of help."""
+_NAMING = ("context", "credentials", "archives", "url", "cluster")
+"""Those that say which cluster it is: its names are completed for any user."""
 _COMPLETION_S = 2.0
 
 
@@ -62,6 +73,10 @@ class Target(NamedTuple):
     """Path of a credentials file; "" for an open cluster."""
     folder: str = ""
     """The cluster's folder, if it is on this machine."""
+    named: bool = False
+    """Whether the command or its environment names the credentials, apart from a context's."""
+    archives: str = ""
+    """Place of the log's archives, if the command or its environment names it."""
 
     def read(self) -> Credentials | None:
         """Raises CredentialsError."""
@@ -81,7 +96,7 @@ class Target(NamedTuple):
         """Return the same with the credentials of one of the cluster's own processes, `master` or `api`, where the cluster's
         folder is on this machine and the command names no credentials."""
         file = Path(self.folder, "security", f"{name}.json")
-        usable = self.folder and not names_credentials() and file.exists()
+        usable = self.folder and not self.named and file.exists()
         return self._replace(credentials=str(file)) if usable else self
 
     async def connection(self, name: str, *, patient: bool = False, **more: Any) -> Connection:
@@ -93,78 +108,75 @@ class Target(NamedTuple):
         connection = await Connection.open(
             self.url, self.cluster, name=name, patient=patient, credentials=credentials, **more
         )
-        return with_history(connection, archives_place())
+        return with_history(connection, self.archives)
 
 
-_given: ContextVar[dict[str, str]] = ContextVar("given")
-"""Values of the options that `add_options` gives to commands."""
+class Cluster(NamedTuple):
+    """The cluster of a command, as its options and the environment name it."""
 
+    context: str | None = None
+    credentials: str | None = None
+    archives: str | None = None
+    url: str | None = None
+    cluster: str | None = None
+    user: str | None = None
 
-def add_options(command: Any) -> None:
-    """Give a command that names a cluster the options that say who it is there."""
-    found = {param.name: param for param in command.params}
-    if "url" not in found or "context" in found:
-        return
-    for name, metavar, meaning in (
-        ("context", "NAME", "Cluster and credentials under a name of `dorm context`; default: the one in use."),
-        ("credentials", "FILE", "Your credentials on the cluster."),
-        ("archives", "PLACE", "Where the archives of a rotated log are; default: where its master put them."),
-    ):
-        if name in found:
-            continue
-        option = copy.copy(found["url"])
-        option.name, option.opts, option.envvar = name, [f"--{name}"], f"DORM_{name.upper()}"
-        option.metavar, option.help = metavar, meaning
-        option.expose_value, option.callback = False, _note
-        command.params.insert(command.params.index(found["url"]), option)
+    def target(self) -> Target:
+        """Return the cluster, from options, environment, context, the cluster running on this machine, and defaults.
 
+        Options and environment win over the context, and that over the cluster that runs on this machine; a URL alone goes
+        without credentials, unless it is that cluster's.  Raises SecurityError, CredentialsError."""
+        return self._chosen()._replace(named=bool(self.credentials), archives=self.archives or "")
 
-def _note(_: Any, param: Any, value: str | None) -> str | None:
-    others = {name: one for name, one in _given.get({}).items() if name != param.name}
-    _given.set({**others, param.name: value} if value else others)
-    return value
+    def _chosen(self) -> Target:
+        from dorm.local.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
 
+        url, cluster, credentials = self.url, self.cluster, self.credentials or ""
+        if url:
+            _mind_password(url)
+        context = _context(self.context or "", usual=not url and not credentials)
+        if context is not None:
+            credentials = credentials or context.credentials
+            return Target(url or context.url, cluster or context.cluster, credentials, context.folder)
+        if credentials:
+            known = Target("", "", credentials).read()
+            assert known is not None
+            return Target(url or known.url, cluster or known.cluster, credentials)
+        running = read_running()
+        if url and (running is None or url != running.url):
+            return Target(url, cluster or DEFAULT_CLUSTER)
+        if running is not None:
+            folder = str(Path(running.data, "nats")) if running.credentials else ""
+            return Target(running.url, cluster or running.cluster, running.credentials, folder)
+        return Target(DEFAULT_URL, cluster or DEFAULT_CLUSTER)
 
-def archives_place() -> str:
-    """Return where the command or its environment says that the log's archives are, "" if neither does."""
-    return _given.get({}).get("archives", "")
-
-
-def names_credentials() -> bool:
-    """Return whether the command or its environment names credentials, apart from a context's."""
-    return "credentials" in _given.get({})
-
-
-def where(url: str | None, cluster: str | None) -> tuple[str, str]:
-    """Return URL and cluster name, from flags, environment, context, the cluster running on this machine, and defaults."""
-    return target(url, cluster)[:2]
-
-
-def target(url: str | None, cluster: str | None) -> Target:
-    """Return the cluster of a command.  Flags and environment win over the context, and that over the cluster that runs on
-    this machine; a URL alone goes without credentials, unless it is that cluster's.  Raises SecurityError,
-    CredentialsError."""
-    from dorm.local.home import DEFAULT_CLUSTER, DEFAULT_URL, read_running
-
-    if url:
-        _mind_password(url)
-    given = _given.get({})
-    credentials = given.get("credentials", "")
-    context = _context(given.get("context", ""), usual=not url and not credentials)
-    if context is not None:
-        credentials = credentials or context.credentials
-        return Target(url or context.url, cluster or context.cluster, credentials, context.folder)
-    if credentials:
-        found = Target("", "", credentials).read()
-        assert found is not None
-        return Target(url or found.url, cluster or found.cluster, credentials)
-    running = read_running()
-    if url and (running is None or url != running.url):
-        return Target(url, cluster or DEFAULT_CLUSTER)
-    if running is not None:
-        folder = str(Path(running.data, "nats")) if running.credentials else ""
-        return Target(running.url, cluster or running.cluster, running.credentials, folder)
-    return Target(DEFAULT_URL, cluster or DEFAULT_CLUSTER)
+    @contextlib.asynccontextmanager
+    async def client(self, *, timeout: float = 5.0) -> AsyncIterator[Client]:
+        """Yield a connected client.  Reports on stderr when the connection is lost, and when it is back."""
+        target = self.target()
+        # The connection's dependencies take longer to import than everything else, so they are imported last.
+        with _without_websockets(target.url):
+            from dorm.client.opening import open_client
+        mine = await asyncio.to_thread(target.read)
+        if mine is not None and self.user and self.user != mine.name:
+            raise Fail(
+                f"your credentials on cluster {mine.cluster} are those of {mine.name}, not of {self.user}: leave out --user "
+                "and DORM_USER, or name other credentials with --credentials",
+                code="credentials.other_user",
+            )
+        connected = await open_client(
+            target.url,
+            target.cluster,
+            user=self.user,
+            timeout=timeout,
+            credentials=mine,
+            archives=target.archives,
+        )
+        connected.report_outages(lambda lost: _report_outage(target.url, lost))
+        try:
+            yield connected
+        finally:
+            await connected.close()
 
 
 def _context(name: str, *, usual: bool) -> Context | None:
@@ -190,37 +202,6 @@ def _mind_password(url: str) -> None:
             "(`dorm context add`, or --credentials)"
         )
         say(json_line(text, level="warning") if wants_json() else f"warning: {text}", error=True)
-
-
-@contextlib.asynccontextmanager
-async def client(
-    url: str | None, cluster: str | None, *, user: str | None = None, timeout: float = 5.0
-) -> AsyncIterator[Client]:
-    """Yield a connected client.  Reports on stderr when the connection is lost, and when it is back."""
-    found = target(url, cluster)
-    # The connection's dependencies take longer to import than everything else, so they are imported last.
-    with _without_websockets(found.url):
-        from dorm.client.opening import open_client
-    mine = await asyncio.to_thread(found.read)
-    if mine is not None and user and user != mine.name:
-        raise Fail(
-            f"your credentials on cluster {mine.cluster} are those of {mine.name}, not of {user}: leave out --user and "
-            "DORM_USER, or name other credentials with --credentials",
-            code="credentials.other_user",
-        )
-    connected = await open_client(
-        found.url,
-        found.cluster,
-        user=user,
-        timeout=timeout,
-        credentials=mine,
-        archives=archives_place(),
-    )
-    connected.report_outages(lambda lost: _report_outage(found.url, lost))
-    try:
-        yield connected
-    finally:
-        await connected.close()
 
 
 @contextlib.contextmanager
@@ -251,10 +232,8 @@ def complete(context: typer.Context, incomplete: str, names: Callable[[State], I
     TAB shows no errors."""
 
     async def ask() -> list[str]:
-        given = {
-            name: context.params.get(name) or os.environ.get(f"DORM_{name.upper()}") for name in ("url", "cluster")
-        }
-        async with client(given["url"], given["cluster"], timeout=1.0) as connected:
+        given = {name: context.params.get(name) or os.environ.get(f"DORM_{name.upper()}") for name in _NAMING}
+        async with Cluster(**given).client(timeout=1.0) as connected:
             return sorted({name for name in names(await connected.state()) if name.startswith(incomplete)})
 
     try:

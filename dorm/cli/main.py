@@ -1,7 +1,11 @@
-"""`dorm`: all commands, each imported when it is run."""
+"""The program `dorm`: one table of all commands, each of which is imported when it is run, and `dorm completion`.
+
+Importing all commands takes longer than most of them take, so only help, completion of a command's name and a mistyped name
+import them all."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,98 +18,102 @@ from dorm.cli.errors import run_and_exit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_COMMANDS = {
-    "apps.run": ("run",),
-    "check": ("check",),
-    "apps.commands": ("submit", "ps", "update", "cancel", "kill"),
-    "apps.logs": ("logs",),
-    "outputs.cp": ("cp",),
-    "outputs.checkpoints": ("checkpoints",),
-    "containers.exec": ("exec",),
-    "containers.shell": ("shell",),
-    "containers.port_forward": ("port-forward",),
-    "apps.wait": ("wait",),
-    "lifecycle.scale": ("scale",),
-    "lifecycle.edit": ("edit",),
-    "lifecycle.restart": ("restart",),
-    "lifecycle.retry": ("retry",),
-    "gates.hold": ("hold",),
-    "gates.release": ("release",),
-    "apps.describe": ("describe",),
-    "apps.explain": ("explain",),
-    "apps.story": ("story",),
-    "apps.compare": ("compare",),
-    "past.history": ("history",),
-    "apps.plan": ("plan",),
-    "cluster.up": ("up",),
-    "operating.requests": ("drain", "pause", "resume"),
-    "cluster.top": ("top",),
-    "log.events": ("events",),
-    "cluster.master": ("master",),
-    "cluster.masters": ("masters",),
-    "operating.doctor": ("doctor",),
-    "cluster.serve": ("serve",),
-    "cluster.dashboard": ("dashboard",),
-    "cluster.agent": ("agent",),
-    "laboratory": ("simulate",),
-    "simulation.whatif": ("whatif",),
-    "simulation.shadow": ("shadow",),
-    "cluster.demo": ("demo",),
-    "deploy.backup": ("backup",),
-    "trust.init": ("init",),
-    "trust.views": ("views",),
-    "apps.schema": ("schema",),
-    "completion": ("completion",),
-    "replay.state": ("state", "diff"),
-    "replay.usage": ("usage",),
-    "replay.incident": ("incident",),
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("dorm.cli.run:run_app", "Apps"),
+    "check": ("dorm.cli.check:check", "Apps"),
+    "submit": ("dorm.cli.apps:submit", "Apps"),
+    "ps": ("dorm.cli.apps:ps", "Apps"),
+    "update": ("dorm.cli.apps:update", "Apps"),
+    "cancel": ("dorm.cli.apps:cancel", "Apps"),
+    "kill": ("dorm.cli.apps:kill", "Apps"),
+    "logs": ("dorm.cli.apps:logs", "Apps"),
+    "cp": ("dorm.cli.outputs:copy", "Apps"),
+    "checkpoints": ("dorm.cli.outputs:list_checkpoints", "Apps"),
+    "exec": ("dorm.cli.sessions:exec_command", "Inside containers"),
+    "shell": ("dorm.cli.sessions:shell", "Inside containers"),
+    "port-forward": ("dorm.cli.sessions:port_forward", "Inside containers"),
+    "wait": ("dorm.cli.wait:wait", "Apps"),
+    "scale": ("dorm.cli.lifecycle:scale", "Apps"),
+    "edit": ("dorm.cli.lifecycle:edit", "Apps"),
+    "restart": ("dorm.cli.lifecycle:restart", "Apps"),
+    "retry": ("dorm.cli.lifecycle:retry", "Apps"),
+    "hold": ("dorm.cli.lifecycle:hold", "Apps"),
+    "release": ("dorm.cli.lifecycle:release", "Apps"),
+    "describe": ("dorm.cli.apps:describe_app", "Apps"),
+    "explain": ("dorm.cli.explain:explain", "Apps"),
+    "story": ("dorm.cli.explain:story", "Apps"),
+    "compare": ("dorm.cli.history:compare", "Apps"),
+    "history": ("dorm.cli.history:history", "Apps"),
+    "plan": ("dorm.cli.plan:plan", "Apps"),
+    "up": ("dorm.cli.up:up", "Nodes and the cluster"),
+    "drain": ("dorm.cli.nodes:drain", "Nodes and the cluster"),
+    "pause": ("dorm.cli.nodes:pause", "Nodes and the cluster"),
+    "resume": ("dorm.cli.nodes:resume", "Nodes and the cluster"),
+    "top": ("dorm.cli.top:top", "Nodes and the cluster"),
+    "events": ("dorm.cli.events:events", "The log"),
+    "master": ("dorm.cli.master:master", "Nodes and the cluster"),
+    "masters": ("dorm.cli.master:masters", "Nodes and the cluster"),
+    "doctor": ("dorm.cli.doctor:doctor", "Nodes and the cluster"),
+    "serve": ("dorm.cli.serve:serve", "Nodes and the cluster"),
+    "dashboard": ("dorm.cli.serve:dashboard", "Nodes and the cluster"),
+    "agent": ("dorm.cli.agent:agent", "Nodes and the cluster"),
+    "simulate": ("dorm.cli.laboratory:register", "What if"),
+    "whatif": ("dorm.cli.whatif:whatif", "What if"),
+    "shadow": ("dorm.cli.shadow:shadow", "What if"),
+    "demo": ("dorm.cli.demo:demo", "More"),
+    "backup": ("dorm.cli.deploy:backup", "The log"),
+    "init": ("dorm.cli.trust:init", "Users and access"),
+    "views": ("dorm.cli.trust:views", "Users and access"),
+    "schema": ("dorm.cli.spec:schema", "More"),
+    "completion": ("dorm.cli.main:completion", "More"),
+    "state": ("dorm.cli.states:state", "The log"),
+    "diff": ("dorm.cli.states:diff", "The log"),
+    "usage": ("dorm.cli.usage:usage", "The log"),
+    "incident": ("dorm.cli.exports:incident", "The log"),
+    "files": ("dorm.cli.project:app", "Apps"),
+    "sweep": ("dorm.cli.sweeps:app", "Apps"),
+    "spec": ("dorm.cli.spec:app", "Apps"),
+    "nodes": ("dorm.cli.nodes:app", "Nodes and the cluster"),
+    "policy": ("dorm.cli.policy:app", "Nodes and the cluster"),
+    "token": ("dorm.cli.serve:tokens", "Nodes and the cluster"),
+    "user": ("dorm.cli.trust:users", "Users and access"),
+    "node": ("dorm.cli.trust:nodes", "Users and access"),
+    "context": ("dorm.cli.trust:contexts", "Users and access"),
+    "deploy": ("dorm.cli.deploy:app", "Nodes and the cluster"),
+    "webhooks": ("dorm.cli.webhooks:app", "Nodes and the cluster"),
+    "log": ("dorm.cli.log:app", "The log"),
+    "replay": ("dorm.cli.replay:app", "The log"),
+    "export": ("dorm.cli.exports:app", "The log"),
+    "bench": ("dorm.cli.bench.commands:app", "More"),
 }
-"""Commands that a module of this package registers, in listing order."""
-_GROUPS = {
-    "project.files": ("files", "Apps"),
-    "sweeps.commands": ("sweep", "Apps"),
-    "authoring.commands": ("spec", "Apps"),
-    "operating.nodes": ("nodes", "Nodes and the cluster"),
-    "cluster.policy": ("policy", "Nodes and the cluster"),
-    "cluster.tokens": ("token", "Nodes and the cluster"),
-    "trust.users": ("user", "Users and access"),
-    "trust.nodes": ("node", "Users and access"),
-    "trust.contexts": ("context", "Users and access"),
-    "deploy.commands": ("deploy", "Nodes and the cluster"),
-    "webhooks.commands": ("webhooks", "Nodes and the cluster"),
-    "log.commands": ("log", "The log"),
-    "replay.commands": ("replay", "The log"),
-    "export.traces": ("export", "The log"),
-    "bench.commands": ("bench", "More"),
-}
-"""By module: the group of commands that its `app` is, and the panel that lists the group."""
-_MODULE_OF = {name: module for module, names in _COMMANDS.items() for name in names} | {
-    name: module for module, (name, _) in _GROUPS.items()
-}
+"""Every command and group of commands, in the order of help: what it is, and the panel that lists it.
+
+What it is: a function that is the command, a typer application whose commands are the group, or a function `register` that
+adds the command to the application that it gets, as entry points of other distributions do."""
 
 
 class _OnDemand(TyperGroup):
-    """Imports a command's module when it is run: importing all of them takes longer than most commands."""
+    """Imports a command's module when it is run."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        for module in dict.fromkeys(_MODULE_OF.values()):
-            self._import(module)
-        return [*_MODULE_OF]
+        for name in COMMANDS:
+            self._import(name)
+        return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _MODULE_OF:
+        if cmd_name in COMMANDS:
+            self._import(cmd_name)
+        else:
             self.list_commands(ctx)  # So that similar names can be suggested.
-        elif cmd_name not in self.commands:
-            self._import(_MODULE_OF[cmd_name])
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None and ctx is not None:
             for one in (command, *getattr(command, "commands", {}).values()):
-                _add_identity_options(one)
                 _show_no_type(one.get_params(ctx))
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from dorm.cli.apps.verbs import meant
+        from dorm.cli.verbs import meant
 
         try:
             return super().resolve_command(ctx, args)
@@ -122,23 +130,19 @@ class _OnDemand(TyperGroup):
         return params
 
     def _import(self, name: str) -> None:
+        if name in self.commands:
+            return
+        place, panel = COMMANDS[name]
+        module, _, attribute = place.partition(":")
+        imported = getattr(import_module(module), attribute)
         made = typer.Typer(rich_markup_mode="rich")
-        module = import_module(f"dorm.cli.{name}")
-        if name in _GROUPS:
-            group, panel = _GROUPS[name]
-            made.add_typer(module.app, name=group, rich_help_panel=panel)
+        if isinstance(imported, typer.Typer):
+            made.add_typer(imported, name=name, rich_help_panel=panel)
+        elif attribute == "register":
+            imported(made)
         else:
-            module.register(made)
-        for one, command in get_group(made).commands.items():
-            self.commands.setdefault(one, command)
-
-
-def _add_identity_options(command: Any) -> None:
-    """Give commands that connect to a cluster the options that say as whom.  Their modules have imported `connect`."""
-    if any(param.name == "url" for param in command.params):
-        from dorm.cli.connect import add_options
-
-        add_options(command)
+            made.command(name, rich_help_panel=panel, **getattr(imported, "settings", {}))(imported)
+        self.commands.update(get_group(made).commands)
 
 
 def _show_no_type(params: Iterable[Any]) -> None:
@@ -182,3 +186,30 @@ def every_command(
 def main() -> None:
     """The console script."""
     run_and_exit(app)
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+class Shell(StrEnum):
+    """Supported shells."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+    """Print a script that completes commands and the names of apps and nodes in your shell.
+
+    [bold]Examples[/]
+
+      dorm completion bash > ~/.local/share/bash-completion/completions/dorm
+
+      dorm completion zsh > ~/.zfunc/_dorm
+
+      dorm completion fish > ~/.config/fish/completions/dorm.fish
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # has no public name
+
+    print(get_completion_script(prog_name="dorm", complete_var="_DORM_COMPLETE", shell=shell.value))

@@ -4,6 +4,8 @@ A signal that is ignored when the program starts stays ignored: a shell starts b
 stops only the program in the foreground, and `nohup` starts programs without SIGHUP.  SIGTERM always counts.  A terminal that
 is closed sends SIGHUP, and takes no more output.  A program that reloads files on SIGHUP, as services do, does so unless a
 terminal of its own is gone.
+
+`run_service` runs a program until it is stopped, and keeps its service manager informed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+
+    from dorm.health.checks import Health
 
 
 def hears_ctrl_c() -> bool:
@@ -126,3 +130,16 @@ def exit_despite_threads() -> NoReturn:
         sys.stderr.flush()
     printing.drain()
     os._exit(0)
+
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+async def run_service(work: Coroutine[Any, Any, Any], health: Health, reload: Callable[[], None] | None = None) -> None:
+    """Run until the work ends or a signal comes, then cancel it cleanly.  `reload`: what SIGHUP requests instead of an end.
+    Raises what `work` raises."""
+    from dorm.health.systemd import ServiceManager, notifying
+
+    manager = ServiceManager.of_environment(os.environ)
+    async with notifying(manager, health):
+        await run_until_stopped(work, manager.stopping, reload)

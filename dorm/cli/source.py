@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dorm.cli.connect import client, target
+from dorm.cli.connect import Cluster
 from dorm.cli.errors import Fail, WrongUsage, complain, line
 from dorm.cli.output import progress_console
 from dorm.cli.terminal import say
@@ -98,14 +98,14 @@ File = Annotated[
 ]
 
 
-async def own_app(name: str, file: Path | None, url: str | None, cluster: str | None) -> str:
+async def own_app(name: str, file: Path | None, cx: Cluster) -> str:
     """Return the app or node that a command looks for: where several tenants of a cluster share the name, the id of the
     user's own app.  Raises NotFound if none of them is the user's."""
-    if file is not None or not target(url, cluster).credentials:
+    if file is not None or not cx.target().credentials:
         return name
     from dorm.client.finding import find_app
 
-    async with client(url, cluster) as connected:
+    async with cx.client() as connected:
         user = connected.user
         return await connected.look(
             lambda state: find_app(state, name, user).id if len(state.namesakes(name)) > 1 else name
@@ -115,8 +115,7 @@ async def own_app(name: str, file: Path | None, url: str | None, cluster: str | 
 @contextlib.asynccontextmanager
 async def log_of(
     file: Path | None,
-    url: str | None,
-    cluster: str | None,
+    cx: Cluster,
     *,
     folds: bool = True,
     salvages: bool = False,
@@ -133,7 +132,7 @@ async def log_of(
 
     try:
         if file is None:
-            async with client(url, cluster) as connected:
+            async with cx.client() as connected:
                 yield connected.log
             return
         async with _archive(file) as archive:

@@ -6,8 +6,8 @@ import re
 
 from typer.main import get_command
 
-from dorm.cli.apps.verbs import _MEANT, meant
 from dorm.cli.main import app
+from dorm.cli.verbs import _MEANT, meant
 from tests.cli.test_terminal import leaves
 
 

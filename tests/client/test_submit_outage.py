@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dorm.cli.apps.commands import _submit
+from dorm.cli.apps import _submit
 from dorm.cli.errors import Fail
 from dorm.client.client import Client
 from dorm.client.errors import NoAnswer, Unsettled

@@ -10,7 +10,7 @@ import msgspec
 from dorm.cli.errors import WrongUsage
 from dorm.cli.output import as_yaml
 from dorm.cli.settings import ClusterFile, policy_change
-from dorm.cli.sweeps.described import split
+from dorm.cli.sweeps import split
 from dorm.core.query.concerns import Concerns
 from dorm.core.settings import all_after
 from dorm.core.state import Settings

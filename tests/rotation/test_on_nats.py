@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
-from dorm.cli.operating.doctor import rotation_findings
+from dorm.cli.doctor import rotation_findings
 from dorm.client.client import Client
 from dorm.client.errors import Refused
 from dorm.client.operating import rotate

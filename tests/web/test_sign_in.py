@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.cli.cluster.dashboard import leading_page
+from dorm.cli.serve import leading_page
 from events import kinds as k
 from tests.api.served import connected, led, say, served
 from tests.api.test_identity import bearer, closed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dorm.cli.apps.attached import Attached
+from dorm.cli.attached import Attached
 from events import kinds as k
 from tests.core.records import Bench
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.cli.apps.lines import Printer, print_all, print_merged
+from dorm.cli.attached import Printer, print_all, print_merged
 from dorm.cli.output import console
 from dorm.client.output import Line, lines, timed_lines
 from events.log.records import LogUnavailable

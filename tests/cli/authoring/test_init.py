@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from dorm.cli.authoring.written import KINDS, Answers, written
+from dorm.cli.spec import KINDS, Answers, written
 from events.spec import check_spec
 from tests.e2e.commands import DORM
 

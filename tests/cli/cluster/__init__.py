@@ -1,1 +1,1 @@
-"""Tests of the commands in `dorm.cli.cluster`."""
+"""Tests of the commands in `dorm.cli.agent`."""

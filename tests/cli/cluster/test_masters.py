@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from dorm.cli.apps.waiting import NOBODY
+from dorm.cli.wait import NOBODY
 from dorm.client.client import Client
 from dorm.master.master import Master
 from events import subjects

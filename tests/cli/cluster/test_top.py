@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.cells import cell_len
 
-from dorm.cli.cluster.top_keys import keys_in, press
-from dorm.cli.cluster.top_view import ORDERS, Look, Recent, picture, rows_of
+from dorm.cli.top import ORDERS, Look, Recent, keys_in, picture, press, rows_of
 from events import kinds as k
 from events.positions import logged
 from events.quantities import SECOND

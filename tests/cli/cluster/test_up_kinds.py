@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.cli.cluster.up import users_of
 from dorm.cli.errors import Fail
+from dorm.cli.up import users_of
 from tests.errors import raises
 
 if TYPE_CHECKING:

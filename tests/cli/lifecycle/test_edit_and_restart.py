@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from dorm.cli.lifecycle.editing import from_file
+from dorm.cli.lifecycle import from_file
 from dorm.client.opening import open_client
 from events.nats.access import read_credentials
 from events.spec import check_spec

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from dorm.cli.log.events import in_words
+from dorm.cli.events import in_words
 from dorm.cli.main import main
 from dorm.cli.output import console
 from dorm.client.client import Client

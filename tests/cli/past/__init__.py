@@ -1,1 +1,1 @@
-"""Tests of the commands in `dorm.cli.past`."""
+"""Tests of the commands in `dorm.cli.history`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.cli.past.compared import bars
+from dorm.cli.history import bars
 from replay.comparison.comparison import FieldOfSeveral, differing
 from replay.export.export import export
 from tests.replay.made_log import log_of

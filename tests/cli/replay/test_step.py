@@ -14,7 +14,7 @@ from rich.text import Text
 from textual.widgets import Input, Static
 
 from dorm.cli.main import main
-from dorm.cli.replay.step_screen import Events, StepApp
+from dorm.cli.step_screen import Events, StepApp
 from events.kinds import AppSubmitted, NodeLost
 from replay.export.export import export
 from replay.moments import parse
@@ -380,9 +380,9 @@ def test_wrong_usage(dorm: Callable[..., Any], log_file: Path, monkeypatch: pyte
     assert (code, "[usage.conflict]" in said) == (2, True)
     code, said = dorm("--file", log_file, "--at", "yesterday")
     assert (code, "[moment.malformed]" in said) == (2, True)
-    monkeypatch.setattr("dorm.cli.replay.step._in_terminal", lambda: True)
+    monkeypatch.setattr("dorm.cli.replay._in_terminal", lambda: True)
     code, said = dorm("--file", log_file, "--at", "5000")
     assert (code, "[moment.after_end]" in said) == (1, True)
-    monkeypatch.setattr("dorm.cli.replay.step.find_spec", lambda name: None)
+    monkeypatch.setattr("dorm.cli.replay.find_spec", lambda name: None)
     code, said = dorm("--file", log_file)
     assert (code, "[package.missing]" in said) == (1, True)

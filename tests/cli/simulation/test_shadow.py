@@ -16,7 +16,7 @@ import nats
 import pytest
 import pytest_asyncio
 
-from dorm.cli.simulation.shadow import _hour_in_words
+from dorm.cli.shadow import _hour_in_words
 from dorm.client.client import Client
 from dorm.master.master import Master
 from events import subjects

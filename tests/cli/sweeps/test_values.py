@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorm.cli.errors import WrongUsage
-from dorm.cli.sweeps.described import parameters, split
+from dorm.cli.sweeps import parameters, split
 from dorm.cli.terminal import in_shell
 from dorm.local.spec_files import read_spec
 from events.spec.groups import as_text

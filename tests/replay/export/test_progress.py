@@ -6,7 +6,8 @@ import itertools
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from dorm.api.clusters import ArchivedLog
+from dorm.api.following.archived import ArchivedLog
+from dorm.cli.connect import Cluster
 from dorm.cli.source import log_of
 from dorm.client.tail import Filter, Tail
 from events import subjects
@@ -49,7 +50,7 @@ async def test_an_archive_with_its_progress_reads_as_the_log_does(tmp_path: Path
     await export(log, path)
     file, count = await export_progress(log, path, Selection())
     assert (file, count) == (str(path_beside(path)), 12)
-    async with log_of(path, None, None, folds=False) as archive:
+    async with log_of(path, Cluster(), folds=False) as archive:
         assert await positions(archive) == await positions(log)
         assert [one.body for one in await archive.progress.newest()] == [
             one.body for one in await log.progress.newest()
@@ -58,7 +59,7 @@ async def test_an_archive_with_its_progress_reads_as_the_log_does(tmp_path: Path
         recording = await record(archive, title="")
         assert [point.step for point in recording.progress[APPS[1]].points] == list(range(6))
     path_beside(path).unlink()
-    async with log_of(path, None, None, folds=False) as archive:
+    async with log_of(path, Cluster(), folds=False) as archive:
         assert await positions(archive) == [f"{number} l{number - 1}" for number in range(1, 7)]
 
 
@@ -67,6 +68,6 @@ async def test_a_part_has_the_progress_of_its_time_and_its_apps(tmp_path: Path) 
     selection = Selection(since=AtSequence(3), until=AtSequence(4), apps=(APPS[1],))
     await export(log, path, selection=selection)
     await export_progress(log, path, selection)
-    async with log_of(path, None, None, folds=False) as archive:
+    async with log_of(path, Cluster(), folds=False) as archive:
         found = [one async for batch in archive.progress.read() for one in batch]
     assert [one.seq for one in found] == [4, 6]

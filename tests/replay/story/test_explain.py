@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dorm.cli.apps.explain import _speed_lines
+from dorm.cli.explain import _speed_lines
 from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
