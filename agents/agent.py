@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from agents.config import NodeConfig
     from agents.fitness import Found
     from agents.runtime.interface import Runtime
-    from dorm.workdir.shipping import Source
+    from agents.gpus import Source
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
     from events.parts import NodePart

@@ -23,7 +23,7 @@ from agents.config import (
     NodeConfig,
     check_folder,
 )
-from agents.environment.pythons import detect_pythons
+from agents.environment import detect_pythons
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
 from dorm.cli.errors import WrongUsage

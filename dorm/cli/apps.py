@@ -254,7 +254,7 @@ def undone_by_restart(app: App) -> str:
     """Return, as a sentence's end, that a restart of a running app undoes its work, and how much; "" if it undoes none."""
     import time
 
-    from dorm.core.apps.resizable import undone_s
+    from dorm.core.resizable import undone_s
     from replay.words import begins_again
 
     undone = undone_s(app, time.time_ns())

@@ -29,12 +29,9 @@ from rich.text import Text
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, complain, line
 from dorm.cli.output import console, counted, progress_console
 from dorm.client.errors import Refused
-from dorm.client.output import lines
+from dorm.client.output import lines, stamp
 from dorm.core.delays import delay_shown, delay_without_time
 from dorm.core.gates import reason_of
-from dorm.client.output import lines, stamp
-from dorm.core.query.delays import delay_shown, delay_without_time
-from dorm.core.query.gates import reason_of
 from dorm.local.hints import hint_for
 from events.errors import DormError, code_of
 from events.kinds import ContainerExited, Resized, Round

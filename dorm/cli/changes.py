@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.core.state import State
-    from dorm.policies.registry import Plugins
+    from dorm.core.settings import Plugins
     from events.log.interface import ReadableLog
     from replay.moments import Moment
 

@@ -32,7 +32,7 @@ from dorm.cli.output import ago, cell, console, counted, table
 from dorm.cli.program_logs import Verbose, configure
 from dorm.cli.signals import first_of, stops
 from dorm.cli.up import RuntimeChoice
-from dorm.core.apps.costs import cost_s
+from dorm.core.costs import cost_s
 from dorm.core.query.views import app_rows, sizes, summary
 from dorm.local.home import home
 from dorm.local.spec_files import load_document, load_spec

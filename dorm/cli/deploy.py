@@ -102,7 +102,7 @@ async def restore(
         )
 
     from dorm.deploy import layout
-    from dorm.deploy.restore import restore_log, restore_shipped
+    from dorm.deploy.backups import restore_log, restore_shipped
     from events.quantities import MEMORY, humanize
 
     async with log_of(archive, Cluster()) as log:
@@ -248,7 +248,7 @@ def _files(found: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | 
 
 
 def _check(found: Deployment, name: str, root: Path) -> None:
-    from dorm.deploy.facing import lacks
+    from dorm.deploy.rendering import lacks
 
     lacking = lacks(found, name, root)
     for lack in lacking[:-1]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.client.client import Client
-    from dorm.core.query.planning.planned import Plan, PlannedApp
+    from dorm.core.query.assumed import Plan, PlannedApp
     from dorm.core.state import App, State
     from events.spec import AppSpec
     from events.spec.editing import Changes
@@ -258,7 +258,7 @@ async def _edit(
 ) -> None:
     from dorm.client import steering
     from dorm.client.finding import find_app
-    from dorm.core.apps.steering import check_editable
+    from dorm.core.revisions import check_editable
     from events.spec import SpecError
     from events.spec.editing import differing
 
@@ -297,8 +297,8 @@ async def _asked(
 ) -> AppSpec | None:
     """Return the spec that the user wants; None if an editor left it as it was.  A folder that it names is shipped with
     `send`, else only looked at."""
-    from dorm.core.apps.steering import spec_of
-    from dorm.local.spec_settings import SettingRefused, with_settings
+    from dorm.core.revisions import spec_of
+    from dorm.local.spec_files import SettingRefused, with_settings
     from events.spec import document_of
 
     spec, base = app.owners_spec, Path() if file is None or str(file) == "-" else file.parent
@@ -319,8 +319,8 @@ async def _asked(
 
 def _planned(state: State, app: App, after: AppSpec) -> Plan | None:
     """Return the next decision with the edit.  Raises Fail if it would be refused."""
-    from dorm.core.query.planning.assumed import Assumed, PlanError
-    from dorm.core.query.planning.plans import plan
+    from dorm.core.query.assumed import Assumed, PlanError
+    from dorm.core.query.plans import plan
 
     try:
         with solver_prints_elsewhere():

@@ -62,7 +62,7 @@ def jobs_of(given: int | None) -> int:
 
 def check_keys(keys: list[str] | None) -> list[str]:
     """Return the checked keys.  Raises WrongUsage."""
-    from events.chain.seals import KeyUnusableError, check_public
+    from events.chain import KeyUnusableError, check_public
 
     try:
         return [check_public(key) for key in keys or []]
@@ -290,7 +290,7 @@ async def rotate(
     if dry_run:
         await _show_plan(cx, keep_records, keep_s, output)
         return
-    from dorm.client.rotation import rotate as asked
+    from dorm.client.operating import rotate as asked
 
     cuts: list[LogRotated] = []
     async with cx.client() as connected:
@@ -311,8 +311,7 @@ def _print_cut(cut: LogRotated) -> None:
 
 async def _show_plan(cx: Cluster, keep_records: int | None, keep_s: float | None, output: Format) -> None:
     """Print the records that a rotation would move, by the given or the default values of the part that stays."""
-    from dorm.rotation.planning import span_of
-    from dorm.rotation.policy import Policy
+    from dorm.rotation.policy import Policy, span_of
 
     connection = await cx.target().connection("dorm-client")
     try:

@@ -12,7 +12,7 @@ from events.quantities import MEMORY, QuantityError, duration, resource
 
 if TYPE_CHECKING:
     from dorm.metrics.address import Address
-    from dorm.rotation.beside import Settings
+    from dorm.rotation.service import Settings
 
 
 # --- sizes and times --------------------------------------------------------------------------------------------------
@@ -102,10 +102,10 @@ def rotation_settings(
     archives: str | None, size: str | None, age: str | None, keep: str | None, *, spool: Path
 ) -> Settings:
     """Return the settings.  Raises WrongUsage for values that can't be, and for a rotation without a place."""
-    from dorm.rotation.beside import Settings
     from dorm.rotation.policy import KEEP_S, Policy
-    from events.archive.stores.interface import StoreError
-    from events.archive.stores.opening import check_place
+    from dorm.rotation.service import Settings
+    from events.archive.place import check_place
+    from events.archive.stores import StoreError
 
     try:
         place = check_place(archives) if archives else ""

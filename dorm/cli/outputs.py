@@ -19,11 +19,13 @@ from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, Output, ago, console, counted, progress_console, show, show_document
 from dorm.cli.tables import when
 from dorm.cli.terminal import one_line, say
-from events.copying.messages import AREAS
+from dorm.client.files import Files
+from events.copying import AREAS
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
-    from dorm.client.files import CheckpointFile, Checkpoints, Copied, Files, FilesRefused
+    from dorm.client.checkpoints import CheckpointFile, Checkpoints
+    from dorm.client.files import Copied, FilesRefused
     from events.copying import Area
 
 
@@ -130,7 +132,7 @@ async def copy(
 
 
 async def _list(place: Named, output: Format, cx: Cluster) -> None:
-    from dorm.client.files.asking import Files
+    pass
 
     async with cx.client() as connected:
         files = Files(connected)
@@ -249,8 +251,8 @@ async def list_checkpoints(cx: Cluster, app: AppName, output: Output = Format.ta
       dorm checkpoints digits-mlp -o json
     """
 
-    from dorm.client.files.asking import Files
-    from dorm.client.files.checkpoints import checkpoints_of
+    pass
+    from dorm.client.checkpoints import checkpoints_of
 
     async with cx.client() as connected:
         found = await checkpoints_of(connected, Files(connected), app)

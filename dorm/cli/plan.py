@@ -16,9 +16,10 @@ from dorm.cli.errors import USAGE, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 from dorm.cli.settings import complete_setting, parse_capacity, parse_pairs
 from dorm.cli.source import At, File, log_of, parse_at, progress_of
+from dorm.core.query.assumed import NewNodes
 
 if TYPE_CHECKING:
-    from dorm.core.query.assumed import Figures, NewNodes, Plan, PlannedApp
+    from dorm.core.query.assumed import Figures, Plan, PlannedApp
 
 CHANGES = 3
 """Exit code: some app would have other containers than now."""
@@ -120,8 +121,8 @@ async def plan(
     checked = tuple(load_spec(path) for path in specs or [])
 
     from dorm.cli.changes import settings_in
-    from dorm.core.query.planning.assumed import Assumed, NewNodes, UnknownSetting
-    from dorm.core.query.planning.plans import plan as planned
+    from dorm.core.query.assumed import Assumed, UnknownSetting
+    from dorm.core.query.plans import plan as planned
     from replay.travel.travel import state_at
 
     assumed = Assumed(

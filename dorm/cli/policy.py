@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.query.in_force import Setting
+    from dorm.core.query.trying import ResizedApp, Touched
 
-    from dorm.core.query.planning.trying import ResizedApp
-    from dorm.core.query.touched import Touched
-    from dorm.core.settings import Plugins
+    pass
     from dorm.core.state import Settings, State
-    from dorm.policies.registry import Plugins
+    from dorm.core.settings import Plugins
     from events.kinds import PolicyChanged, PolicyPlugin
 
 
@@ -37,8 +36,7 @@ async def show_dry_run(
     connected: Client, state: State, change: PolicyChanged, output: Format, differences: list[str]
 ) -> bool:
     """Show it; return whether the change would be accepted.  `differences` are the values that it would change, in words."""
-    from dorm.core.query.planning.trying import document, resized
-    from dorm.core.query.touched import touched
+    from dorm.core.query.trying import document, resized, touched
 
     now = max(state.time, time.time_ns())
     found = touched(state, change, await _heard(connected, state), now)
@@ -301,9 +299,9 @@ async def set_policy(
       dorm policy set heartbeat=1s node_grace=5s node_lease=30s --dry-run
     """
     from dorm.cli.changes import change_of
-    from dorm.cli.cluster.policy_dry_run import dry_run as shown_dry
     from dorm.core.query.trying import differences
-    from dorm.core.query.planning.trying import differences
+
+    pass
     from dorm.core.settings import all_after, asked_of
 
     async with cx.client() as connected:

@@ -119,7 +119,7 @@ async def list_files(cx: Cluster, output: Output = Format.table) -> None:
     nanoseconds), `folders`: how many different folders its apps name, and
     `quota`: how many bytes they may take.
     """
-    from dorm.workdir.using import named, uses
+    from dorm.workdir.keeping import named, uses
     from events.quantities import MEMORY, SECOND, humanize
 
     async with cx.client() as connected:
@@ -271,7 +271,7 @@ async def get(
       dorm files get train train-as-it-ran
     """
 
-    from dorm.workdir.getting import get_folder
+    from dorm.workdir.shipping import get_folder
     from events.spec import shipped
 
     async with cx.client() as connected:
@@ -315,7 +315,7 @@ async def purge(
             "--unused-for: at least 1m, so that what you are about to submit stays; of all users' at least 1h"
         )
 
-    from dorm.workdir.using import remove_unneeded
+    from dorm.workdir.keeping import remove_unneeded
     from events.log.stores import EVERY_TENANT
     from events.quantities import MEMORY, humanize
 

@@ -45,7 +45,7 @@ from replay.export.sink import FileFormat
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dorm.deploy.folders import Copied
+    from dorm.deploy.backups import Copied
     from events.log.interface import ReadableLog
     from events.positions import Logged
     from replay.bisect.bisecting import Bisected
@@ -270,7 +270,7 @@ async def import_log(
 
 async def _shipped(log: ReadableLog, file: Path, imported: Cluster) -> Copied | None:
     """Put the shipped folders that lie beside a backup into the store of the new cluster."""
-    from dorm.deploy.folders import restore_folders
+    from dorm.deploy.backups import restore_folders
     from replay.reading import cluster_name
 
     with progress_of("restoring folders") as report:
@@ -353,7 +353,7 @@ async def open_archive(
     options = Options(host=host, port=port, archive=file.stem)
 
     async def work() -> None:
-        from dorm.api.following.archived import ArchivedCluster
+        from dorm.api.clusters import ArchivedCluster
         from dorm.api.serving import serving
 
         async with log_of(file, Cluster()) as log, serving(ArchivedCluster(log), options) as server:
@@ -666,7 +666,7 @@ async def bisect(
     """
 
     from replay.bisect.bisecting import bisect as bisected
-    from replay.simulator.compare.contenders import split_all
+    from replay.simulator.contenders import split_all
 
     chosen = split_all(policies)
     async with log_of(file, cx) as log:

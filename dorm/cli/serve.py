@@ -128,7 +128,7 @@ async def serve(
     renewed = asyncio.Event()
 
     async def work() -> None:
-        from dorm.api.resources.health import checks_of
+        from dorm.api.resources.process import checks_of
         from dorm.api.serving import serving
 
         found = cx.target().as_process("api")
@@ -280,7 +280,7 @@ def _address(api: str | None) -> str:
 async def _session(connected: Client, ends: int) -> str:
     """Add a token of the user's and return its secret; the user's sessions that are over leave the list."""
     from dorm.api.identity import digest_of, new_secret
-    from dorm.client.identities import change
+    from dorm.client.operating import change
     from events.kinds import TokenAdded, TokenRemoved
 
     me, prefix = connected.user, f"session-{connected.user[:40]}-"
@@ -395,7 +395,7 @@ async def add(
         raise WrongUsage(f"--expires: {error}", code=error.code) from None
 
     from dorm.api.identity import digest_of, new_secret
-    from dorm.client.identities import change
+    from dorm.client.operating import change
     from events.kinds import TokenAdded
 
     secret = new_secret()
@@ -448,7 +448,7 @@ async def remove(cx: Cluster, name: Name) -> None:
       dorm token remove alice-notebook
     """
 
-    from dorm.client.identities import change
+    from dorm.client.operating import change
     from events.kinds import TokenRemoved
 
     async with cx.client() as connected:

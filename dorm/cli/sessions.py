@@ -29,10 +29,9 @@ from dorm.cli.options import seconds_of
 from dorm.cli.output import progress_console
 from dorm.cli.signals import hears_ctrl_c
 from dorm.cli.terminal import say
-from dorm.local.loopback import loopback
-from events.addresses import joined
+from events.addresses import joined, loopback
 from events.errors import DormError
-from events.sessions.messages import CHUNK, Begun, Ended, Output, Size
+from events.sessions import CHUNK, Begun, Ended, Output, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     _Future = asyncio.Future[bytes]
     from collections.abc import Callable, Coroutine
 
-    from dorm.client.sessions.finding import Place
-    from dorm.client.sessions.session import Session
+    from dorm.client.sessions import Place
+    from dorm.client.sessions import Session
 
 
 # --- which container --------------------------------------------------------------------------------------------------
@@ -348,8 +347,8 @@ async def exec_command(
 
     async with cx.client() as connected:
         # Imported last, as `client` says.
-        from dorm.client.sessions.finding import running_place
-        from dorm.client.sessions.session import Session
+        from dorm.client.sessions import running_place
+        from dorm.client.sessions import Session
 
         place = running_place(await connected.app(app), rank)
         if tty:
@@ -398,8 +397,8 @@ async def shell(
 
     async with cx.client() as connected:
         # Imported last, as `client` says.
-        from dorm.client.sessions.finding import running_place
-        from dorm.client.sessions.session import Session
+        from dorm.client.sessions import running_place
+        from dorm.client.sessions import Session
 
         place = running_place(await connected.app(app), rank)
         _print_where(place)
@@ -452,8 +451,8 @@ async def port_forward(
 
     async with cx.client() as connected:
         # Imported last, as `client` says.
-        from dorm.client.sessions.finding import running_place
-        from dorm.client.sessions.session import Session
+        from dorm.client.sessions import running_place
+        from dorm.client.sessions import Session
 
         place = running_place(await connected.app(app), rank)
         forwarding = _Forwarding(Session(connected, place, "forward", port=port), port)

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from dorm.client.client import Client
-    from dorm.client.sweeps.submitting import Outcome
+    from dorm.client.sweeps import Outcome
     from dorm.core.query.sweeps import SweptRow
     from dorm.local.commands import Typed
-    from events.spec.sweeps.expanding import Sweep
+    from events.spec.sweeps import Sweep
 
 
 # --- from what people type to the document of a sweep -----------------------------------------------------------------
@@ -207,7 +207,7 @@ def document_of(
     from dorm.local.spec_files import including, read_spec
     from dorm.local.spec_files import name_of as named
     from events.spec import SpecError
-    from events.spec.sweeps.expanding import FIELDS
+    from events.spec.sweeps import FIELDS
 
     if len(words) == 1 and (words[0].endswith(_FILES) or words[0] == "-"):
         extra = next((name for name, value in typed.items() if value), None)
@@ -316,7 +316,7 @@ async def show_sweep(
 
       dorm sweep show lr --by loss -o json | jq -r '.apps[0].name'
     """
-    from dorm.client.sweeps.finding import find_sweep
+    from dorm.client.sweeps import find_sweep
     from dorm.core.query.sweeps import METRICS, best_first, sweep_row, swept_rows
 
     if by is not None and by not in METRICS:
@@ -387,7 +387,7 @@ async def edit_sweep(
       dorm sweep edit lr -k 0
     """
 
-    from dorm.client.sweeps.limiting import set_parallel
+    from dorm.client.sweeps import set_parallel
 
     async with cx.client() as connected:
         before = await set_parallel(connected, sweep, parallel)
@@ -516,7 +516,7 @@ async def run_sweep(
 
 
 def _expanded(document: Mapping[str, Any], most: int) -> Sweep:
-    from events.spec.sweeps.expanding import expanded
+    from events.spec.sweeps import expanded
 
     return expanded(document, most=most)
 
@@ -582,9 +582,9 @@ async def _ready(connected: Client, made: _Made, url: str) -> Sweep:
     """Return the sweep as it can be submitted: its folder shipped, under a name that it can have.  Raises CommandRefused if a
     node could not run it."""
     from dorm.cli.project import with_workdir
-    from dorm.client.sweeps.finding import free_name
+    from dorm.client.sweeps import free_name
     from dorm.local.commands import check_nodes, with_shell_python
-    from events.spec.sweeps.expanding import digest_of
+    from events.spec.sweeps import digest_of
 
     state, document = await connected.state(), made.document
     if made.command is not None:
@@ -609,7 +609,7 @@ async def _submitted(connected: Client, sweep: Sweep, interrupted: asyncio.Event
     """Submit it; an interruption leaves the apps that are on the log.  Raises Fail."""
     from dorm.cli.signals import first_of
     from dorm.cli.source import progress_of
-    from dorm.client.sweeps.submitting import submit
+    from dorm.client.sweeps import submit
     from events.errors import DormError, code_of
 
     found: list[Outcome] = []
@@ -686,7 +686,7 @@ async def cancel_sweep(
     """
 
     from dorm.cli.wait import all_ended, reporting_missing_master
-    from dorm.client.sweeps.cancelling import cancel
+    from dorm.client.sweeps import cancel
 
     async with cx.client() as connected:
         asked = await cancel(connected, sweep, reason)

@@ -379,7 +379,7 @@ def grouped(
     """Return the lines of `dorm ps`: with names, those of these apps, and of the apps of these sweeps, also of ended ones; with
     `each`, all apps; else the apps of no sweep, and each sweep with apps that have not ended.  Raises NotFound."""
     from dorm.client.finding import find_app
-    from dorm.client.sweeps.finding import find_sweep, is_sweep
+    from dorm.client.sweeps import find_sweep, is_sweep
     from dorm.core.query.sweeps import sweep_row, sweeps
     from dorm.core.query.views import app_row
 

@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
     from dorm.cli.connect import Target
     from dorm.client.client import Client
-    from dorm.security.admin import Admin
     from dorm.security.folder import KeyFolder
-    from dorm.security.introductions import Introduction
-    from events.nats.access.credentials import Credentials
+    from dorm.security.joining import Admin, Introduction
+    from events.nats.access import Credentials
     from events.nats.connection import Connection
 
 
@@ -71,8 +70,8 @@ async def acting(cx: Cluster, folder: Path | None) -> AsyncIterator[Acting]:
     """Yield the admin of this command.  Raises Fail, SecurityError, CredentialsError, and the log's errors."""
     from dorm.client.client import Client
     from dorm.local.founding import KEYS
-    from dorm.security.admin import Admin
     from dorm.security.folder import KeyFolder
+    from dorm.security.joining import Admin
 
     found = cx.target()
     credentials = found.read()
@@ -172,11 +171,11 @@ async def init(
     root = folder.absolute()
     hosts = [*reached, "localhost", "127.0.0.1", "::1"] if encrypted else []
 
-    from dorm.security.joining import admitted
     from dorm.local.founding import KEYS, found, make_keys
     from dorm.local.nats_server import EmbeddedServer, in_use
     from dorm.security.files import private_folder
     from dorm.security.folder import KeyFolder
+    from dorm.security.joining import admitted
 
     await asyncio.to_thread(private_folder, root)
     keys = KeyFolder(root / KEYS)
@@ -277,8 +276,8 @@ async def add_user(
 
     from dorm.security.folder import save_credentials
     from events.kinds import UserAdded
-    from events.nats.access.credentials import Credentials, CredentialsError, new_seed
-    from events.nats.access.credentials import public_key as public_of
+    from events.nats.access import Credentials, CredentialsError, new_seed
+    from events.nats.access import public_key as public_of
 
     seed = b"" if public_key else new_seed()
     try:
@@ -291,7 +290,7 @@ async def add_user(
     if file.exists():
         raise Fail(f"{file} exists; choose another file with --to", code="credentials.file_exists")
 
-    from dorm.security.admin import admitted
+    pass
 
     try:
         async with acting(cx, folder) as one:
@@ -304,6 +303,8 @@ async def add_user(
             made = Credentials(about.cluster, about.url, name, role, seed, about.ca)
             save_credentials(file, made)
             if one.folder is not None:
+                from dorm.security.joining import admitted
+
                 await admitted(made)
             console.print(
                 Text(f"{role} {name} is added; the credentials are in {file}: hand them over, and delete them here")
@@ -393,7 +394,7 @@ def user_key(
       dorm user key alice.nk
     """
     from dorm.security.files import write_private
-    from events.nats.access.credentials import new_seed, public_key
+    from events.nats.access import new_seed, public_key
 
     if file.exists():
         raise Fail(f"{file} exists; choose another file", code="credentials.file_exists")
@@ -418,7 +419,7 @@ def read_introduction(token: str | None) -> Introduction | None:
             raise WrongUsage(f"--token: {token[:200]} can't be read", code="token.unreadable") from None
     if not text.strip():
         return None
-    from dorm.security.introductions import read_token
+    from dorm.security.joining import read_token
 
     return read_token(text, time.time_ns())
 
@@ -430,10 +431,12 @@ async def node_target(given: Target, root: Path, node: str, introduction: Introd
 
     file = root / _FILE
     if introduction is not None and not file.exists():
-        from dorm.security.admin import admitted
+        pass
         from dorm.security.joining import join
 
         own = await join(introduction, file)
+        from dorm.security.joining import admitted
+
         await admitted(own)
         say(f"node {own.name} is enrolled in cluster {own.cluster}; its key is in {file}")
     found = given if given.named or not file.exists() else Target("", "", str(file))
@@ -629,7 +632,7 @@ def add_context(
       dorm context add test --server nats://10.0.0.9:4222 --cluster test
     """
     from dorm.security.contexts import Context, read_contexts, write_contexts
-    from events.nats.access.credentials import read_credentials
+    from events.nats.access import read_credentials
 
     path = credentials.expanduser().absolute() if credentials is not None else None
     about = read_credentials(path) if path is not None else None
@@ -719,7 +722,7 @@ def show_context(
       dorm context show lab
     """
     from dorm.security.contexts import read_contexts
-    from events.nats.access.credentials import read_credentials
+    from events.nats.access import read_credentials
 
     found = read_contexts(contexts_file())
     wanted = name or found.current

@@ -19,7 +19,7 @@ from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.errors import TIMED_OUT, Fail, complain
 from dorm.cli.options import seconds_of
 from dorm.cli.output import console, progress_console
-from dorm.client.sweeps.finding import find_sweep, is_sweep
+from dorm.client.sweeps import find_sweep, is_sweep
 from events.log.records import LogError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from dorm.cli.signals import run_service
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from dorm.webhooks.addresses import Network
+    from dorm.webhooks.sending import Network
     from dorm.webhooks.keys import Keys
 
     Work = Callable[..., Coroutine[Any, Any, None]]
@@ -56,7 +56,7 @@ Allow = Annotated[
 
 def networks(texts: list[str] | None) -> tuple[Network, ...]:
     """Raises WrongUsage."""
-    from dorm.webhooks.addresses import NetworkError, parse_networks
+    from dorm.webhooks.sending import NetworkError, parse_networks
 
     try:
         return parse_networks(texts or ())

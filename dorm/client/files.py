@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from events.copying.messages import encode
+from events.copying import encode
 
 from dorm.client.errors import ClientError
 from dorm.core.app import App

@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, Refused
-from dorm.core.gates import hold_of, may_be_held
+from dorm.core.gates import held_by, hold_of, may_be_held
 from dorm.core.revisions import check_editable, check_restartable, check_unchanged, spec_of
 from events.kinds import (
     AppEditRequested,

@@ -33,7 +33,7 @@ from dorm.client import steering
 from dorm.client.errors import NoAnswer, NotFound, Refused
 from dorm.core.admission import app_id
 from dorm.core.app import name_key
-from dorm.core.apps.groups import limit_of
+from dorm.core.gates import limit_of
 from dorm.core.query.sweeps import sweeps
 from events.identities import tenant_in
 from events.kinds import AppCancelRequested, AppRejected, AppSubmitted, Round

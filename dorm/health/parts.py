@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agents.agent import Agent
     from agents.status import Vitals
     from dorm.master.master import Master
-    from dorm.workdir.shipping import Source
+    from dorm.health.checks import Source
     from events.log.interface import ReadableLog
 
 _LOG_S = 2.0

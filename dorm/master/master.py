@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.leader import Publish
-    from dorm.master.stand_in import Apart
+    from dorm.master.lease import Apart
     from events.chain import SealKey
     from events.kinds import PolicyPlugin
     from events.log.interface import Bus, EventLog

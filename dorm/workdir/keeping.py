@@ -38,7 +38,7 @@ from events.workdir import UNPACKED_MANIFEST, ManifestError, decode, open_blob
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
-    from events.log.files import Files
+    from events.log.stores import Files
 
     from dorm.core.state import State
     from dorm.master.master import Master

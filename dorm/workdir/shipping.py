@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     # merged
-    from events.log.files import Files
+    from events.log.stores import Files
 
     from dorm.client.client import Client
     from events.workdir import Entry, Limits

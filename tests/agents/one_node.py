@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agents.runtime.interface import Runtime
-    from dorm.workdir.shipping import Source
+    from agents.gpus import Source
 
 CLUSTER, NODE = "one", "node-1"
 PATIENCE_S = 20.0

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from dorm.cli import top as top_view
 
-from dorm.cli.cluster import top_view
-from dorm.cli.log.events import style_of
+from dorm.cli.events import style_of
 from dorm.core.fold import evolve
 from dorm.core.fold.trust import authority
 from dorm.core.query import concerns

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from dorm.api.services import Services
     from dorm.core.state import State
-    from dorm.workdir.shipping import Source
+    from dorm.health.checks import Source
 
 
 # --- health -----------------------------------------------------------------------------------------------------------

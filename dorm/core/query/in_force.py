@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from dorm.policies.parameters import Parameter
-    from dorm.policies.registry import Plugins
+    from dorm.core.settings import Plugins
 
 
 # --- in force ---------------------------------------------------------------------------------------------------------

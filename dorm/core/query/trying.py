@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dorm.core.state import Settings, State
-    from dorm.policies.registry import Plugins
+    from dorm.core.settings import Plugins
     from events.kinds import PolicyChanged
 
 

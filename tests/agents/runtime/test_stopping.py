@@ -19,7 +19,7 @@ from events.spec.spec import SIGNALS as OF_SPECS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from events.sessions import Signal
+    from agents.runtime.stopping import Signal
 
 TERM, CONT, STOP, USR1 = (int(getattr(signal, f"SIG{name}")) for name in ("TERM", "CONT", "STOP", "USR1"))
 MAIN = 10

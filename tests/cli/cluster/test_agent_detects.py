@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from agents import machine
 from agents.config import NodeConfig
 from agents.machine import Detected, OwnAddress
-from dorm.cli.cluster.agent import _completed
+from dorm.cli.agent import _completed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dorm.cli.errors import WrongUsage
-from dorm.cli.outputs.naming import Named, named
+from dorm.cli.outputs import Named, named
 from dorm.client.checkpoints import CheckpointReport, rows
 from dorm.client.errors import Refused
 from dorm.local.cluster import LocalCluster

@@ -6,7 +6,7 @@ import itertools
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from dorm.api.following.archived import ArchivedLog
+from dorm.api.clusters import ArchivedLog
 from dorm.cli.connect import Cluster
 from dorm.cli.source import log_of
 from dorm.client.tail import Filter, Tail
