@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.evolve import GapError, evolve
 from dorm.core.snapshot import FOLDED_BY, dump, load
 from dorm.core.state import SCHEMA, State
 from events.chain import Chain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.evolve import GapError
+from dorm.core.evolve import GapError
 from events.log.records import LogDamaged
 from events.subjects import cluster_of
 

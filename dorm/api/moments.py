@@ -20,7 +20,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, Copy, copy, load, restore
 from dorm.core.state import SCHEMA, State
 from events.log.interface import nearest

@@ -15,7 +15,7 @@ from agents.config import HIGHEST_PORT
 from agents.runtime.removing import delete
 from compose.image import ImageUnavailable, ensure_samples_image
 from dorm.bench import BenchError
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.local.cluster import LocalCluster, LocalOptions
 from dorm.local.home import home

@@ -22,7 +22,7 @@ import msgspec
 from dorm.bench import BenchError
 from dorm.bench.demo_log import demo_log
 from dorm.bench.report import Figure, Report, figure, this_machine
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State, digest
 from events.codec import decode, encode
 from events.kinds import Unknown, Unreadable

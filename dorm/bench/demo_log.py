@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.leader import Leader, Moment, Publish, settle
 from dorm.core.state import State
 from dorm.local.spec_files import load_spec

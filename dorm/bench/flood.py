@@ -31,7 +31,7 @@ from dorm.bench.api.processes import CLUSTER, log_server, master
 from dorm.bench.report import Report, figure, percentile, this_machine
 from dorm.client.client import Client
 from dorm.client.errors import NoAnswer
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.local.home import home
 from events import subjects

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.admission import app_id
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.leader import Leader, Moment, settle
 from dorm.core.state import State
 from dorm.core.timing import conclude

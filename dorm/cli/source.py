@@ -127,7 +127,7 @@ async def log_of(
     itself (`tells_damage`, `ReadableLog.torn`), or reads the intact parts behind it (`salvages`).  A command that does not need
     the state (no `folds`) also accepts a sparse archive.
     """
-    from dorm.core.fold.evolve import GapError
+    from dorm.core.evolve import GapError
     from replay import ReplayError
 
     try:

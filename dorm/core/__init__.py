@@ -38,10 +38,12 @@ Concepts, each with its rules, its fold, its part of decisions and its words:
     progress          what apps report: progress, checkpoints, and what size they ask for
     policy_in_force   whether the policy works, the guard of its answers, and plug-ins
     identities        who is known, and records that are refused
+    authority         which records an author may publish
 
 The fold and the decisions, which put them together:
 
     rounds            the fold of the master's rounds, fact by fact
+    evolve            the fold: `evolve(state, record)` brings the state one record further
     asking            from a state to the policy's question, and reasons in words
     placement         from the policy's answer to slots and ports
     allocation        a new allocation as a decision
@@ -51,7 +53,6 @@ The fold and the decisions, which put them together:
 
 Packages:
 
-    fold/             `evolve(state, record)` brings the state one record further
     parts/            what each node needs to know of a state: its part
     query/            questions about a state: views, standings, plans, which events concern whom
 

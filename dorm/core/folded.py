@@ -2,7 +2,7 @@
 
 applied      it changed the state, or is of a kind that never does
 ignored      it repeats something, or concerns nothing that exists, or its sender may not say so; counted
-forbidden    its author may not publish it (`dorm.core.fold.trust.authority`); it changes nothing but the note of that,
+forbidden    its author may not publish it (`dorm.core.authority`); it changes nothing but the note of that,
              with code and reason (`dorm.core.identities.refusal_at`), and the master reports it
 refused      it asks for something harmful or impossible; the state keeps the reason (`State.refused`, `Node.refused`)
 void         a round of a master that no longer led, or that did not know the previous round, or that no key of the cluster's

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.leader import Leader, Moment
 from dorm.core.state import State
 from dorm.master.computing import LIMIT_S, Computing

@@ -1,7 +1,7 @@
 """Identities: who may act on a cluster, as its log states it.
 
 A cluster without any of these events is open: everyone who reaches its log may do everything.  From the first `TrustEnabled`
-on, a record counts only if its author may publish it (`dorm.core.fold.trust.authority`).  The author is the last token of the
+on, a record counts only if its author may publish it (`dorm.core.authority`).  The author is the last token of the
 record's subject, which the server's permissions guard; users and nodes share one space of such names.
 
 These events contain no secrets: keys are public keys, and a bearer token appears only as a digest.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.leader import Leader, Moment
 from dorm.core.next_round import decide
 from dorm.core.state import SCHEMA, State

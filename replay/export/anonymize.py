@@ -23,7 +23,7 @@ import msgpack
 import msgspec
 
 from dorm.core.admission import app_id, name_of
-from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.evolve import GapError, evolve
 from dorm.core.next_round import decide
 from dorm.core.snapshot import dump
 from dorm.core.state import State, can_be_kept, digest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.admission import app_id, name_of
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.invariants import may_run
 from dorm.core.policy_in_force import announced
 from dorm.core.query.plans import as_holder, copy_of

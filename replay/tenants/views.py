@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from dorm.core.fold.evolve import GapError
+from dorm.core.evolve import GapError
 from dorm.core.snapshot import copy, dump, load, pack
 from dorm.core.state import SCHEMA
 from dorm.live_fold import LiveFold

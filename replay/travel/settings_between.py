@@ -10,7 +10,7 @@ import copy
 from contextlib import aclosing
 from typing import TYPE_CHECKING, get_args
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from events import kinds as k
 from events import subjects
 from replay.reading import cluster_name

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, copy, load, restore
 from dorm.core.state import SCHEMA, State
 from events.codec import decode

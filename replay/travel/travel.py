@@ -12,7 +12,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.folded import Folded
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State

@@ -10,7 +10,7 @@ import pytest
 from dorm.bench import BenchError
 from dorm.bench.codec import bench_codec
 from dorm.bench.demo_log import demo_log
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State, digest
 from events.codec import decode
 from events.kinds import Round

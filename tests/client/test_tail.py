@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dorm.client.client import Client
 from dorm.client.tail import Filter, Tail, before_last
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import dump
 from dorm.core.state import State
 from events.log.memory import MemoryBus, MemoryLog

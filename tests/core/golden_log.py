@@ -18,7 +18,7 @@ import msgspec
 
 from dorm.core.allocation import SOLVER
 from dorm.core.claims import HOLD_S
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.next_round import decide
 from dorm.core.state import State, digest
 from events import kinds as k

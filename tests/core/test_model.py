@@ -14,8 +14,8 @@ import dorm.core.allocation as allocating
 import dorm.core.asking as asking
 import dorm.core.deadlines as deadlines
 import dorm.core.effects as effects
+import dorm.core.evolve as evolving
 import dorm.core.failures as failures
-import dorm.core.fold.evolve as evolving
 import dorm.core.leader as leading
 import dorm.core.next_round as deciding
 import dorm.core.placement as placing

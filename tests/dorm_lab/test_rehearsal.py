@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dorm.core.admission import app_id
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm_lab.bench.calibration import contentions_compared, resizes_compared
 from dorm_lab.rehearsal import Row, phase_rows

@@ -10,7 +10,7 @@ import msgpack
 import msgspec
 
 from agents.desired import Desired
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import Copy, copy
 from dorm.core.state import State
 from events import kinds as k

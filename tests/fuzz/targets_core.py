@@ -14,7 +14,7 @@ import msgspec
 from agents.desired import Desired
 from agents.reconcile import reconcile
 from agents.runtime.interface import Key, Seen
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.next_round import decide
 from dorm.core.query.views import app_rows, describe, node_rows, summary

@@ -9,8 +9,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from agents import progress
-from dorm.core.fold import evolve as evolving
+from agents.progress import file as progress
+from dorm.core import evolve as evolving
 from events.kinds import ContainerStarted
 from events.nats import reader as jetstream_reader
 from tests.core.mutants import mutate_method

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agents.agent import Agent
 from agents.config import NodeConfig
 from agents.runtime.process.runtime import ProcessRuntime
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.master.master import Master
 from events import kinds as k

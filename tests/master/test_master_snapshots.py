@@ -14,7 +14,7 @@ import dorm.master.master
 import dorm.snapshots
 import events.log.stores
 from dorm.client.client import Client
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, dump
 from dorm.core.state import State, digest
 from dorm.master.master import Master

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State
 from dorm.master.parts import PartWriter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.metrics.cluster import LogFigures, cluster_metrics, exposition, log_metrics
 from dorm.metrics.families import CLUSTER, LOG, OTHER

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.next_round import decide
 from dorm.core.state import SCHEMA, State
 from dorm.core.timing import conclude

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dorm.client.client import Client
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import SCHEMA, State, digest
 from dorm.rotation.policy import Policy, RotationError
 from dorm.snapshots import newest

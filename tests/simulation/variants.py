@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-import dorm.core.fold.evolve as evolving
+import dorm.core.evolve as evolving
 from agents import reconcile
 from agents.actions import Actions
 from agents.agent import Agent
@@ -21,10 +21,9 @@ from agents.outbox import Outbox
 from agents.outputs.folders import CheckpointFolder
 from agents.reporter import Reporter
 from dorm.client.client import Client
-from dorm.core import allocation, claims, failures, operating, placement, rounds, sizes, submissions
+from dorm.core import allocation, authority, claims, failures, operating, placement, rounds, sizes, submissions
 from dorm.core import next_round as decide
-from dorm.core.fold.evolve import evolve
-from dorm.core.fold.trust import authority
+from dorm.core.evolve import evolve
 from dorm.core.generation import Generation
 from dorm.core.parts.concerned import Concerned
 from dorm.core.timing import conclude

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.query.plans import copy_of
 from dorm.core.state import State
 from events.spec import check_spec

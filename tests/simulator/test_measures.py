@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dorm.core.asking import problem_of
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.query.standing import standings
 from dorm.core.query.views import summary
 from dorm.core.state import State

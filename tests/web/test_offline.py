@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from PIL import Image
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.query.views import sizes
 from dorm.core.state import State
 from dorm.web.files import ASSETS, read

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dorm.client.client import Client
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.webhooks.deliverer import Deliverer
 from dorm.webhooks.keys import Keys

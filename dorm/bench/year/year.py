@@ -32,7 +32,7 @@ from dorm.bench import BenchError
 from dorm.bench.long_log import records_of, stretch
 from dorm.bench.report import Report, figure, percentile, this_machine
 from dorm.bench.year.filling import filling
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import dump
 from dorm.core.state import SCHEMA, State
 from dorm.history import with_history

@@ -20,7 +20,7 @@ import msgspec
 
 from dorm.core.asking import problem_of
 from dorm.core.costs import adjust_s
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.gates import reason_of
 from dorm.core.leader import Compute, Leader, Moment, Publish, settle
 from dorm.core.next_round import decide

@@ -28,7 +28,7 @@ from dorm.bench import BenchError
 from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, this_machine
 from dorm.bench.resize import endless
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.local.spec_files import load_spec
 from dorm_lab.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes

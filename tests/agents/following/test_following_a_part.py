@@ -14,7 +14,7 @@ from agents import following
 from agents.desired import Desired
 from agents.following import install
 from agents.runtime.interface import Key
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State
 from events import kinds as k

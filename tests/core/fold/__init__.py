@@ -1,1 +1,1 @@
-"""Tests of `dorm.core.fold`."""
+"""Tests of the fold."""

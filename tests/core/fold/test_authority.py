@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dorm.core.app import App
-from dorm.core.fold.trust.authority import _RULES, _SCOPED
+from dorm.core.authority import _RULES, _SCOPED
 from dorm.core.snapshot import copy, restore
 from events import kinds as k
 from tests.core.fold.test_identities import Said, trusting

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from dorm.core.fold.evolve import _HANDLERS, GapError, evolve
+from dorm.core.evolve import _HANDLERS, GapError, evolve
 from dorm.core.settings import all_after, retention_of, tenant_retention_after
 from dorm.core.state import State, digest
 from events import kinds as k

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dorm.core.deadlines import due_at, ran_ns
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.log_clock import LEAP, SLACK
 from dorm.core.next_round import decide
 from dorm.core.state import State

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agents.desired import Desired
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.next_round import decide
 from dorm.core.snapshot import copy, load, pack
 from dorm.core.state import State, digest

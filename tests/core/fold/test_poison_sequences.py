@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agents.desired import Desired
 from agents.reconcile import reconcile
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.next_round import decide
 from dorm.core.query.views import app_rows, describe, node_rows, summary

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dorm.bench.demo_log import demo_log
 from dorm.core.admission import app_id, name_of
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.query.concerns import KINDS, Concerns, known_kind
 from dorm.core.state import State
 from events import kinds as k

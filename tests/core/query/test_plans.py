@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dorm.core.asking import problem_of
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.offers import offers_of_new
 from dorm.core.query.assumed import Assumed, NewNodes, PlanError
 from dorm.core.query.plans import copy_of, plan

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-import dorm.core.fold.evolve as evolving
+import dorm.core.evolve as evolving
 import dorm.core.leader as leading
 import dorm.core.next_round as deciding
 import dorm.core.timing as living

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-import dorm.core.fold.evolve as evolving
+import dorm.core.evolve as evolving
 import dorm.core.next_round as deciding
 from agents.runtime.interface import Key
 from dorm.core.invariants import violations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events.kinds import AppAccepted, AppRejected, AppSubmitted, MasterElected, Resized, Round
 

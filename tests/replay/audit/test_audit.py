@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.next_round import Decision, decide
 from dorm.core.state import State, digest
 from dorm.policies.registry import policy

@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import pytest
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import copy
 from dorm.core.state import State, digest
 from events.codec import decode

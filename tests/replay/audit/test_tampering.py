@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import dump, load
 from dorm.core.state import State
 from events.codec import decode, encode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.fold import evolve as fold
-from dorm.core.fold.evolve import evolve
+from dorm.core import evolve as fold
+from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
 from events.kinds import AppCompleted, ContainerStarted, Event, GenerationReleased

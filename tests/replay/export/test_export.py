@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import zstandard
 
-from dorm.core.fold.evolve import GapError
+from dorm.core.evolve import GapError
 from dorm.core.snapshot import load
 from dorm.core.state import digest
 from events.archive.segments import SegmentLog, open_archive

@@ -179,7 +179,7 @@ async def test_it_reaches_back_to_the_start_of_the_log(tmp_path: Path) -> None:
 
 
 def test_the_first_and_the_latest_of_many_are_kept() -> None:
-    from dorm.core.fold.evolve import evolve
+    from dorm.core.evolve import evolve
     from dorm.core.state import State
 
     story, state = Story(nodes=1), State()
@@ -206,7 +206,7 @@ def test_texts_of_others_are_code_spans_of_one_line(text: str) -> None:
 
 
 def test_a_suspect_node_and_who_trusted_it_are_named() -> None:
-    from dorm.core.fold.evolve import evolve
+    from dorm.core.evolve import evolve
     from dorm.core.state import State
     from tests.core.suspect_node import BAD, suspect
 

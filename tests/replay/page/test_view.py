@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.asking import problem_of
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.query.standing import standings
 from dorm.core.query.views import node_rows, sizes, summary
 from dorm.core.state import State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
 from replay.story.app import AppTeller

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.query.views import app_rows, node_rows
 from dorm.core.state import State
 from events import kinds as k

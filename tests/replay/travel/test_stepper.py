@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import replay.travel.pages
 import replay.travel.stepper
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, copy, dump, pack, restore
 from dorm.core.state import State, digest
 from events import kinds as k

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.evolve import GapError, evolve
 from dorm.core.state import State, digest
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.travel.travel import state_at

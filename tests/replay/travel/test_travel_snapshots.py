@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, copy, dump, pack
 from dorm.core.state import State, digest
 from events.archive.blocks import Header

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.query.views import room_held
 from dorm.core.state import State
 from events.quantities import SECOND

@@ -11,7 +11,7 @@ from agents.desired import Desired
 from agents.outputs.folders import CheckpointFolder
 from agents.progress import ProgressFact, ProgressFile
 from agents.runtime.interface import Key
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.parts import deriving
 from dorm.core.parts.deriving import known_nodes
 from dorm.core.state import Node, State

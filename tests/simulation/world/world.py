@@ -32,7 +32,7 @@ import nkeys
 import agents.reporter
 import dorm.master.sealing
 import dorm.snapshots
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
 from dorm.policies.dorm.optimizer import OptimizerPolicy

@@ -18,11 +18,11 @@ from msgspec import UNSET
 
 from dorm.core import faults
 from dorm.core.admission import app_id, check_room, name_of
+from dorm.core.authority import enforce, is_by_master, submission_of_request
 from dorm.core.containers import end_container, end_containers_on
 from dorm.core.deadlines import note_started
 from dorm.core.delays import container_delayed
 from dorm.core.effects import drop_ended, forget_ended, mark_dirty, request_rebalance, void_plans_on
-from dorm.core.fold.trust.authority import enforce, is_by_master, submission_of_request
 from dorm.core.folded import Folded, ignored
 from dorm.core.gates import hold_requested, release_requested
 from dorm.core.identities import identities_changed
