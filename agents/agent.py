@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from agents.config import NodeConfig
     from agents.fitness import Found
-    from agents.runtime.interface import Runtime
     from agents.gpus import Source
+    from agents.runtime.interface import Runtime
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
     from events.parts import NodePart

@@ -36,7 +36,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.evolve import GapError, evolve
 from dorm.core.state import State
 from dorm.snapshots import newest
 from events.codec import decode

@@ -26,7 +26,7 @@ from aiohttp import web
 from dorm.api.errors import ApiError, NotAllowed
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.tail import TailError
-from dorm.core.fold.evolve import GapError
+from dorm.core.evolve import GapError
 from dorm.core.query.assumed import PlanError
 from events.errors import DormError, code_of
 from events.log.records import LogDamaged, LogError, LogFull, LogRefused, LogUnavailable, NotSent

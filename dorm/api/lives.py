@@ -24,7 +24,7 @@ import msgspec
 
 from dorm.api.errors import Missing, Unavailable
 from dorm.core.admission import app_id, name_of
-from dorm.core.fold.evolve import GapError, evolve
+from dorm.core.evolve import GapError, evolve
 from events import subjects
 from events.codec import decode
 from events.kinds import AppSubmitted, NodeJoined

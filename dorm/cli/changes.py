@@ -36,8 +36,8 @@ from events.times import SettingRefused, written
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dorm.core.state import State
     from dorm.core.settings import Plugins
+    from dorm.core.state import State
     from events.log.interface import ReadableLog
     from replay.moments import Moment
 

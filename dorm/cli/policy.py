@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dorm.core.query.trying import ResizedApp, Touched
 
     pass
-    from dorm.core.state import Settings, State
     from dorm.core.settings import Plugins
+    from dorm.core.state import Settings, State
     from events.kinds import PolicyChanged, PolicyPlugin
 
 

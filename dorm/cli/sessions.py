@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     _Future = asyncio.Future[bytes]
     from collections.abc import Callable, Coroutine
 
-    from dorm.client.sessions import Place
-    from dorm.client.sessions import Session
+    from dorm.client.sessions import Place, Session
 
 
 # --- which container --------------------------------------------------------------------------------------------------
@@ -347,8 +346,7 @@ async def exec_command(
 
     async with cx.client() as connected:
         # Imported last, as `client` says.
-        from dorm.client.sessions import running_place
-        from dorm.client.sessions import Session
+        from dorm.client.sessions import Session, running_place
 
         place = running_place(await connected.app(app), rank)
         if tty:
@@ -397,8 +395,7 @@ async def shell(
 
     async with cx.client() as connected:
         # Imported last, as `client` says.
-        from dorm.client.sessions import running_place
-        from dorm.client.sessions import Session
+        from dorm.client.sessions import Session, running_place
 
         place = running_place(await connected.app(app), rank)
         _print_where(place)
@@ -451,8 +448,7 @@ async def port_forward(
 
     async with cx.client() as connected:
         # Imported last, as `client` says.
-        from dorm.client.sessions import running_place
-        from dorm.client.sessions import Session
+        from dorm.client.sessions import Session, running_place
 
         place = running_place(await connected.app(app), rank)
         forwarding = _Forwarding(Session(connected, place, "forward", port=port), port)

@@ -26,8 +26,8 @@ from dorm.cli.signals import run_service
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from dorm.webhooks.sending import Network
     from dorm.webhooks.keys import Keys
+    from dorm.webhooks.sending import Network
 
     Work = Callable[..., Coroutine[Any, Any, None]]
     from dorm.webhooks.endpoints import Endpoint

@@ -35,11 +35,8 @@ from dorm.client.finding import find_app
 from dorm.client.output import Output
 from dorm.client.reports import newest as newest_reports
 from dorm.core.admission import app_id
-from dorm.core.fold.evolve import check_update
-from dorm.core.fold.trust.authority import forbidden
-from dorm.core.admission import app_id, check_room
 from dorm.core.authority import forbidden
-from dorm.core.evolve import evolve
+from dorm.core.evolve import check_update
 from dorm.core.settings import all_after
 from dorm.core.shared_folder import check_folder
 from dorm.core.state import App, RefusedChange, Settings, State

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from events.copying import encode
 
 from dorm.client.errors import ClientError
 from dorm.core.app import App
@@ -60,6 +59,7 @@ from events.copying import (
     Zeros,
     answer_decoder,
     digest_of,
+    encode,
     is_zeros,
     next_block,
     write_at,

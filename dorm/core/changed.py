@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.submissions import app_of_request
 from dorm.core.app import Gates
+from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events import subjects
 

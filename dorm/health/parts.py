@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from agents.agent import Agent
     from agents.status import Vitals
-    from dorm.master.master import Master
     from dorm.health.checks import Source
+    from dorm.master.master import Master
     from events.log.interface import ReadableLog
 
 _LOG_S = 2.0

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import structlog
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.snapshot import dump
 from dorm.rotation.policy import MOST_RECORDS, RotationError, plan
 from events import subjects

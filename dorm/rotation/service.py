@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from dorm.core.fold.trust.authority import forbidden
+from dorm.core.authority import forbidden
 from dorm.rotation.policy import HELD_S, Policy, RotationError, span_of
 from dorm.rotation.rotator import Rotator
 from events import subjects

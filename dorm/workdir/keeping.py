@@ -38,11 +38,9 @@ from events.workdir import UNPACKED_MANIFEST, ManifestError, decode, open_blob
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
-    from events.log.stores import Files
-
     from dorm.core.state import State
     from dorm.master.master import Master
-    from events.log.stores import StoredBlob
+    from events.log.stores import Files, StoredBlob
     from events.workdir import Limits
 
 

@@ -58,10 +58,10 @@ from events.workdir import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dorm.client.client import Client
+
     # merged
     from events.log.stores import Files
-
-    from dorm.client.client import Client
     from events.workdir import Entry, Limits
 
 

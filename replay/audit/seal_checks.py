@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.evolve import GapError
+from dorm.core.evolve import GapError
 from events.chain import MARK_EVERY, START, Chain, is_signed_seal, mark_places
 from events.chain import is_signed_cut as cut_is_signed
 from events.codec import decode

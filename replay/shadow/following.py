@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.fold.evolve import GapError
+from dorm.core.evolve import GapError
 from dorm.live_fold import AGAIN_S, Fold
 from events.kinds import IdleTicked, PolicyFailed, Resized, Round
 from events.log.records import LogClosed, LogError

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from agents.runtime.interface import Runtime
     from agents.gpus import Source
+    from agents.runtime.interface import Runtime
 
 CLUSTER, NODE = "one", "node-1"
 PATIENCE_S = 20.0

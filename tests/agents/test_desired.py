@@ -8,7 +8,7 @@ import pytest
 
 from agents.desired import Desired, subjects_of
 from agents.runtime.interface import Key
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects

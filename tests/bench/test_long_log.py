@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dorm.bench.long_log import Stretch, events_in, records_of, stretch
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events.codec import decode, encode
 from events.kinds import AppProgressed, AppSubmitted

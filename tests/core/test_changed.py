@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dorm.core.changed import NOTHING, changed_by
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
 from tests.core.golden_log import recorded

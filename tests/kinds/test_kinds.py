@@ -6,11 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
-from dorm.cli import top as top_view
 
+from dorm.cli import top as top_view
 from dorm.cli.events import style_of
-from dorm.core.fold import evolve
-from dorm.core.fold.trust import authority
+from dorm.core import authority, evolve
 from dorm.core.query import concerns
 from dorm.security import roles
 from events import kinds as k

@@ -9,7 +9,7 @@ import pytest
 
 from dorm import plugins
 from dorm.cli.changes import change_of
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.settings import parameters_in_force, policy_after
 from dorm.core.state import FailedPolicy, Settings, State, digest
 from dorm.policies import registry

@@ -27,9 +27,9 @@ from events.times import SettingRefused, times_after, written
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dorm.core.settings import Plugins
     from dorm.core.state import State
     from dorm.policies.parameters import Parameter
-    from dorm.core.settings import Plugins
 
 
 # --- in force ---------------------------------------------------------------------------------------------------------

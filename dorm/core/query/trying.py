@@ -18,8 +18,8 @@ from events.times import Rule, SettingRefused, asked, rules
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dorm.core.state import Settings, State
     from dorm.core.settings import Plugins
+    from dorm.core.state import Settings, State
     from events.kinds import PolicyChanged
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agents.desired import Desired, own_subjects, subjects_of
 from agents.following import install
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.parts.concerned import Concerned
 from dorm.core.parts.deriving import known_nodes, part_of, parts_of
 from dorm.core.state import State

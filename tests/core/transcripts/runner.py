@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import yaml
 
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.leader import Leader, Moment, Publish, Ready
 from dorm.core.next_round import decide

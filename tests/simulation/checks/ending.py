@@ -10,7 +10,7 @@ import msgspec
 from agents.desired import Desired, subjects_of
 from agents.following import install
 from agents.runtime.interface import RuntimeFault
-from dorm.core.fold.evolve import evolve
+from dorm.core.evolve import evolve
 from dorm.core.next_round import _surely_free
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State, digest
