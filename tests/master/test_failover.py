@@ -35,12 +35,11 @@ from events.log.records import LogDamaged, LogUnavailable
 from events.nats.connection import Connection
 from replay.audit.audit import verify
 from tests.core.records import document, joined
-from tests.e2e.commands import done, running, until_printed
+from tests.e2e.commands import Started, done, running, until_printed
 from tests.errors import codes_in
 from tests.lab.machines.nats_server import NatsServer
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
@@ -301,7 +300,7 @@ class Masters:
     def __init__(self, folder: Path, url: str, cluster: str) -> None:
         self.folder = folder
         self.words = ["master", "--url", url, "--cluster", cluster, "-v"]
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, Started] = {}
         self.logs: dict[str, Path] = {}
 
     async def start(self, stack: contextlib.AsyncExitStack, name: str) -> None:

@@ -163,7 +163,7 @@ async def test_a_removed_fact_and_one_too_many(written: list[Record]) -> None:
 
 
 async def test_a_removed_record(written: list[Record]) -> None:
-    for index in range(0, len(written) - 2, step(5)):
+    for index in range(0, len(written) - 2, step(15)):
         await found([*written[:index], *written[index + 1 :]], index + 1, "contiguous")
 
 
