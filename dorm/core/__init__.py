@@ -15,6 +15,7 @@
     round_size   what fits into one message
     invariants   what holds in every state
     snapshot     a state as bytes
+    changed      which apps and nodes a record changed
 
 Start with `state`, then `fold.evolve`, `decide.next_round` and `leader`.  Live master, replay, what-if and simulator run
 this same code: it performs nothing, reads no clock (`now` is an argument), draws no randomness, does no I/O and iterates
