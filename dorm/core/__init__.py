@@ -39,6 +39,7 @@ Concepts, each with its rules, its fold, its part of decisions and its words:
     policy_in_force   whether the policy works, the guard of its answers, and plug-ins
     identities        who is known, and records that are refused
     authority         which records an author may publish
+    changed           which apps and nodes a record changed
 
 The fold and the decisions, which put them together:
 
