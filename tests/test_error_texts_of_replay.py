@@ -55,7 +55,7 @@ from tests.simulator.scenarios import nodes as machines
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-SAMPLES = Path(__file__).parent / "simulator" / "workloads" / "samples"
+SAMPLES = Path(__file__).parent / "dorm_lab" / "workloads" / "samples"
 PHILLY = f"philly:{SAMPLES / 'philly.csv'}"
 ALIBABA = f"alibaba:{SAMPLES / 'openb'}"
 RECORDS = [
