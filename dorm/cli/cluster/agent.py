@@ -23,7 +23,6 @@ from agents.config import (
     NodeConfig,
     check_folder,
 )
-from agents.environment import detect_pythons
 from dorm.cli.cluster.up import RuntimeChoice
 from dorm.cli.connect import ClusterName, Url, names_credentials, target
 from dorm.cli.errors import WrongUsage, run
@@ -203,6 +202,7 @@ def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
+    from agents.environment import detect_pythons
     from agents.gpus import check_given, nvidia_cards
     from agents.machine import detect
     from dorm.health.checks import Health
