@@ -42,7 +42,7 @@ class Choice(NamedTuple):
     """What its containers may use of this machine.  Blocks, briefly."""
 
 
-class Asked(NamedTuple):
+class RuntimeOptions(NamedTuple):
     """What the command or the settings of a node say about its runtime."""
 
     why: str
@@ -60,9 +60,9 @@ async def choose_runtime(
 
     Raises EngineError if a runtime was requested and its engine does not answer.
     """
-    asked = Asked("asked for", docker_url, trust_apps, tenant)
+    options = RuntimeOptions("asked for", docker_url, trust_apps, tenant)
     if wanted != "auto":
-        choice = await _CHOOSERS[wanted](asked)
+        choice = await _CHOOSERS[wanted](options)
         if choice is None:
             engine = RUNTIMES[wanted].engine
             raise EngineError(
@@ -73,13 +73,13 @@ async def choose_runtime(
     engines = [name for name, kind in RUNTIMES.items() if kind.engine]
     none = f"no {' or '.join(RUNTIMES[name].engine for name in engines)} engine answers"
     for name in (*engines, WITHOUT_ENGINE):
-        if (choice := await _CHOOSERS[name](asked._replace(why=none))) is not None:
+        if (choice := await _CHOOSERS[name](options._replace(why=none))) is not None:
             return choice
     raise EngineError(none)
 
 
-async def _docker(asked: Asked) -> Choice | None:
-    info = await _engine_info(asked.engine_url)
+async def _docker(options: RuntimeOptions) -> Choice | None:
+    info = await _engine_info(options.engine_url)
     if info is None:
         return None
 
@@ -92,7 +92,7 @@ async def _docker(asked: Asked) -> Choice | None:
             config.name,
             root / "containers",
             cluster=cluster,
-            url=asked.engine_url,
+            url=options.engine_url,
             user=config.container_user,
             checkpoint_root=checkpoints,
             profile=Profile(
@@ -103,7 +103,7 @@ async def _docker(asked: Asked) -> Choice | None:
             ),
         )
 
-    version, at = info.get("ServerVersion", "of unknown version"), Engine(asked.engine_url).url
+    version, at = info.get("ServerVersion", "of unknown version"), Engine(options.engine_url).url
     return Choice("docker", f"Docker {version}", make, partial(detect_for_engine, info, at))
 
 
@@ -120,12 +120,12 @@ async def _engine_info(url: str | None) -> dict[str, Any] | None:
         await engine.close()
 
 
-async def _process(asked: Asked) -> Choice | None:
+async def _process(options: RuntimeOptions) -> Choice | None:
     def make(config: NodeConfig, cluster: str, root: Path, checkpoints: Path) -> Runtime:
-        return ProcessRuntime(config.name, root / "containers", trust_apps=asked.trust_apps, tenant=asked.tenant)
+        return ProcessRuntime(config.name, root / "containers", trust_apps=options.trust_apps, tenant=options.tenant)
 
-    return Choice("process", f"plain processes ({asked.why}; they limit nothing)", make, detect)
+    return Choice("process", f"plain processes ({options.why}; they limit nothing)", make, detect)
 
 
-_CHOOSERS: dict[str, Callable[[Asked], Awaitable[Choice | None]]] = {"docker": _docker, "process": _process}
+_CHOOSERS: dict[str, Callable[[RuntimeOptions], Awaitable[Choice | None]]] = {"docker": _docker, "process": _process}
 """By the name in `events.runtimes.RUNTIMES`."""
