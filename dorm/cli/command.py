@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from functools import update_wrapper, wraps
+from functools import cached_property, update_wrapper, wraps
 from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
 
 from dorm.cli.connect import OPTIONS, Cluster
@@ -39,30 +39,50 @@ def command(
     `settings`: what typer is to know of the command, such as `cls`."""
 
     def decorate(work: Callable[Concatenate[Cluster, Own], Coroutine[Any, Any, None]]) -> Callable[Own, None]:
-        hints = get_type_hints(work, include_extras=True)
-        own = [one.replace(annotation=hints[one.name]) for one in inspect.signature(work).parameters.values()][1:]
-        names = [name for name in OPTIONS if name not in hints and (user or name != "user")]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        place = next(index for index, one in enumerate([*own, None]) if one is None or one.name == before)
-        parameters = [one.replace(kind=kind) for one in own]
-        parameters[place:place] = [
-            inspect.Parameter(name, kind, default=None, annotation=OPTIONS[name]) for name in names
-        ]
-
-        start: Callable[..., Coroutine[Any, Any, None]] = work
-
-        def called(**given: Any) -> None:
-            cluster = Cluster(**{name: given.pop(name) for name in names})
-            run(start(cluster, **given))
-
-        update_wrapper(called, work)
-        # This is where typer looks for the parameters.
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        called.__dict__["settings"] = settings
-        return cast("Callable[Own, None]", called)
+        return cast("Callable[Own, None]", _Command(work, user, before, settings))
 
     return decorate
+
+
+class _Command:
+    """What typer calls, with a signature that is made when it is looked at: a module has many commands, of which one runs."""
+
+    def __init__(
+        self, work: Callable[..., Coroutine[Any, Any, None]], user: bool, before: str, settings: dict[str, Any]
+    ) -> None:
+        self._work = work
+        self._user = user
+        self._before = before
+        self.settings = settings
+        update_wrapper(self, work, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
+
+    def __call__(self, **given: Any) -> None:
+        cluster = Cluster(**{name: given.pop(name) for name in self._names})
+        run(self._work(cluster, **given))
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self._work, include_extras=True)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Names of the cluster's options that the command gets."""
+        return [name for name in OPTIONS if name not in self._hints and (self._user or name != "user")]
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        _, *own = inspect.signature(self._work).parameters.values()
+        place = next(index for index, one in enumerate([*own, None]) if one is None or one.name == self._before)
+        parameters = [one.replace(kind=kind, annotation=self._hints[one.name]) for one in own]
+        parameters[place:place] = [
+            inspect.Parameter(name, kind, default=None, annotation=OPTIONS[name]) for name in self._names
+        ]
+        return inspect.Signature(parameters)
+
+    @cached_property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]  # typer reads them, as of any function
+        return {name: one.annotation for name, one in self.__signature__.parameters.items()}
 
 
 def standalone(work: Callable[Own, Coroutine[Any, Any, None]]) -> Callable[Own, None]:

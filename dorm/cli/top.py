@@ -32,8 +32,7 @@ from dorm.cli.events import in_words, style_of
 from dorm.cli.output import ago, cell, console, counted
 from dorm.cli.signals import first_of, stops
 from dorm.cli.terminal import one_line
-from dorm.client.finding import find_app
-from dorm.core.progress import Newest
+from dorm.core.query.reported import Newest
 from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
 from events import kinds as k
 from events.instants import shown
@@ -454,7 +453,8 @@ _AT_ONCE: Final = 16
 
 async def print_app(connected: Client, name: str) -> None:
     """Print one picture.  Raises NotFound."""
-    from dorm.api.reports import Reports
+    from dorm.api.following.reports import Reports
+    from dorm.client.finding import find_app
 
     state = await connected.state()
     found = find_app(state, name, connected.user)
@@ -464,7 +464,8 @@ async def print_app(connected: Client, name: str) -> None:
 
 async def watch_app(connected: Client, name: str, keys: Keys) -> None:
     """Draw pictures in a terminal until q; `keys` passes on the typed keys.  Raises NotFound."""
-    from dorm.api.reports import Reports
+    from dorm.api.following.reports import Reports
+    from dorm.client.finding import find_app
 
     kept = Reports(connected.bus, connected.cluster)
     done = asyncio.Event()

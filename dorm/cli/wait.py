@@ -19,7 +19,6 @@ from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.errors import TIMED_OUT, Fail, complain
 from dorm.cli.options import seconds_of
 from dorm.cli.output import console, progress_console
-from dorm.client.sweeps import find_sweep, is_sweep
 from events.log.records import LogError
 
 if TYPE_CHECKING:
@@ -93,6 +92,8 @@ class Sweeps:
 
     async def apps(self, connected: Client, name: str) -> list[App]:
         """Return the apps that a name stands for: those of a sweep, else the app of this name.  Raises NotFound."""
+        from dorm.client.sweeps.finding import find_sweep, is_sweep
+
         state = await connected.state()
         if not is_sweep(state, name, connected.user):
             return [await connected.app(name)]
