@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Policy
     from events.log.interface import ReadableLog
     from events.nats.beside.shadows import Comparisons
-    from replay.shadow.comparing import AppDifference, Comparison
+    from replay.shadow import AppDifference, Comparison
 
 _SHOWN = 4
 """Apps that a line names."""
@@ -112,7 +112,7 @@ def shadow(
     moment = parse_moment(since)
 
     async def work() -> None:
-        from replay.shadow.following import Shadow
+        from replay.shadow import Shadow
         from replay.travel.travel import state_at
 
         name = "*" if file is not None else where(url, cluster)[1]
@@ -199,7 +199,7 @@ class _Out:
         self._failing = False
 
     async def comparison(self, found: Comparison) -> None:
-        from replay.shadow.following import smaller
+        from replay.shadow import smaller
 
         await self._publish(msgspec.json.encode(found), lambda most: msgspec.json.encode(smaller(found, most)))
         if self._json:
