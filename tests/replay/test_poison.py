@@ -14,7 +14,7 @@ from dorm.web.offline import page
 from events import kinds as k
 from events.positions import logged
 from replay.audit.audit import verify
-from replay.comparison.comparison import compare
+from replay.comparison import compare
 from replay.export.anonymize import anonymized
 from replay.export.export import export
 from replay.incident.folder import write

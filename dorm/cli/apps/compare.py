@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from events.log.interface import ReadableLog
-    from replay.comparison.comparison import Comparison
-    from replay.comparison.side import Point, Side
+    from replay.comparison import Comparison, Point, Side
 
 _PARTS = 5
 """Times at which the progress of both is shown."""
@@ -66,7 +65,7 @@ def compare(
     moment = parse_at(at)
 
     async def work() -> Comparison:
-        from replay.comparison.comparison import compare as between
+        from replay.comparison import compare as between
 
         async with log_of(file, url, cluster) as log, _second(other) as second:
             with progress_of("reading") as report:

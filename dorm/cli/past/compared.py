@@ -15,7 +15,7 @@ from dorm.cli.terminal import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from replay.comparison.side import Side
+    from replay.comparison import Side
 
 _WIDTH = 40
 """Characters of a curve."""
@@ -23,7 +23,7 @@ _WIDTH = 40
 
 def show_compared(found: Sequence[tuple[Side, dict[str, Any]]], output: Format) -> None:
     """Print apps, each with its spec, side by side."""
-    from replay.comparison.comparison import differing
+    from replay.comparison import differing
 
     sides = [side for side, _ in found]
     differs = differing([spec for _, spec in found])

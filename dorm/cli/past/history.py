@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from events.log.interface import ReadableLog
-    from replay.comparison.side import Side
+    from replay.comparison import Side
     from replay.past import Condition, Gathered, PastApp
 
 _MOMENT = "SEQ|TIME|-10d"
@@ -182,7 +182,7 @@ def _compare(
         raise WrongUsage("--compare has no CSV; use -o json", code="usage.conflict")
 
     async def work() -> list[tuple[Side, dict[str, Any]]]:
-        from replay.comparison.comparison import sides
+        from replay.comparison import sides
 
         async with log_of(file, url, cluster) as log:
             with progress_of("reading") as report:
