@@ -84,8 +84,7 @@ def history(
 
       dorm history lr-0003 lr-0007 --compare
     """
-    from replay.past import parse_condition
-    from replay.past.selecting import STATES, SelectError, in_order, select
+    from replay.past import STATES, SelectError, in_order, parse_condition, select
 
     names = [*(apps or []), *(name or [])]
     begin, end = parse_moment(since), parse_moment(until)
@@ -102,8 +101,7 @@ def history(
         return
 
     async def work() -> tuple[Gathered, list[str]]:
-        from replay.past import gather
-        from replay.past.selecting import named
+        from replay.past import gather, named
 
         def wanted(app: Any) -> bool:
             group = app.spec.group.name if app.spec.group is not None else ""
