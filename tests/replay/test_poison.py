@@ -25,7 +25,7 @@ from replay.story.explanation import Witness
 from replay.story.story import follow, tell
 from replay.timeline.fold import timeline
 from replay.timeline.png import png
-from replay.traces.spans import Tracer
+from replay.traces import Tracer
 from replay.travel.diff import diff
 from replay.travel.settings_between import settings_between
 from replay.travel.travel import fold_on, state_at
