@@ -17,7 +17,7 @@ from replay.audit.audit import verify
 from replay.comparison import compare
 from replay.export.anonymize import anonymized
 from replay.export.export import export
-from replay.incident.folder import write
+from replay.incident import write
 from replay.moments import AtSequence
 from replay.page.recording import record
 from replay.story.explain import explain

@@ -17,7 +17,7 @@ from dorm.cli.replay.state import Moments
 from dorm.cli.source import File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
-    from replay.incident.telling import Incident
+    from replay.incident import Incident
 
 PANEL = "The log"
 _MOMENT = "SEQ|TIME|-10m"
@@ -62,7 +62,7 @@ def incident(
 
     async def work() -> Incident:
         from dorm.web.offline import page
-        from replay.incident.folder import write
+        from replay.incident import write
 
         async with log_of(file, url, cluster) as log:
             with progress_of("reading") as report, solver_prints_elsewhere():
