@@ -16,7 +16,7 @@ from dorm.cli.source import File, log_of, progress_of
 if TYPE_CHECKING:
     from events.log.interface import ReadableLog
     from events.positions import Logged
-    from replay.bisect.bisecting import Bisected
+    from replay.bisect import Bisected
     from replay.story.chapters import Chapter
 
 _CHAPTERS = 4
@@ -90,7 +90,7 @@ def bisect(
     """
 
     async def work() -> None:
-        from replay.bisect.bisecting import bisect as bisected
+        from replay.bisect import bisect as bisected
         from replay.simulator.compare.contenders import split_all
 
         chosen = split_all(policies)
