@@ -1,20 +1,11 @@
-"""Every app of a span of time as one row, by one fold of the log.
-
-Little is kept of an app, and nothing of an app that is not requested, so memory grows with the answer and not with the log.
-With `since` the fold starts from the nearest snapshot before it.  An app's figures are those of its whole life either way: the
-state has them.
-
-Selects rows, and orders them.
-
-Past apps of any age: how each ended, from the log alone.
-
-    gathering   one fold, from which each app is kept as one row.  Start here
-    selecting   pure: selects rows, and orders them
+"""Past apps of any age: how each ended, from the log alone.
 
     found = await gather(log, since=parse("-30d"))
     best = in_order(select(found.apps, conditions=[parse_condition("loss<0.1")]), "loss")
 
-Imports `replay.travel`, the core and `events`."""
+One fold gathers them, and keeps each app as one row; selecting and ordering rows is pure.  Imports `replay.travel`, the
+core and `events`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +39,7 @@ if TYPE_CHECKING:
     # merged
 
 
-# --- gathering --------------------------------------------------------------------------------------------------------
+# --- one fold ---------------------------------------------------------------------------------------------------------
 
 HOUR = 3600.0
 _SWEEP = 256
@@ -202,7 +193,7 @@ def row_of(app: App, now: int) -> PastApp:
     )
 
 
-# --- selecting --------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 STATES = ("completed", "failed", "cancelled", "live")
 METRICS = (

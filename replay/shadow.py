@@ -1,4 +1,9 @@
-"""The allocation that a policy would have given, had it decided whenever the leading master did.
+"""What another policy would do on a log, decision by decision, next to the master that really decides.
+
+A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where
+the comparisons go (`events.nats.beside.shadows`).
+
+The allocation that a policy would have given, had it decided whenever the leading master did.
 
 It starts as the log's own allocation.  At each decision of the master the policy is asked about the same apps, bounds, nodes
 and times, but with the containers of its own last answer in place of the real ones; its answer is the next hypothetical
@@ -12,18 +17,7 @@ allocation.  So the two drift apart as two clusters would.  The differences to a
 
 A policy that fails leaves the hypothetical allocation as it is, as a master would.
 
-What differs now between the log's allocation and a hypothetical one.
-
-Reads a log, live or recorded, and compares after each decision of the leading master.
-
-What another policy would do on a log, decision by decision, next to the master that really decides.
-
-    hypothetical  the allocation that a policy would have given, carried on from decision to decision
-    comparing     what differs between that and the log: `Comparison`
-    following     a log read for it, live or recorded
-
-A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where
-the comparisons go (`events.nats.beside.shadows`).  Start with `hypothetical`."""
+"""
 
 from __future__ import annotations
 

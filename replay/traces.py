@@ -1,4 +1,10 @@
-"""Phases of apps as spans.
+"""A log as traces in OpenTelemetry's model: one trace for each app, a span for each phase.
+
+A span is passed on when its phase has ended, with the phase's own times, since backends do not take spans that are open for
+hours.  Its ids are hashes over the log's content, so the same phase has the same ids whenever and wherever it is
+exported.
+
+Phases of apps as spans.
 
     app     from the submission to the end; the parent of all others, and passed on last
     wait    without a partition, until containers are released
@@ -16,18 +22,7 @@ TraceError   the library is missing, or the receiver does not accept the spans
 
 OTLP over HTTP: a batch is sent until the receiver accepts it or rejects it permanently.
 
-Reads a log, and hands on the spans of its apps in batches.
-
-A log as traces in OpenTelemetry's model: one trace for each app, a span for each phase.
-
-spans    pure: from a fold to finished spans.  Start here
-otlp     spans as OTLP: JSON, and protobuf if the extra `otel` is installed
-sending  OTLP over HTTP
-follow   reads a log and passes on its spans in batches
-
-A span is passed on when its phase has ended, with the phase's own times, since backends do not take spans that are open for
-hours.  Its ids are hashes over the log's content, so the same phase has the same ids whenever and wherever it is
-exported."""
+"""
 
 from __future__ import annotations
 
