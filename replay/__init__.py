@@ -3,17 +3,17 @@
     travel/     the state at any moment, the difference between two states, and a cursor that steps through a log
     audit/      verifies that a log is whole, and that it gives the same state and the same decisions again
     usage/      what was given, used and lost over a span of time
-    comparison/  two apps side by side
-    past/       apps of the past, each as one row
-    incident/   one folder about what happened, for a ticket
+    comparison   two apps side by side
+    past        apps of the past, each as one row
+    incident    one folder about what happened, for a ticket
     story/      why an app has what it has, and what happened to it
     timeline/   a log as a picture
     export/     copies a log, or a part of it, into a file
     tenants/    the log as one tenant may read it
-    traces/     apps as traces of OpenTelemetry
+    traces      apps as traces of OpenTelemetry
     simulator/  a cluster in virtual time
-    shadow/     what another policy would do, decision by decision
-    bisect/     when an outcome became inevitable
+    shadow      what another policy would do, decision by decision
+    bisect      when an outcome became inevitable
     page/       the dashboard's data: a moment, the changes after it, a span of time
 
     moments     names a state of the past: a sequence, a time, or a time before the log's end

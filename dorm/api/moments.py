@@ -27,8 +27,7 @@ from events.log.interface import nearest
 from events.sources import fingerprint
 from replay.moments import AtSequence, BeforeEnd, MomentError, not_in_log
 from replay.page.timeline import TimelineView, timeline
-from replay.past import gather
-from replay.past.selecting import named
+from replay.past import gather, named
 from replay.timeline.fold import Watcher
 from replay.timeline.fold import timeline as folded
 from replay.travel.pages import Pages

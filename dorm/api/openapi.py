@@ -64,8 +64,9 @@ _SCHEMES = {
 }
 """On an open cluster none of them is needed."""
 _KNOWN = {
-    "dorm.api.resources.events.Decision": "dorm.api.resources.events.Decision",
-    "dorm.api.resources.steering.Change": "dorm.api.resources.steering.Change",
+    "dorm.api.resources.events.Decision": "dorm.api.resources.decisions.Decision",
+    "dorm.api.resources.steering.Change": "dorm.api.resources.steering.trying.Change",
+    "replay.comparison.Point": "replay.comparison.side.Point",
 }
 """Names of schemas as clients know them, after their classes have moved: only classes whose names others share are named with
 their modules, and what clients generate from the names must not change."""

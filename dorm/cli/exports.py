@@ -24,7 +24,7 @@ from dorm.cli.states import Moments
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from replay.traces.spans import Span
+    from replay.traces import Span
 
     Send = Callable[[list[Span]], Awaitable[None]]
 
@@ -89,7 +89,7 @@ async def traces(
     moment, headers = parse_moment(since), parse_pairs(header, "header")
 
     async def work() -> None:
-        from replay.traces.follow import cluster_of, export_spans
+        from replay.traces import cluster_of, export_spans
 
         async with log_of(file, cx) as log:
             name = await cluster_of(log)
@@ -113,10 +113,10 @@ async def _sink(
 ) -> AsyncIterator[Send]:
     import asyncio
 
-    from replay.traces.otlp import as_json
+    from replay.traces import as_json
 
     if otlp is not None:
-        from replay.traces.sending import Receiver
+        from replay.traces import Receiver
 
         async with Receiver(otlp, cluster, headers=headers, patience_s=None if follow else 60.0) as receiver:
             yield receiver.send

@@ -109,7 +109,7 @@ async def shadow(
     moment = parse_moment(since)
 
     async def work() -> None:
-        from replay.shadow.following import Shadow
+        from replay.shadow import Shadow
         from replay.travel.travel import state_at
 
         name = "*" if file is not None else cx.target().cluster
@@ -195,7 +195,7 @@ class _Out:
         self._failing = False
 
     async def comparison(self, found: Comparison) -> None:
-        from replay.shadow.following import smaller
+        from replay.shadow import smaller
 
         await self._publish(msgspec.json.encode(found), lambda most: msgspec.json.encode(smaller(found, most)))
         if self._json:

@@ -1,22 +1,18 @@
 """The client library for users' programs.
 
     client   submit an app, watch it, change it, cancel it
-    operating  requests of operators: forget or trust a node, pause and resume scheduling, retry an app now
-    gates    hold an app, and release it
-    steering  edits and restarts of an app
+    operating  requests of operators: nodes, scheduling, retries, identities, rotation of the log
+    steering  edits, restarts and holds of an app
     answers  what the cluster says about a request
     opening  a client with credentials
     finding  which app a user means by a name
     tail     events in order, filtered, from any position
     output   what containers print
-    reports  what apps reported beside the log
-    files/   what apps leave behind, copied from and to them;  checkpoints: what an app has saved
-    uses     what running containers have used
+    reports  what apps reported beside the log, and what their containers have used
+    files    what apps leave behind, copied from and to them;  checkpoints: what an app has saved
     masters  which master leads
-    identities  changes of who may do what
-    rotation    have the log's past moved into archives
-    sweeps/  many apps from one spec: submitted and found together
-    sessions/   commands, shells and forwarded connections in containers
+    sweeps   many apps from one spec: submitted and found together
+    sessions  commands, shells and forwarded connections in containers
     errors   what a client raises beside the log's own errors
 
 Start with `client`.

@@ -1,25 +1,13 @@
-"""Ask agents for an app's files.
+"""Files of apps, asked of the agents that see them: listed, and copied from and to apps.
 
-Outputs and checkpoints are in the folder that all nodes share, so any node can answer for them, and another one does
-if the first is gone. Only a container's own node can answer for its private folder.
+Outputs and checkpoints are in the folder that all nodes share, so any node can answer for them, and another one does if
+the first is gone.  Only a container's own node can answer for its private folder.
 
-One file from this machine to an app, with several blocks under way at once.
-
-One file from an app to this machine.
-
-It is written under a name that says which version of the file it is, and renamed once its digest is right.  An
-interrupted copy therefore continues where it stopped, also in another process, and a file never appears incomplete
-under its own name.
-
-Copies of files and folders: which files they consist of, and where each goes.
-
-Files that are there already, with the same size and time, are not copied again.
-
-Files of apps, asked of the agents that see them.
-
-asking     where an app's files are, what there is, and the questions to agents
-copying    which files a copy consists of, and where each goes
-download   one file from an app;  upload: one file to an app"""
+A file from an app is written under a name that says which version of the file it is, and renamed once its digest is right.
+An interrupted copy therefore continues where it stopped, also in another process, and a file never appears incomplete
+under its own name.  A file to an app is sent with several blocks under way at once.  Files that are there already, with
+the same size and time, are not copied again.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +65,7 @@ if TYPE_CHECKING:
     # merged
 
 
-# --- asking -----------------------------------------------------------------------------------------------------------
+# --- questions to agents ----------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 30.0
 """How long, in seconds, a question is repeated if no node answers: servers and agents come back after an outage."""
@@ -387,7 +375,7 @@ class _Copy:
             self._file = -1
 
 
-# --- copying ----------------------------------------------------------------------------------------------------------
+# --- which files a copy consists of -----------------------------------------------------------------------------------
 
 _AT_ONCE = 4
 """Files that are copied at once."""

@@ -1,11 +1,4 @@
-"""Requests of operators that concern the cluster, a node, or an app that pauses.
-
-Each is checked against the state before it is published, so that its author learns of an error at once, and again once
-it is folded: someone else may have been first.
-
-Changes of who may do what, as records of a client's user.
-
-Have the leading master rotate the log, and wait for what becomes of it."""
+"""Requests of operators: nodes, scheduling, retries, changes of who may do what, and the rotation of the log."""
 
 from __future__ import annotations
 
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
     from events.kinds import OfIdentities
 
 
-# --- operating --------------------------------------------------------------------------------------------------------
+# --- nodes and scheduling ---------------------------------------------------------------------------------------------
 
 
 async def forget(client: Client, node: str, reason: str = "") -> None:

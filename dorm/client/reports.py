@@ -1,6 +1,6 @@
-"""The apps' reports beside the log, as clients see them: the newest of each app, now and as it changes.
-
-What running containers have used until now, by their nodes' last heartbeats."""
+"""What is beside the log, as clients see it: the newest progress of each app, now and as it changes, and what running
+containers have used until now, by their nodes' last heartbeats.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from events.log.interface import Bus, ReadableLog
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 3.0
 
@@ -49,7 +49,7 @@ async def followed(log: ReadableLog) -> AsyncGenerator[Newest, None]:
                 yield found
 
 
-# --- uses -------------------------------------------------------------------------------------------------------------
+# --- resources in use -------------------------------------------------------------------------------------------------
 
 _AT_ONCE = 16
 """Nodes whose heartbeats are read at a time."""

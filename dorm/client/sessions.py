@@ -1,6 +1,5 @@
-"""Which container a person means by an app and a rank, and where it runs.
-
-One session in a container: its answer, and what goes in.
+"""Sessions in containers, from the side of the person who enters them (`events.sessions`): which container an app and a rank
+mean, and one session in it, its answer and what goes in.
 
     session = Session(client, place, "exec", ["nvidia-smi"])
     async for answer in session.answers():
@@ -8,11 +7,7 @@ One session in a container: its answer, and what goes in.
 
 It lasts as long as `answers` is read: closing that ends the session, and kills its processes.  A program that sends
 nothing for `events.sessions.messages.SILENT_S` has to `keep` it meanwhile.
-
-Sessions in containers, from the side of the person who enters them (`events.sessions`).
-
-finding   which container a person means, and where it runs
-session   one session: its answer, and what goes in"""
+"""
 
 from __future__ import annotations
 
@@ -41,7 +36,7 @@ if TYPE_CHECKING:
     from events.sessions import Answer, Following, Opening, Size
 
 
-# --- finding ----------------------------------------------------------------------------------------------------------
+# --- which container --------------------------------------------------------------------------------------------------
 
 
 class NotRunning(ClientError):
@@ -100,7 +95,7 @@ def _why(container: Container) -> str:
     return "it has not started yet"
 
 
-# --- session ----------------------------------------------------------------------------------------------------------
+# --- one session ------------------------------------------------------------------------------------------------------
 
 _DENIED: Final = "log.no_permission"
 

@@ -1,12 +1,8 @@
-"""Edits and restarts of an app: published, and answered by the master.
+"""Edits, restarts and holds of an app: published, and answered by the master.
 
-Each is checked against the state before it is published, so that its author learns of an error at once, and again by
-the master: someone else may have been first.
-
-Holds and releases: an app gets no containers until it is released.
-
-Each is checked against the state before it is published, so that its author learns of an error at once, and again once
-it is folded."""
+Each is checked against the state before it is published, so that its author learns of an error at once, and again by the
+master: someone else may have been first.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
     from dorm.core.state import App
 
 
-# --- steering ---------------------------------------------------------------------------------------------------------
+# --- edits and restarts -----------------------------------------------------------------------------------------------
 
 
 async def edit(
@@ -149,7 +145,7 @@ async def _ask(client: Client, request: AppEditRequested | AppRestartRequested, 
     raise AssertionError("it returns or raises")
 
 
-# --- gates ------------------------------------------------------------------------------------------------------------
+# --- holds ------------------------------------------------------------------------------------------------------------
 
 
 async def hold(client: Client, name_or_id: str, reason: str = "") -> App:

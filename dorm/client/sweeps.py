@@ -1,22 +1,13 @@
-"""Which sweep a user means by a name.
+"""Sweeps on a cluster: their apps (`events.spec.sweeps`) are submitted, found, limited and cancelled together.
 
-The apps of a sweep onto a cluster: many at once, each once, and an interrupted submission can be continued.
+The same document makes the same sweep, and each app says which of its apps it is.  So the same command, run again after an
+interruption or on another machine, submits the missing apps.  Apps under way meanwhile are not submitted twice: a
+submission's id follows from the user, the document and the app's number.  The first app is answered before the others are
+sent, because an error in one of them is usually an error in all.
 
-The same document makes the same sweep, and each app says which of its apps it is.  So the same command, run again after
-an interruption or on another machine, submits the missing apps.  Apps under way meanwhile are not submitted twice: a
-submission's id follows from the user, the document and the app's number.  The first app is answered before the others
-are sent, because an error in one of them is usually an error in all.
-
-The end of a sweep: all of its apps are cancelled, so that none starts in the place of one that ends.
-
-How many apps of a sweep run at once: an edit of one of its apps, which counts for all of them.
-
-Sweeps on a cluster: their apps (`events.spec.sweeps`) are submitted and found together.
-
-submitting   the apps of a sweep, many at once, each once.  Start here
-finding      which sweep a name means
-cancelling   all apps of a sweep that have not ended
-limiting     how many of its apps run at once"""
+How many apps run at once is an edit of one of its apps, which counts for all of them.  The end of a sweep cancels all of
+its apps, so that none starts in the place of one that ends.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +40,7 @@ if TYPE_CHECKING:
     from events.spec.sweeps import Sweep
 
 
-# --- finding ----------------------------------------------------------------------------------------------------------
+# --- which sweep ------------------------------------------------------------------------------------------------------
 
 
 def find_sweep(state: State, name: str, user: str = "") -> list[App]:

@@ -1,26 +1,24 @@
-"""Shipped folders next to copies of a log: each part once, for all copies that need it.
+"""Backups of a cluster: copies of its log in a folder, with the shipped folders next to them, and restoring one.
 
-    lab-files/3f/3f2a91c0…             a part, compressed, under the SHA-256 of what it holds
-    lab-20260314T030007.512Z.files.json   which parts belong to that copy, of which tenant; and the cluster's limits
+    lab-20260314T030007.512Z.dorm         the log of cluster lab at that time, in UTC
+    lab-20260314T030007.512Z.files.json   which parts of shipped folders belong to that copy, of which tenant; and the limits
+    lab-files/3f/3f2a91c0…                a part, compressed, under the SHA-256 of what it holds
 
-A part is valid if its content matches its name, both when it is copied and when it is restored. A part that another program
-has stored under a wrong name belongs to no folder that an app could start with, so it is skipped.
+A copy counts once it was read back in full; only then an older one is removed.  Names have the time of this machine's
+clock, which may have been wrong.  Copies that are later than the new one neither count among those to keep nor are they
+removed, so whichever way a clock was set, the new copy and those before it stay.
 
-Copies of the log in a folder.  A copy counts once it was read back in full; only then an older one is removed.
+Each part of a shipped folder is there once, for all copies that need it.  It is valid if its content matches its name,
+both when it is copied and when it is restored.  A part that another program has stored under a wrong name belongs to no
+folder that an app could start with, so it is skipped.
 
-Names have the time of this machine's clock, which may have been wrong.  Copies that are later than the new one neither count
-among those to keep nor are they removed, so whichever way a clock was set, the new copy and those before it stay.
+A backup is restored into the log of a cluster that knows its users, on servers that run and are empty.  On such servers
+nobody may write other people's records, not even an admin.  So during the restore the accounts contain a restorer, who
+may; its key is created for it and removed afterwards.  All other users are those at the end of the backup.
 
-lab-20260314T030007.512Z.dorm    the log of cluster lab at that time, in UTC; next to it its shipped folders (`folders`)
-
-BackupError    there is no new copy, or it can't be trusted; the older ones are all still there
-
-Turns a backup into the log of a cluster that knows its users, on servers that run and are empty.
-
-On such servers nobody may write other people's records, not even an admin. So during the restore the accounts contain a
-restorer, who may; its key is created for it and removed afterwards. All other users are those at the end of the backup.
-
-    RestoreError    the backup can't be this cluster's log, or is not what arrived on the servers"""
+    BackupError     there is no new copy, or it can't be trusted; the older ones are all still there
+    RestoreError    the backup can't be this cluster's log, or is not what arrived on the servers
+"""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ if TYPE_CHECKING:
     from replay import Progress
 
 
-# --- folders ----------------------------------------------------------------------------------------------------------
+# --- shipped folders --------------------------------------------------------------------------------------------------
 
 _AT_ONCE = 8
 _SUFFIX = ".files.json"
@@ -247,7 +245,7 @@ def _replace(path: Path, body: bytes) -> None:
     put_in_place(unfinished, path)
 
 
-# --- backups ----------------------------------------------------------------------------------------------------------
+# --- copies -----------------------------------------------------------------------------------------------------------
 
 _STAMP = "%Y%m%dT%H%M%S"
 
@@ -370,7 +368,7 @@ def _prune(made: Path, cluster: str, keep: int) -> tuple[list[str], list[str]]:
     return [str(path) for path in old], [str(path) for path in every[end:]]
 
 
-# --- restore ----------------------------------------------------------------------------------------------------------
+# --- restoring --------------------------------------------------------------------------------------------------------
 
 _TRIES, _PAUSE_S = 100, 0.5
 

@@ -1,11 +1,10 @@
-"""Where the parts of a cluster are on their machines.  Every machine has the same places, so a unit file is read once.
+"""The files of a machine: where they are, what they say, and writing them repeatedly.
 
-What a machine's unit files say about its parts, for commands that run there without options.
-
-Writing a machine's files, repeatedly: unchanged files are left alone, and changes by others are not lost.
-
-The record in `/etc/dorm/deployed.json` has the hash of each file as it was written, so a file with another hash was changed by
-hand, and a file that is no longer wanted can be removed."""
+Every machine has the same places, so a unit file is read once; commands that run there without options read it as well.
+Unchanged files are left alone, and changes by others are not lost: the record in `/etc/dorm/deployed.json` has the hash of
+each file as it was written, so a file with another hash was changed by hand, and a file that is no longer wanted can be
+removed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from dorm.deploy.rendering import File
 
 
-# --- layout -----------------------------------------------------------------------------------------------------------
+# --- where things are -------------------------------------------------------------------------------------------------
 
 CONFIGURATION = "/etc/dorm"
 NATS_CONFIGURATION = "/etc/dorm/nats.conf"
@@ -60,7 +59,7 @@ NODE = "/var/lib/dorm/node"
 """The node's own files: its identity and key, its containers' private directories."""
 
 
-# --- installed --------------------------------------------------------------------------------------------------------
+# --- what is installed ------------------------------------------------------------------------------------------------
 
 _DOUBLED = re.compile(r"([%$])\1")
 

@@ -1,8 +1,9 @@
-"""The files of one machine, from the settings and the templates in `compose/deploy`.  Pure: text in, text out.
+"""The files of one machine, from the settings and the templates in `compose/deploy`, and what the machine lacks for them.
 
 A template is the file itself, with `{{name}}` where a value goes; a line that only holds an empty value is left out.
-
-What a machine lacks, checked before any file is written: a unit with a wrong path fails later, and says little."""
+Rendering is pure: text in, text out.  What a machine lacks is checked before any file is written: a unit with a wrong path
+fails later, and says little.
+"""
 
 from __future__ import annotations
 
@@ -364,7 +365,7 @@ def _folders(settings: Deployment, named: set[str]) -> str:
     return "\n".join(lines)
 
 
-# --- facing -----------------------------------------------------------------------------------------------------------
+# --- what a machine lacks ---------------------------------------------------------------------------------------------
 
 
 class Lack(NamedTuple):

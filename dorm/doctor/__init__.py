@@ -1,8 +1,7 @@
 """`dorm doctor`: what is wrong with a cluster, and what to do about it; `dorm check`: the same of an app.
 
     findings       a `Finding` and its severity.  Start here
-    servers        pure: judges the NATS servers and their streams
-    cluster        pure: judges the log, the masters and the agents
+    cluster        pure: judges the NATS servers and their streams, the log, the masters and the agents
     certificates   when certificates and tokens end
     machine        checks this machine: folders, mounts, disks, ports, the engine
     apps           pure: judges an app before it is submitted (`dorm check`)

@@ -1,6 +1,6 @@
-"""Judges the NATS servers and their streams: whether all answer, and where every copy of the log is.
-
-Judges a cluster by its log, its masters and its agents."""
+"""Judges a cluster: its NATS servers and their streams, whether all answer, and where every copy of the log is; its log, its
+masters and its agents.  Pure.
+"""
 
 from __future__ import annotations
 

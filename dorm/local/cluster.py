@@ -1,14 +1,13 @@
-"""What a cluster on this machine waits for while it starts, and for how long at most.
-
-On a busy machine, each step takes seconds.  The user sees which one it is, and what the limit is; after the limit, which part
-is missing and where its log is.
-
-    StartTooSlow    the limit has passed; the message says which part is missing
-
-A whole cluster on this machine, assembled from its real parts: server, master, agents.
+"""A whole cluster on this machine, assembled from its real parts: server, master, agents.
 
 `dorm up`, `dorm demo`, the benches and the end-to-end tests all run this.  Everything except the server and the containers
-runs in one process; the parts communicate over the log exactly as they would on different machines."""
+runs in one process; the parts communicate over the log exactly as they would on different machines.
+
+On a busy machine, each step of the start takes seconds.  The user sees which one it is, and what the limit is; after the
+limit, which part is missing and where its log is.
+
+    StartTooSlow    the limit has passed; the message says which part is missing
+"""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from events.log.leadership import Leadership
 
 
-# --- starting ---------------------------------------------------------------------------------------------------------
+# --- what the start waits for -----------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 START_LIMIT_S = 120.0
@@ -118,7 +117,7 @@ class Starting:
             await asyncio.wait([working])
 
 
-# --- cluster ----------------------------------------------------------------------------------------------------------
+# --- the cluster ------------------------------------------------------------------------------------------------------
 
 _log = structlog.get_logger(__name__)
 _CLOSE_S = 10.0

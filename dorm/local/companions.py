@@ -1,20 +1,10 @@
-"""A command of this program as a separate process, for work that this process should not wait for.
+"""Commands of this program as separate processes, for work that no master or agent should wait for: the API and the dashboard
+of a cluster on this machine, and users' views.
 
-It ends with this process, even if that is killed, because it reads from a pipe that this process holds.  If it ends by itself,
-it is restarted after a pause, which doubles while it keeps ending soon.
-
-The API and the dashboard of a cluster on this machine, as a separate process: master and agents never wait for it,
-and the cluster works without it.
-
-The views of users, as a process next to a master: its work never delays the master.
-
-It starts once the log knows a plain user, so a cluster without any pays nothing.
-
-Commands as separate processes, for work that no master or agent should wait for.
-
-companion  starts, restarts and ends the process.  Start here
-api        the API and the dashboard of a cluster on this machine
-views      users' views, next to a master"""
+A companion ends with this process, even if that is killed, because it reads from a pipe that this process holds.  If it
+ends by itself, it is restarted after a pause, which doubles while it keeps ending soon.  The cluster works without it.
+The process of users' views starts once the log knows a plain user, so a cluster without any pays nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +30,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 
-# --- companion --------------------------------------------------------------------------------------------------------
+# --- one process ------------------------------------------------------------------------------------------------------
 
 NICE = 5
 """On a busy machine, masters, agents and containers come first."""
@@ -123,7 +113,7 @@ class Companion:
         return await self._process.wait()
 
 
-# --- api --------------------------------------------------------------------------------------------------------------
+# --- the API ----------------------------------------------------------------------------------------------------------
 
 _LOOK_S = 0.1
 _ANSWER_S = 5.0
@@ -171,7 +161,7 @@ class ApiProcess(Companion):
         return f"http://{joined(self._host, self._port)}"
 
 
-# --- views ------------------------------------------------------------------------------------------------------------
+# --- users' views -----------------------------------------------------------------------------------------------------
 
 _VIEWS_LOOK_S = 0.5
 

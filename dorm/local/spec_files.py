@@ -1,21 +1,17 @@
-"""Files next to a spec that it names.
+"""App specs and cluster files on disk, YAML or TOML by file extension: the files that they name, and fields typed on the
+command line.
 
-The packages of a requirements.txt or a uv.lock, as the lines of a spec's `requirements`.
-
-A requirements.txt may include others (`-r`; `-c` is refused).  A uv.lock is exported by uv, with the hash of each file, so
-nodes install exactly the locked files.
-
-Fields of a spec file that name other files: the client reads them, and the log gets their contents.
+Some fields of a spec file name other files: the client reads them, and the log gets their contents.
 
     env_file             variables in the syntax of `.env` files, for `env`; variables of `env` itself come first
     requirements_file    a requirements.txt, or a uv.lock beside its pyproject.toml, for `requirements`
 
-Paths are relative to the spec file.  A variable that looks like a secret is left out, with a note: everyone who reads the log
-would see it.
+Paths are relative to the spec file.  A variable that looks like a secret is left out, with a note: everyone who reads the
+log would see it.  A requirements.txt may include others (`-r`; `-c` is refused).  A uv.lock is exported by uv, with the
+hash of each file, so nodes install exactly the locked files.
 
-Fields of a spec that are typed on the command line: `KEY=VALUE` for any of them, and volumes by name.
-
-App specs and cluster files on disk: YAML or TOML, by file extension."""
+Any field can be typed as `KEY=VALUE`, and volumes by name.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-# --- files beside -----------------------------------------------------------------------------------------------------
+# --- files that specs name --------------------------------------------------------------------------------------------
 
 
 def read_beside(folder: Path, path: str, most: int, field: str) -> str:
@@ -62,7 +58,7 @@ def read_beside(folder: Path, path: str, most: int, field: str) -> str:
         raise SpecError(f"{field}: {path}: this is not a text file (in UTF-8)", code=f"spec.{field}.not_text") from None
 
 
-# --- requirements -----------------------------------------------------------------------------------------------------
+# --- lists of packages ------------------------------------------------------------------------------------------------
 
 LARGEST = 192 * 1024
 """Bytes of all files together: they become a part of the spec."""
@@ -126,7 +122,7 @@ def _exported(lock: Path) -> str:
     return done.stdout
 
 
-# --- spec includes ----------------------------------------------------------------------------------------------------
+# --- contents of such files -------------------------------------------------------------------------------------------
 
 LARGEST_ENV_FILE = 64 * 1024
 """Bytes of all files of variables together."""
@@ -212,7 +208,7 @@ def _parsed(path: str, text: str) -> dict[str, str]:
     return found
 
 
-# --- spec settings ----------------------------------------------------------------------------------------------------
+# --- typed fields -----------------------------------------------------------------------------------------------------
 
 _MAPS = (*PARTS, "demand", "env", "labels", "secrets")
 """Fields whose parts may be set one by one."""
@@ -287,7 +283,7 @@ def _volume(typed: str) -> dict[str, Any]:
     return {**volume, "read_only": False} if writes else volume
 
 
-# --- spec files -------------------------------------------------------------------------------------------------------
+# --- documents --------------------------------------------------------------------------------------------------------
 
 _TEXT = Shape(texts=True)
 _NUMBER = Shape(numbers=True)

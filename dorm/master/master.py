@@ -1,15 +1,4 @@
-"""What a master raises.
-
-MasterError
-├── Deposed         another master was elected after this one
-└── RoundsRefused   the log refuses its rounds
-
-Backoff for rounds that the log refuses: the master reports the refusal, waits, and decides again; it never ends by it.
-
-A refusal is about the message or the server's settings, so an immediate retry would be refused too.  A master that holds a
-lease gives it back after a few refusals: another master may have a server that accepts its rounds.
-
-The master: follows the log, folds it, and publishes rounds.  A thin shell around `dorm.core`.
+"""The master: follows the log, folds it, and publishes rounds.  A thin shell around `dorm.core`.
 
     run      load the newest snapshot, fold to the end, then loop: follow until it has the lease, lead until it is lost
     follow   fold what the leading master writes, listen to heartbeats, publish nothing
@@ -25,11 +14,17 @@ The master: follows the log, folds it, and publishes rounds.  A thin shell aroun
     ├── Deposed        another master was elected: this one no longer leads
     └── RoundsRefused  the log refuses this master's rounds: another master may succeed
 
-The lease (`dorm.master.lease`) says which master should lead, and keeps masters from competing.  The fence ensures that no two
-of them ever decide: a round is stored only directly after the last round that its master has folded.  A master whose lease has
-lapsed publishes nothing until it is renewed.  If it is, no other master has led, and this one goes on in its epoch.
+The lease (`dorm.master.lease`) says which master should lead, and keeps masters from competing.  The fence ensures that no
+two of them ever decide: a round is stored only directly after the last round that its master has folded.  A master whose
+lease has lapsed publishes nothing until it is renewed.  If it is, no other master has led, and this one goes on in its
+epoch.
 
-The state lives only in memory and comes only from the log: a new master on the same log continues where this one stopped."""
+The state lives only in memory and comes only from the log: a new master on the same log continues where this one stopped.
+
+A round that the log refuses ends nothing: the master reports the refusal, waits, and decides again.  A refusal is about
+the message or the server's settings, so an immediate retry would be refused too.  A master that holds a lease gives it
+back after a few refusals: another master may have a server that accepts its rounds.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +69,7 @@ if TYPE_CHECKING:
     from events.log.stores import SnapshotInfo
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- what a master raises ---------------------------------------------------------------------------------------------
 
 
 class MasterError(DormError):
@@ -95,7 +90,7 @@ class RoundsRefused(MasterError):
     code = "master.rounds_refused"
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- backoff for refused rounds ---------------------------------------------------------------------------------------
 
 MOST_IN_A_ROW = 5
 LONGEST_PAUSE_S = 10.0

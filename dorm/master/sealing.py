@@ -1,18 +1,16 @@
-"""Sealing the log: the master's key, its signatures, and when a seal is due.
+"""Sealing the log, the master's key, and checks that the log is still what was read of it.
 
-sign_round  a round with its signature, if the cluster names its masters' keys
-Sealer      follows every record, decides when to seal and what; no I/O
-open_key    the key of this master, made at its first start (read_key: an existing one)
+    sign_round  a round with its signature, if the cluster names its masters' keys
+    Sealer      follows every record, decides when to seal and what; no I/O
+    open_key    the key of this master, made at its first start (read_key: an existing one)
 
 A seal is due once `MOST_RECORDS` records are unsealed, or `LONGEST_NS` after the first of them, or on request
 (`SealRequested`).  Seals themselves don't count, so an idle log does not grow.
 
-KeyFileError   the key can't be used: the message says why, and never holds any of it
-
-Checks that the log is still what was read of it: masters do not lead on a log that was truncated or changed unobserved.
+Masters do not lead on a log that was truncated or changed unobserved.  What tells them:
 
     server     the log's server reports that it lost records, or allows altering them (`EventLog.check`)
-    seals      a seal does not fit the records before it (`dorm.master.sealing`)
+    seals      a seal does not fit the records before it
     snapshots  one names a record that does not exist: the log was longer
     witness    a small file beside the master's key: a sequence and the log's hash chain there, written from time to time and
                at the end.  It may be old, but is never ahead of what was read
@@ -21,7 +19,9 @@ Checks that the log is still what was read of it: masters do not lead on a log t
 
 A missing or unreadable witness proves nothing.
 
-    LogAltered   records were lost or changed; the message says what to do"""
+    KeyFileError   the key can't be used: the message says why, and never holds any of it
+    LogAltered     records were lost or changed; the message says what to do
+"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 
-# --- sealing ----------------------------------------------------------------------------------------------------------
+# --- seals ------------------------------------------------------------------------------------------------------------
 
 MOST_RECORDS = 1000
 LONGEST_NS = 60_000_000_000
@@ -196,7 +196,7 @@ def _read(path: Path) -> bytes:
         return reader.read(_LARGEST_KEY).strip()
 
 
-# --- integrity --------------------------------------------------------------------------------------------------------
+# --- whether the log is the same --------------------------------------------------------------------------------------
 
 _log = structlog.get_logger(__name__)
 _SAY_AFTER_S = 3.0

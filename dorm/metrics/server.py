@@ -1,9 +1,9 @@
-"""Metrics of the parts that run in this process: a master, agents, and the process itself.
+"""`/metrics` over HTTP, with the metrics of the parts that run in this process, and the pages about whether it is alive and
+ready.
 
-`/metrics` over HTTP, with the pages about whether the process is alive and ready.
-
-Each source has its own time limit and may fail: the metrics of the others are served.  One scrape is made
-at a time; further ones wait for it and get the same body."""
+The parts are a master, agents, and the process itself.  Each source has its own time limit and may fail: the metrics of
+the others are served.  One scrape is made at a time; further ones wait for it and get the same body.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Source = Callable[[], Awaitable[Iterable[Metric]]]
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- metrics of this process ------------------------------------------------------------------------------------------
 
 
 class SolveTimer:
@@ -96,7 +96,7 @@ def process_metrics() -> Iterator[Metric]:
     yield from REGISTRY.collect()
 
 
-# --- server -----------------------------------------------------------------------------------------------------------
+# --- the server -------------------------------------------------------------------------------------------------------
 
 _SOURCE_S = 8.0
 _log = Logger(__name__)

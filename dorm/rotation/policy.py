@@ -1,12 +1,11 @@
-"""When a rotation is due, and what of a log it may move.  Pure.
+"""When a rotation is due, what of a log it may move, and up to which seal the next archive reaches.
 
-Time is the log's own: the age of a record is its distance from the last one, so a log in which nothing happens does not age,
-and does not grow either.
-
-Up to which seal the next archive of a log reaches.
+Time is the log's own: the age of a record is its distance from the last one, so a log in which nothing happens does not
+age, and does not grow either.
 
 An archive ends where a seal does: the seal's statement about the records is compared with those in the archive, and later
-seals continue the same chain, so one chain of signed statements covers archives and stream."""
+seals continue the same chain, so one chain of signed statements covers archives and stream.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ class Policy(msgspec.Struct, frozen=True):
         return max(0, min(end - self.keep_records, old_enough, held))
 
 
-# --- planning ---------------------------------------------------------------------------------------------------------
+# --- up to which seal -------------------------------------------------------------------------------------------------
 
 _LOOK_BACK = (5_000, 50_000)
 """How many records before the target are searched for a seal: usually there is one in a thousand."""

@@ -1,9 +1,9 @@
-"""Runs next to a master: rotates the log while that master leads, when the policy says so or a user requests it.
+"""Rotates the log next to a master, over a separate connection, while that master leads: when the policy says so or a user
+requests it.
 
-A failure of a requested or due rotation is on the log (`RotationFailed`): a client can wait for it, and everyone sees why a
-log grows.
-
-Runs the rotation of a cluster's log next to its master, over a separate connection."""
+A failure of a requested or due rotation is on the log (`RotationFailed`): a client can wait for it, and everyone sees why
+a log grows.
+"""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ async def rotating(service: RotationService) -> AsyncIterator[None]:
             await task
 
 
-# --- beside -----------------------------------------------------------------------------------------------------------
+# --- its own connection -----------------------------------------------------------------------------------------------
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -4,10 +4,8 @@ The log is authoritative (`events.identities`), and the configuration is written
 package: the core knows identities and public keys only.
 
     roles           what each role may publish and receive, as data
-    configuration   accounts and permissions as a NATS server reads them;  quoting: texts in it
-    admin           changing identities: the log first, then the servers
-    joining         how a node joins: both sides; `introductions` has its tokens
-    folder          a cluster's keys on its admin's machine
+    joining         changing identities, the log first and then the servers; how a node joins, from both sides
+    folder          a cluster's keys on its admin's machine, and its servers' accounts and permissions;  quoting: texts in them
     certificates    the cluster's authority, and its servers' certificates
     contexts        clusters and credentials by names that a user chooses
     files           files that only their owner may read; the root of this package's errors

@@ -1,25 +1,22 @@
-"""Changing identities: the log first, then the configuration of the servers.
+"""Changing identities, and how a node joins.
 
-The log is authoritative.  If the second step fails, or this process is killed between the two, the next change, or
-`dorm user list --apply`, writes the configuration again from the log.
+An identity changes on the log first, then in the servers' configuration.  The log is authoritative.  If the second step
+fails, or this process is killed between the two, the next change, or `dorm user list --apply`, writes the configuration
+again from the log.
 
-One-time tokens with which new nodes join, and the messages of the two sides.
+A node joins by a token, whose key the servers accept for a single act:
 
-An admin introduces a node: its token holds a key that the servers accept for a single act, and the certificate of the
-cluster's authority.  The new agent makes its own key, presents the public half with that token, and the admin's
-command enrolls it.  No key of a node therefore ever leaves its machine. The token's key is removed from the
-configuration when the node is enrolled, or when the token expires.
+    admin   introduces the node: a token, and the servers accept its key
+    agent   makes a key, keeps it, and presents the public half
+    admin   NodeEnrolled on the log, the node's key in the servers' configuration; answers
+    agent   connects with its key
+    admin   the token's key leaves the configuration
 
-The certificate itself is in the token, and not only its fingerprint: the certificate of an unverified server proves nothing,
-and Python's `ssl` shows a server's authority only since 3.13. The fingerprint is printed next to it.
-
-How a node joins: the admin's side, which enrolls it, and the agent's, which makes its key.
-
-admin   introduces the node: a token, and the servers accept its key
-agent   makes a key, keeps it, and presents the public half
-admin   NodeEnrolled on the log, the node's key in the servers' configuration; answers
-agent   connects with its key
-admin   the token's key leaves the configuration"""
+No key of a node therefore ever leaves its machine.  The token's key is removed when the node is enrolled, or when the
+token expires.  The certificate of the cluster's authority is in the token, and not only its fingerprint: the certificate
+of an unverified server proves nothing, and Python's `ssl` shows a server's authority only since 3.13.  The fingerprint is
+printed next to it.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ if TYPE_CHECKING:
     from events.log.interface import Bus
 
 
-# --- admin ------------------------------------------------------------------------------------------------------------
+# --- changing identities ----------------------------------------------------------------------------------------------
 
 _TRIES, _PAUSE_S = 50, 0.1
 
@@ -138,7 +135,7 @@ async def admitted(credentials: Credentials) -> None:
             return
 
 
-# --- introductions ----------------------------------------------------------------------------------------------------
+# --- tokens -----------------------------------------------------------------------------------------------------------
 
 _PREFIX = "dorm1."
 _MOST = 16 * 1024

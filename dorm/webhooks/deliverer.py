@@ -1,15 +1,14 @@
-"""Which apps wait long.  Nothing happens on the log while an app waits, so its wait becomes an event here, which is delivered
-like others.
+"""Delivers a cluster's webhooks: a worker for each, started, changed and ended by events of the log.
 
-A watch folds the log (`dorm.live_fold`).  It publishes a wait once for each webhook's time; the events are on the log, so a
-restart repeats none. Two deliverers may publish the same wait at the same moment, each under its own user.  The first of the
-two events on the log counts, and every deliverer ignores the other (`left_out`).  A watch measures by log time, extrapolated
-between records, so a wrong clock reports nothing early.
+Any number of deliverers may run.  They share each webhook's place in the log, so an event goes to one of them; they need
+the same file of keys.
 
-Delivers a cluster's webhooks: a worker for each, started, changed and ended by events of the log.
-
-Any number of deliverers may run.  They share each webhook's place in the log, so an event goes to one of them; they need the
-same file of keys."""
+Nothing happens on the log while an app waits, so its wait becomes an event here, which is delivered like others.  A watch
+folds the log (`dorm.live_fold`), and publishes a wait once for each webhook's time; the events are on the log, so a
+restart repeats none.  Two deliverers may publish the same wait at the same moment, each under its own user.  The first of
+the two events on the log counts, and every deliverer ignores the other (`left_out`).  A watch measures by log time,
+extrapolated between records, so a wrong clock reports nothing early.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from events.positions import Logged
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
+# --- which apps wait long ---------------------------------------------------------------------------------------------
 
 _LOOK_S = 5.0
 _MOST_VOIDS = 10_000
@@ -189,7 +188,7 @@ class Watch:
         self._note(event, stored.seq)
 
 
-# --- deliverer --------------------------------------------------------------------------------------------------------
+# --- the webhooks of a cluster ----------------------------------------------------------------------------------------
 
 _AGAIN_S = 5.0
 _log = Logger(__name__)

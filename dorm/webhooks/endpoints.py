@@ -1,14 +1,14 @@
-"""The webhooks on the log: a fold of their events, separate from the cluster's state; no decision depends on it.
+"""The webhooks on the log, which events each of them delivers and in which form, and what apps ask to be notified of.
 
-Which events a webhook delivers, and in which form.
+The webhooks are a fold of their own events, separate from the cluster's state; no decision depends on it.
 
-Notifications that apps request in their specs (`notify`): which ones an event causes, and whether they may be sent.
+Apps request notifications in their specs (`notify`).  An operator adds a webhook for `app.notify`, whose URL is not an
+endpoint but a prefix for the endpoints that apps may name: the same scheme, host and port, and a path that begins with its
+path.  So the cluster only calls URLs that an operator has allowed on the log.  Each tenant has a limit per minute; further
+notifications are left out and counted.
 
-An operator adds a webhook for `app.notify`.  Its URL is not an endpoint but a prefix for the endpoints that apps may name: the
-same scheme, host and port, and a path that begins with its path.  So the cluster only calls URLs that an operator has
-allowed on the log.  Each tenant has a limit per minute; further notifications are left out and counted.
-
-Pure, except for the clock that is passed in."""
+Pure, except for the clock that is passed in.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Endpoints:
         return event.webhook
 
 
-# --- choosing ---------------------------------------------------------------------------------------------------------
+# --- which events a webhook delivers ----------------------------------------------------------------------------------
 
 LARGEST_BODY = 256 * 1024
 """Bytes.  A decision about thousands of apps may be larger; then the data is left out, and the receiver reads it by its
@@ -180,7 +180,7 @@ def body(logged: Logged) -> bytes:
     return msgspec.json.encode({**made, "data": {"kind": type(logged.event).__name__}, "dormtruncated": True})
 
 
-# --- notifying --------------------------------------------------------------------------------------------------------
+# --- what apps ask to be notified of ----------------------------------------------------------------------------------
 
 TOPIC = "app.notify"
 MOST_IN_A_MINUTE = 60

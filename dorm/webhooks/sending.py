@@ -1,12 +1,12 @@
-"""Which addresses a deliverer connects to: public ones, and networks that its own operator allows.
+"""One request to an endpoint: limited in time and size, to a permitted address, without redirects; and a deliverer's counts
+of them.
 
-A user who may configure webhooks could otherwise have the deliverer send requests inside its own network.  The check is made
-on the addresses that are connected to, not on names: a name that resolves to a public address when it is checked and to a
-private one when it is used is refused.
+A deliverer connects to public addresses, and to networks that its own operator allows: a user who may configure webhooks
+could otherwise have it send requests inside its own network.  The check is made on the addresses that are connected to,
+not on names: a name that resolves to a public address when it is checked and to a private one when it is used is refused.
 
-One request to an endpoint: limited in time and size, to a permitted address, without redirects.
-
-Metrics of one deliverer since it started: by outcome, never by webhook, so that their number is bounded."""
+The metrics count by outcome, never by webhook, so that their number is bounded.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     # merged
 
 
-# --- addresses --------------------------------------------------------------------------------------------------------
+# --- permitted addresses ----------------------------------------------------------------------------------------------
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -128,7 +128,7 @@ class GuardedResolver(AbstractResolver):
         await self._inner.close()
 
 
-# --- sending ----------------------------------------------------------------------------------------------------------
+# --- one request ------------------------------------------------------------------------------------------------------
 
 TIMEOUT_S = 15.0
 _CONNECT_S = 5.0
@@ -249,7 +249,7 @@ def _words(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-# --- measured ---------------------------------------------------------------------------------------------------------
+# --- counts -----------------------------------------------------------------------------------------------------------
 
 _REQUEST_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0)
 """Seconds, up to the time limit of a request."""

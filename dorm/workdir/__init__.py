@@ -1,14 +1,10 @@
 """Shipping a project folder: from a folder of this machine to a hash that every node can start containers in.
 
-scanning   which files a folder has, within the cluster's limits, and what is left out;  ignoring: by which rules;
-           git: what git says about it
+scanning   which files a folder has, within the cluster's limits, and what is left out
+ignoring   by which rules, git's own among them
 leaving    what is left out, in words, and which failures that explains
-packing    files into blobs and a manifest, consistently
-revision   the git commit that the folder is at
-shipping   sends what the cluster does not have yet
-getting    a shipped folder back on this machine
-using      the stored parts of shipped folders by tenant, and those that no app names
-quotas     how much one tenant may store, and what exceeds that;  keeping: removes both, next to a master
+shipping   files into blobs and a manifest, consistently; sends what the cluster does not have yet, and gets a folder back
+keeping    the stored parts that no app names or that exceed a tenant's quota, removed next to a master
 
 async with await Client.open(url, cluster) as client:
     spec["workdir"] = await ship(client, Path("."))

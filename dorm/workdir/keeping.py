@@ -1,20 +1,16 @@
-"""The stored shipped folders: how much space each tenant uses, and what is no longer needed.
+"""Which stored parts of shipped folders stay: removed next to a master, and only while it leads.
 
 A part is needed while an app that the state knows names its folder, or while it was stored lately.  A client that ships a
 folder counts parts as missing once they are older than half of the time for which the cluster keeps them
-(`dorm.workdir.shipping`), so a folder that was just shipped holds parts of at most that age.  A part that is older than one
-and a half times that time, and that no app's folder names, therefore belongs to no folder that someone could still be about to
-submit.
+(`dorm.workdir.shipping`), so a folder that was just shipped holds parts of at most that age.  A part that is older than
+one and a half times that time, and that no app's folder names, therefore belongs to no folder that someone could still be
+about to submit.
 
-How much of the store of shipped folders one tenant may have.
-
-A client counts before it sends anything.  Servers know no quota for some subjects of a stream, so another program can write
-more with the same credentials: the leading master checks once a minute, and removes parts beyond a tenant's quota.  Parts that
-its apps name are kept first, then those that were stored earliest.  Between two looks, such a program can still fill the store
-for all.
-
-Removes parts of shipped folders that no app needs any more, and parts beyond tenants' quotas: next to a master, and only
-while it leads."""
+A tenant has a quota, and a client counts before it sends anything.  Servers know no quota for some subjects of a stream,
+so another program can write more with the same credentials: the leading master checks once a minute, and removes parts
+beyond a tenant's quota.  Parts that its apps name are kept first, then those that were stored earliest.  Between two
+looks, such a program can still fill the store for all.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
     from events.workdir import Limits
 
 
-# --- using ------------------------------------------------------------------------------------------------------------
+# --- what is stored ---------------------------------------------------------------------------------------------------
 
 _KEPT = 1.5
 
@@ -186,7 +182,7 @@ async def enforce_quotas(files: Files, state: State, limits: Limits) -> dict[str
     return found
 
 
-# --- keeping ----------------------------------------------------------------------------------------------------------
+# --- removing ---------------------------------------------------------------------------------------------------------
 
 _EVERY_S = 60.0
 """Between two checks of quotas."""

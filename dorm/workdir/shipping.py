@@ -1,18 +1,17 @@
-"""The git commit that a folder is at, and whether the folder differs from it: for users who examine a run later.
+"""Shipping a folder: into blobs and a manifest, to the cluster, and back.
 
-A folder as blobs and a manifest: content is hashed and not kept, so a folder may be larger than memory.
+Content is hashed and not kept, so a folder may be larger than memory.  A file must not change while it is read: its size
+and its times have to be the same before and after.  A file that changes is read again, a few times; then the folder is
+refused with that file's name.  Before sending, content is read again and must have the same hash, so no mixture of two
+states is ever shipped.
 
-A file must not change while it is read: its size and its times have to be the same before and after.  A file that changes is
-read again, a few times; then the folder is refused with that file's name.  Before sending, content is read again and must have
-the same hash, so no mixture of two states is ever shipped.
+Only what the cluster does not have yet is sent, the manifest last, so if there is one, its blobs are there.  A folder that
+is there and was shipped lately needs one request.  A blob that is older than half of the time for which the cluster keeps
+it counts as missing: sending it again renews its time, so nothing that a new spec names is about to be removed.
 
-Sending a folder: only what the cluster does not have yet.
-
-The manifest is sent last, so if there is one, its blobs are there.  A folder that is there and was shipped lately needs one
-request.  A blob that is older than half of the time for which the cluster keeps it counts as missing: sending it again renews
-its time, so nothing that a new spec names is about to be removed.
-
-A shipped folder back on this machine, as nodes lay it out."""
+The manifest has the git commit that the folder is at, and whether the folder differs from it, for users who examine a run
+later.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from events.workdir import Entry, Limits
 
 
-# --- revision ---------------------------------------------------------------------------------------------------------
+# --- the git commit ---------------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 5.0
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -391,7 +390,7 @@ async def _send(
     return len(missing) + 1, sum(sizes) + len(packed.manifest)
 
 
-# --- getting ----------------------------------------------------------------------------------------------------------
+# --- the way back -----------------------------------------------------------------------------------------------------
 
 
 async def get_folder(files: Files, tenant: str, hash: str, to: Path) -> None:

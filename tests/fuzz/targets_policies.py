@@ -11,7 +11,7 @@ from dorm.policies import checking
 from dorm.policies.problem import Allocation, PolicyFailure, Problem
 from dorm.policies.registry import policy
 from events.quantities import SECOND
-from replay.bisect.outcomes import OutcomeError, atoms, parse
+from replay.bisect import OutcomeError, atoms, parse
 from tests.fuzz.edits import changed, spliced
 from tests.fuzz.target import Target, one_line
 from tests.policies.problems import app, node

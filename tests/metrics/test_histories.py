@@ -12,7 +12,7 @@ from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.metrics.cluster import cluster_metrics, exposition
 from events import kinds as k
-from replay.traces.spans import Span, Tracer
+from replay.traces import Span, Tracer
 from tests.core.virtual.world import World
 from tests.metrics.test_tally import counted
 from tests.replay.made_log import all_facts

@@ -15,10 +15,10 @@ from dorm.web.offline import page
 from events import kinds as k
 from events.positions import logged
 from replay.audit.audit import verify
-from replay.comparison.comparison import compare
+from replay.comparison import compare
 from replay.export.anonymize import anonymized
 from replay.export.export import export
-from replay.incident.folder import write
+from replay.incident import write
 from replay.moments import AtSequence
 from replay.page.recording import record
 from replay.story.explain import explain
@@ -26,7 +26,7 @@ from replay.story.explanation import Witness
 from replay.story.story import follow, tell
 from replay.timeline.fold import timeline
 from replay.timeline.png import png
-from replay.traces.spans import Tracer
+from replay.traces import Tracer
 from replay.travel.diff import diff
 from replay.travel.settings_between import settings_between
 from replay.travel.travel import fold_on, state_at

@@ -25,8 +25,7 @@ from dorm.client.finding import find_app
 from dorm.client.reports import last_uses
 from events.errors import code_of
 from events.quantities import duration
-from replay.comparison.comparison import FieldOfSeveral, differing, sides
-from replay.comparison.side import Side
+from replay.comparison import FieldOfSeveral, Side, differing, sides
 from replay.moments import AtSequence
 from replay.past import PastApp, in_order, parse_condition, select
 from replay.usage.ledger import GROUPS

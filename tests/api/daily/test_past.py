@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from replay.comparison.comparison import differing, sides
+from replay.comparison import differing, sides
 from replay.past import gather, in_order, parse_condition, select
 from tests.api.served import connected, filled, say, served
 from tests.core.records import joined

@@ -14,8 +14,7 @@ from events.archive.segments import open_archive
 from events.codec import decode
 from events.quantities import SECOND
 from events.spec import check_spec
-from replay.bisect import BisectError
-from replay.bisect.bisecting import Bisected, bisect
+from replay.bisect import Bisected, BisectError, bisect
 from replay.simulator import SimulationError
 from replay.simulator.scenario import BEGIN, DecisionTime, Scenario
 from replay.simulator.simulation import Simulation

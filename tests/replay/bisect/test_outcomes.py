@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.quantities import SECOND
-from replay.bisect.outcomes import All, Any, Happens, Has, Measures, Not, Outcome, OutcomeError, Stands, atoms, parse
+from replay.bisect import All, Any, Happens, Has, Measures, Not, Outcome, OutcomeError, Stands, atoms, parse
 from tests.tries import tries
 
 END = 1_700_003_600 * SECOND

@@ -8,8 +8,7 @@ import pytest
 
 from dorm.core.query.views import describe
 from events.errors import DormError
-from replay.comparison.comparison import compare, differences
-from replay.comparison.side import MOST_POINTS
+from replay.comparison import MOST_POINTS, compare, differences
 from replay.moments import AtSequence
 from replay.story.story import tell
 from replay.travel.travel import state_at

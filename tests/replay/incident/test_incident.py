@@ -18,8 +18,7 @@ from events.archive.segments import open_archive
 from events.errors import DormError
 from events.quantities import SECOND
 from replay.audit.audit import verify
-from replay.incident.folder import write
-from replay.incident.happenings import FIRST, LATEST, Happenings
+from replay.incident import FIRST, LATEST, Happenings, write
 from replay.moments import AtSequence, BeforeEnd
 from replay.travel.travel import state_at
 from tests.errors import raises
@@ -28,7 +27,7 @@ from tests.replay.made_log import Story, log_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from replay.incident.telling import Incident
+    from replay.incident import Incident
 
 SECRETS = ("alice", "digits-secret", "trainer-one", "rack-7", "PRIVATE_VALUE", "quarterly")
 """Names and texts of people, which no disguised file may hold."""
@@ -197,7 +196,7 @@ def test_the_first_and_the_latest_of_many_are_kept() -> None:
 
 @pytest.mark.parametrize("text", ["`x` <script>", "a\nb\x1b[31m", "[l](http://e) \u202e", ""])
 def test_texts_of_others_are_code_spans_of_one_line(text: str) -> None:
-    from replay.incident.readme import plain
+    from replay.incident import plain
 
     shown = plain(text)
     assert shown[0] == shown[-1] == "`"

@@ -9,8 +9,7 @@ import pytest
 from dorm.core.query.views import describe
 from events import kinds as k
 from replay.moments import AtSequence, AtTime
-from replay.past import PastApp, SelectError, gather, in_order, parse_condition, select
-from replay.past.gathering import row_of
+from replay.past import PastApp, SelectError, gather, in_order, parse_condition, row_of, select
 from replay.travel.travel import state_at
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of

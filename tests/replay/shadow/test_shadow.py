@@ -9,8 +9,7 @@ import msgspec
 from dorm.policies.registry import policy
 from events import kinds as k
 from events.codec import decode
-from replay.shadow.comparing import Comparison
-from replay.shadow.following import Shadow, smaller
+from replay.shadow import Comparison, Shadow, smaller
 from replay.simulator.scenario import DecisionTime, Scenario
 from replay.simulator.simulation import Simulation
 from tests.replay.made_log import log_of

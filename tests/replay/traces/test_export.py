@@ -12,9 +12,7 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from replay.export.export import export
-from replay.traces.follow import cluster_of, export_spans
-from replay.traces.otlp import TraceError, as_json, as_protobuf
-from replay.traces.sending import Receiver, traces_url
+from replay.traces import Receiver, TraceError, as_json, as_protobuf, cluster_of, export_spans, traces_url
 from tests.e2e.commands import done, refused
 from tests.errors import raises
 from tests.replay.made_log import CLUSTER, log_of, two_apps
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from replay.traces.spans import Span
+    from replay.traces import Span
 
 
 class Collector:
@@ -101,7 +99,7 @@ async def test_a_log_at_a_receiver() -> None:
 async def test_a_failing_receiver_is_retried_and_a_refusal_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("replay.traces.sending._FIRST_S", 0.01)
+    monkeypatch.setattr("replay.traces._FIRST_S", 0.01)
     spans = spans_of(two_apps().records)
     async with Collector(503, 429) as collector, Receiver(collector.url, "c") as receiver:
         await receiver.send(spans)
@@ -115,7 +113,7 @@ async def test_a_failing_receiver_is_retried_and_a_refusal_is_an_error(
 
 
 async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replay.traces.follow.BATCH", 2)
+    monkeypatch.setattr("replay.traces.BATCH", 2)
     sizes: list[int] = []
 
     async def send(spans: list[Span]) -> None:

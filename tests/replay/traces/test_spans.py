@@ -12,7 +12,7 @@ import pytest
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
-from replay.traces.spans import Span, Tracer, trace_id
+from replay.traces import Span, Tracer, trace_id
 from tests.replay.busy import busy_log
 from tests.replay.made_log import Story, all_facts, two_apps
 

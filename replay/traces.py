@@ -1,4 +1,10 @@
-"""Phases of apps as spans.
+"""A log as traces in OpenTelemetry's model: one trace for each app, a span for each phase.
+
+A span is passed on when its phase has ended, with the phase's own times, since backends do not take spans that are open for
+hours.  Its ids are hashes over the log's content, so the same phase has the same ids whenever and wherever it is
+exported.
+
+Phases of apps as spans.
 
     app     from the submission to the end; the parent of all others, and passed on last
     wait    without a partition, until containers are released
@@ -9,24 +15,55 @@
     live    a live adjustment, from the decision until the new membership trains; lies within `run`
 
 All times are log times.
+
+Spans in OTLP, OpenTelemetry's protocol: as JSON without any library, as protobuf by `opentelemetry-proto`.
+
+TraceError   the library is missing, or the receiver does not accept the spans
+
+OTLP over HTTP: a batch is sent until the receiver accepts it or rejects it permanently.
+
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import gzip
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from contextlib import aclosing
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
 
 from events import kinds as k
+from events import subjects
+from events.addresses import shown
+from events.logger import Logger
+from replay import ReplayError
+from replay.moments import AtSequence
+from replay.travel.travel import fold, state_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    # merged
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    # merged
+    from types import TracebackType
     from typing import Any
 
     from dorm.core.folded import Folded
     from dorm.core.state import App, Generation, State
+    from events.log.interface import ReadableLog
     from events.log.records import Record
+    from replay import Progress
+    from replay.moments import Moment
+    # merged
+
+
+# --- spans ------------------------------------------------------------------------------------------------------------
 
 Phase = Literal["app", "wait", "start", "run", "stop", "room", "live"]
 Value = str | int | float | bool
@@ -264,3 +301,225 @@ class Tracer:
                 error=error,
             )
         )
+
+
+# --- otlp -------------------------------------------------------------------------------------------------------------
+
+BATCH = 512
+"""Spans of one request."""
+_INTERNAL, _ERROR = 1, 2
+"""Kind of a span, and status, as the protocol numbers them."""
+
+
+class TraceError(ReplayError):
+    """Spans cannot be exported."""
+
+    code = "traces.failed"
+
+
+def as_json(cluster: str, spans: Sequence[Span]) -> bytes:
+    """Return one request as a line of JSON."""
+    return msgspec.json.encode(request(cluster, spans)) + b"\n"
+
+
+def request(cluster: str, spans: Sequence[Span]) -> dict[str, Any]:
+    """Return one request as the protocol's JSON has it: ids in hex, 64-bit integers as text."""
+    return {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": _attributes({"service.name": "dorm", "service.namespace": cluster})},
+                "scopeSpans": [
+                    {"scope": {"name": "dorm", "version": version("dorm")}, "spans": [_span(one) for one in spans]}
+                ],
+            }
+        ]
+    }
+
+
+def _span(one: Span) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "traceId": one.trace,
+        "spanId": one.span,
+        "name": one.name,
+        "kind": _INTERNAL,
+        "startTimeUnixNano": str(one.begin),
+        "endTimeUnixNano": str(one.end),
+        "attributes": _attributes(one.attributes),
+    }
+    if one.parent:
+        made["parentSpanId"] = one.parent
+    if one.error:
+        made["status"] = {"code": _ERROR, "message": one.error}
+    return made
+
+
+def _attributes(values: Mapping[str, Value]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in values.items()]
+
+
+def _value(value: Value) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
+
+
+def as_protobuf(cluster: str, spans: Sequence[Span]) -> bytes:
+    """Return one request in protobuf.  Raises TraceError if the extra `otel` is not installed."""
+    try:
+        from google.protobuf.json_format import ParseDict
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    except ImportError:
+        raise TraceError(
+            "sending traces needs opentelemetry-proto: pip install 'dorm[otel]'; `dorm export traces -o FILE` needs nothing",
+            code="package.missing",
+        ) from None
+    document = request(cluster, spans)
+    for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for field in ("traceId", "spanId", "parentSpanId"):
+            if field in span:  # Protobuf's own JSON has bytes in base64, the protocol's has ids in hex.
+                span[field] = base64.b64encode(bytes.fromhex(span[field])).decode()
+    encoded: bytes = ParseDict(document, ExportTraceServiceRequest()).SerializeToString()
+    return encoded
+
+
+def rejected(answer: bytes) -> str:
+    """Return the text of a receiver's answer about rejected spans, "" if it accepted all."""
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    found = ExportTraceServiceResponse()
+    try:
+        found.ParseFromString(answer)
+    except DecodeError:
+        return ""
+    partial = found.partial_success
+    return f"{partial.rejected_spans} spans: {partial.error_message[:200]}" if partial.rejected_spans else ""
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+_PATH = "/v1/traces"
+_TIMEOUT_S = 30.0
+_AGAIN = (429, 502, 503, 504)
+"""Status codes after which the protocol asks for a retry."""
+_FIRST_S, _LONGEST_S = 1.0, 30.0
+_MOST_READ = 64 * 1024
+_log = Logger(__name__)
+
+
+def traces_url(url: str) -> str:
+    """Return where to post: the receiver's address with the protocol's path, unless it has a path of its own.  Raises
+    TraceError."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise TraceError(
+            f"{shown(url)[:100]!r} is not an address of a receiver; write http://HOST:4318", code="traces.url.malformed"
+        )
+    return url.rstrip("/") + _PATH if parts.path in ("", "/") else url
+
+
+class Receiver:
+    """One receiver of traces; use as an async context manager.  `patience_s` bounds the tries for one batch; None tries
+    without end."""
+
+    def __init__(
+        self, url: str, cluster: str, *, headers: Mapping[str, str] | None = None, patience_s: float | None = 60.0
+    ) -> None:
+        self._url = traces_url(url)
+        self._cluster = cluster
+        self._headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip", **(headers or {})}
+        self._patience_s = patience_s
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Receiver:
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def send(self, spans: list[Span]) -> None:
+        """Raises TraceError if the receiver refuses them, or takes none in time."""
+        body = await asyncio.to_thread(lambda: gzip.compress(as_protobuf(self._cluster, spans), 5))
+        loop = asyncio.get_running_loop()
+        began, pause = loop.time(), _FIRST_S
+        while True:
+            wait_s, reason = await self._try(body)
+            if not reason:
+                return
+            wait_s = max(wait_s, pause)
+            if self._patience_s is not None and loop.time() + wait_s - began > self._patience_s:
+                raise TraceError(f"{shown(self._url)} takes no traces: {reason}", code="traces.receiver.unavailable")
+            _log.warning("traces wait for their receiver", url=shown(self._url), reason=reason)
+            await asyncio.sleep(wait_s)
+            pause = min(2 * pause, _LONGEST_S)
+
+    async def _try(self, body: bytes) -> tuple[float, str]:
+        """Return how long the receiver asks us to wait, and why it did not accept the batch; "" if it did.  Raises
+        TraceError."""
+        try:
+            async with self._session.post(self._url, data=body, headers=self._headers, allow_redirects=False) as answer:
+                if answer.status == 200:
+                    if some := rejected(await answer.content.read(_MOST_READ)):
+                        _log.warning("the receiver did not take some spans", what=some)
+                    return 0.0, ""
+                if answer.status not in _AGAIN:
+                    text = f"{self._url} refuses traces with {answer.status}: look at its address and at --header"
+                    raise TraceError(text, code="traces.receiver.refused")
+                pause = answer.headers.get("Retry-After", "")
+                return (min(float(pause), _LONGEST_S) if pause.isascii() and pause.isdigit() else 0.0), str(
+                    answer.status
+                )
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            return 0.0, " ".join(str(error).split()) or "no answer in time"
+
+
+# --- follow -----------------------------------------------------------------------------------------------------------
+
+
+async def cluster_of(log: ReadableLog) -> str:
+    """Return the cluster's name as the log's records have it, so that an archive gives the same ids as the cluster; "" for an
+    empty log."""
+    first = await log.record_at(await log.start() + 1)
+    return subjects.cluster_of(first.subject) if first is not None else ""
+
+
+async def export_spans(
+    log: ReadableLog,
+    cluster: str,
+    send: Callable[[list[Span]], Awaitable[None]],
+    *,
+    since: Moment | None = None,
+    follow: bool = False,
+    progress: Progress | None = None,
+) -> int:
+    """Pass every span that ends after `since` (default: the log's start) to `send`, at most `BATCH` at once, and return how
+    many there were.  With `follow`, it continues with the log, without end, and holds nothing back.
+
+    While `send` runs, nothing more is read, so a slow or absent receiver costs no memory.  Raises as
+    `state_at` and `send` do."""
+    found: list[Span] = []
+    tracer = Tracer(cluster, found.append)
+    end = await log.end()
+    state = await state_at(log, AtSequence(await log.start()) if since is None else since)
+    tracer.begin(state)
+    first, sent = state.seq, 0
+    async with aclosing(log.read(after=state.seq, follow=follow)) as batches:
+        async for batch in batches:
+            await asyncio.to_thread(fold, state, batch, batch[-1].seq, None, tracer.see)
+            while len(found) >= BATCH or (found and follow and state.seq >= end):
+                await send(found[:BATCH])
+                sent += len(found[:BATCH])
+                del found[:BATCH]
+            if progress is not None:
+                progress(min(state.seq, end) - first, end - first)
+    if found:
+        await send(found)
+    return sent + len(found)
