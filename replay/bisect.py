@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dorm.core.query.planning.assumed import Assumed
+from dorm.core.query.assumed import Assumed
 from dorm.core.query.views import summary
 from dorm.core.state import State
 from events.instants import read
@@ -58,7 +58,7 @@ from events.quantities import SECOND, QuantityError, duration, short
 from replay import ReplayError
 from replay.moments import AtSequence, AtTime
 from replay.simulator.agenda import LAST
-from replay.simulator.compare.contenders import parse as parse_contender
+from replay.simulator.contenders import parse as parse_contender
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.history import History
@@ -67,7 +67,7 @@ from replay.travel.travel import fold_on, state_at, time_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App
     from events.kinds import Event
 
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from replay import Progress
 
     # merged
-    from replay.simulator.compare.contenders import Contender
+    from replay.simulator.contenders import Contender
     from replay.simulator.forks.fork import Fork
 
 

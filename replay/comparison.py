@@ -33,7 +33,7 @@ from replay.usage.usage import HOUR, unit_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App
     from events.log.interface import ReadableLog
     from events.log.records import Record

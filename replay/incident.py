@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from dorm.core.apps.admission import name_of
-from dorm.core.fold.trust.authority import app_of_request
+from dorm.core.admission import name_of
+from dorm.core.submissions import app_of_request
 from events import kinds as k
-from events.archive.opening import open_archive
+from events.archive.segments import open_archive
 from events.quantities import SECOND
 from replay import ReplayError
 from replay.export.anonymize import anonymized
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.log.interface import ReadableLog
     from events.log.records import Record

@@ -24,12 +24,12 @@ from events.quantities import CPU, SECOND, short
 from events.spec.groups import Setting, as_text, number
 from replay import ReplayError
 from replay.moments import AtSequence, AtTime, BeforeEnd, time_at
-from replay.travel.travel import fold_on, state_at, time_of
+from replay.travel.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dorm.core.fold.folded import Folded
+    from dorm.core.folded import Folded
     from dorm.core.state import App
     from events.log.interface import ReadableLog
     from events.log.records import Record

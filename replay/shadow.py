@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from dorm.core.apps.claims import claims
-from dorm.core.decide.asking import problem_of
-from dorm.core.decide.guarding import Guarded
-from dorm.core.fold.evolve import GapError
+from dorm.core.asking import problem_of
+from dorm.core.claims import claims
+from dorm.core.evolve import GapError
+from dorm.core.policy_in_force import Guarded
 from dorm.live_fold import AGAIN_S, Fold
 from dorm.policies import integer
 from dorm.policies.problem import PolicyFailure

@@ -28,10 +28,6 @@ from dorm.cli.command import command
 from dorm.cli.connect import Cluster
 from dorm.cli.errors import WrongUsage
 from dorm.cli.options import Metrics, metrics_address
-from dorm.cli.cluster.up import RuntimeChoice
-from dorm.cli.connect import ClusterName, Url, names_credentials, target
-from dorm.cli.errors import WrongUsage, run
-from dorm.cli.metrics_address import Metrics, metrics_address
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import VolumeOption, parse_bytes, parse_capacity, parse_pairs, parse_ports, volumes_of_option
 from dorm.cli.signals import run_service
@@ -204,7 +200,6 @@ async def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
-    from agents.environment import detect_pythons
     from agents.gpus import check_given, nvidia_cards
     from agents.machine import detect
     from dorm.health.checks import Health

@@ -171,7 +171,7 @@ async def incident(
     path = folder or Path(f"incident-{_name(file, cx)}-{datetime.fromtimestamp(time.time(), UTC):%Y%m%d-%H%M%S}")
 
     from dorm.web.offline import page
-    from replay.incident.folder import write
+    from replay.incident import write
 
     async with log_of(file, cx) as log:
         with progress_of("reading") as report, solver_prints_elsewhere():

@@ -34,10 +34,11 @@ from dorm.cli.terminal import one_line
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from replay.comparison import Comparison
+
     from dorm.core.state import State
     from events.log.interface import ReadableLog
-    from replay.comparison.comparison import Comparison
-    from replay.comparison.side import Point, Side
+    from replay.comparison import Point, Side
     from replay.past import Condition, Gathered, PastApp
 
 
@@ -81,7 +82,7 @@ async def compare(
     """
     moment = parse_at(at)
 
-    from replay.comparison.comparison import compare as between
+    from replay.comparison import compare as between
 
     async with log_of(file, cx) as log, _second(other) as second:
         with progress_of("reading") as report:
@@ -212,7 +213,7 @@ _WIDTH = 40
 
 def show_compared(found: Sequence[tuple[Side, dict[str, Any]]], output: Format) -> None:
     """Print apps, each with its spec, side by side."""
-    from replay.comparison.comparison import differing
+    from replay.comparison import differing
 
     sides = [side for side, _ in found]
     differs = differing([spec for _, spec in found])
@@ -334,8 +335,7 @@ async def history(
 
       dorm history lr-0003 lr-0007 --compare
     """
-    from replay.past import parse_condition
-    from replay.past.selecting import STATES, SelectError, in_order, select
+    from replay.past import STATES, SelectError, in_order, parse_condition, select
 
     names = [*(apps or []), *(name or [])]
     begin, end = parse_moment(since), parse_moment(until)
@@ -351,8 +351,7 @@ async def history(
         await _compare(names, end, file, output, cx)
         return
 
-    from replay.past import gather
-    from replay.past.selecting import named
+    from replay.past import gather, named
 
     def wanted(app: Any) -> bool:
         group = app.spec.group.name if app.spec.group is not None else ""
@@ -426,7 +425,7 @@ async def _compare(names: Sequence[str], moment: Any, file: Path | None, output:
     if output is SheetFormat.csv:
         raise WrongUsage("--compare has no CSV; use -o json", code="usage.conflict")
 
-    from replay.comparison.comparison import sides
+    from replay.comparison import sides
 
     async with log_of(file, cx) as log:
         with progress_of("reading") as report:

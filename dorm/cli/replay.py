@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dorm.deploy.backups import Copied
     from events.log.interface import ReadableLog
     from events.positions import Logged
-    from replay.bisect.bisecting import Bisected
+    from replay.bisect import Bisected
     from replay.export.anonymize import AnonymizedLog
     from replay.export.export import Exported
     from replay.moments import Moment
@@ -665,7 +665,7 @@ async def bisect(
       dorm replay bisect 'utilization above 80% at -10m and waiting apps at most 2 at -10m' --policies dorm,tiresias -o json
     """
 
-    from replay.bisect.bisecting import bisect as bisected
+    from replay.bisect import bisect as bisected
     from replay.simulator.contenders import split_all
 
     chosen = split_all(policies)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Policy
     from events.log.interface import ReadableLog
     from events.nats.stores import Comparisons
-    from replay.shadow.comparing import AppDifference, Comparison
+    from replay.shadow import AppDifference, Comparison
 
 _SHOWN = 4
 """Apps that a line names."""

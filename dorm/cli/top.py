@@ -26,13 +26,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dorm.api.reports import Reports
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.events import in_words, style_of
 from dorm.cli.output import ago, cell, console, counted
 from dorm.cli.signals import first_of, stops
 from dorm.cli.terminal import one_line
-from dorm.core.query.reported import Newest
+from dorm.core.progress import Newest
 from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
 from events import kinds as k
 from events.instants import shown
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from dorm.api.reports import Report, Reports, Used
+    from dorm.api.reports import Report, Used
     from dorm.client.client import Client
     from dorm.core.query.views import AppRow, NodeRow
     from dorm.core.state import App, State
@@ -453,7 +454,7 @@ _AT_ONCE: Final = 16
 
 async def print_app(connected: Client, name: str) -> None:
     """Print one picture.  Raises NotFound."""
-    from dorm.api.following.reports import Reports
+    pass
     from dorm.client.finding import find_app
 
     state = await connected.state()
@@ -464,7 +465,7 @@ async def print_app(connected: Client, name: str) -> None:
 
 async def watch_app(connected: Client, name: str, keys: Keys) -> None:
     """Draw pictures in a terminal until q; `keys` passes on the typed keys.  Raises NotFound."""
-    from dorm.api.following.reports import Reports
+    pass
     from dorm.client.finding import find_app
 
     kept = Reports(connected.bus, connected.cluster)

@@ -92,7 +92,7 @@ class Sweeps:
 
     async def apps(self, connected: Client, name: str) -> list[App]:
         """Return the apps that a name stands for: those of a sweep, else the app of this name.  Raises NotFound."""
-        from dorm.client.sweeps.finding import find_sweep, is_sweep
+        from dorm.client.sweeps import find_sweep, is_sweep
 
         state = await connected.state()
         if not is_sweep(state, name, connected.user):

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from events.spec.sweeps.expanding import expanded
+from events.spec.sweeps import expanded
 
 from dorm.api.handlers import Limit, Page, Seen, Stored, paged, requester, stored
 from dorm.api.resources.apps import Why, with_newest

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.cli.history import bars
-from replay.comparison.comparison import FieldOfSeveral, differing
+from replay.comparison import FieldOfSeveral, differing
 from replay.export.export import export
 from tests.replay.made_log import log_of
 from tests.replay.past.test_past import long_story
