@@ -43,7 +43,7 @@ def restore(
         )
 
     async def work() -> None:
-        from dorm.deploy import installing
+        from dorm.deploy import layout
         from dorm.deploy.backups import restore_log, restore_shipped
         from events.quantities import MEMORY, humanize
 
@@ -64,7 +64,7 @@ def restore(
             console.print(Text(f"{counted(shipped.parts, 'part')} of shipped folders, {size}, are restored"))
         console.print(
             Text(
-                f"next, on each master's machine: rm -f {installing.MASTER}/seal.seen; systemctl start dorm-master",
+                f"next, on each master's machine: rm -f {layout.MASTER}/seal.seen; systemctl start dorm-master",
                 style="dim",
             ),
             soft_wrap=True,
