@@ -62,7 +62,8 @@ from replay.simulator.contenders import parse as parse_contender
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.history import History
-from replay.travel.travel import fold_on, state_at, time_of
+from events.log.interface import time_of
+from replay.travel.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

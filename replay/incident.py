@@ -57,7 +57,8 @@ from replay.story.surroundings import name_in
 from replay.travel.diff import Diff, diff
 from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_set_by, of_settings
 from replay.travel.settings_between import settings_between
-from replay.travel.travel import fold_on, state_at, time_of
+from events.log.interface import time_of
+from replay.travel.travel import fold_on, state_at
 from replay.whole_file import ExportError, in_thread
 from replay.words import moment, span
 

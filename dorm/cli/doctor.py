@@ -153,11 +153,11 @@ async def _certificates(found: Target, apis: Sequence[str]) -> list[Finding]:
 
 def _files(found: Target) -> Iterator[tuple[Path, str, str]]:
     """Yield the certificates that an admin's folder of keys, and `dorm deploy install`, may have put on this machine."""
-    from dorm.deploy import installing
+    from dorm.deploy import layout
 
     again = "run `dorm deploy keys` on the admin's machine, and `dorm deploy install` here"
-    yield Path(installing.KEYS, "server.pem"), "the NATS server's certificate", again
-    yield Path(installing.API, "server.pem"), "the API's certificate", again
+    yield Path(layout.KEYS, "server.pem"), "the NATS server's certificate", again
+    yield Path(layout.API, "server.pem"), "the API's certificate", again
     key = found.seal_key()
     if key is not None:
         made = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`, which renew it"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from dorm.deploy import installing
+from dorm.deploy import layout
 from dorm.deploy.rendering import File, parts
 from dorm.deploy.settings import DeploymentError
 from dorm.local.founding import found, make_keys
@@ -45,7 +45,7 @@ def prepare(settings: Deployment, keys: KeyFolder, admin: str, now: int) -> list
     if settings.webhooks.machines:
         from dorm.webhooks.keys import open_keys
 
-        open_keys(keys.path / installing.WEBHOOKS_KEY, settings.cluster)
+        open_keys(keys.path / layout.WEBHOOKS_KEY, settings.cluster)
     make_keys(keys, settings.cluster, settings.url(), admin, (), now, readers=_readers(settings))
     return renewed
 
@@ -106,7 +106,7 @@ def _wanted(settings: Deployment, machine: str, keys: KeyFolder) -> Iterator[tup
     """Yield each key's path on the machine, and its name in the folder of keys."""
     own = {path.name.replace(f"-{machine}", ""): path.name for path in keys.certificate_of(machine)}
     for part in parts(settings, machine):
-        folder, names = installing.SECRETS.get(part.name, ("", ()))
+        folder, names = layout.SECRETS.get(part.name, ("", ()))
         for name in names:
             yield f"{folder}/{name}", own.get(name, name)
 
@@ -122,7 +122,7 @@ def write_apply(settings: Deployment, keys: KeyFolder) -> bool:
         "set -e",
         'cd "$(dirname "$0")"',
         *(
-            f"scp -q accounts.conf root@{settings.address(server)}:{installing.KEYS}/accounts.conf"
+            f"scp -q accounts.conf root@{settings.address(server)}:{layout.KEYS}/accounts.conf"
             for server in settings.servers
         ),
     ]

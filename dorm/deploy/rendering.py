@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import compose
-from dorm.deploy import installing
+from dorm.deploy import layout
 from dorm.deploy.settings import DeploymentError
 from dorm.security.quoting import quoted
 from events.addresses import is_loopback
@@ -77,20 +77,20 @@ def rendered(settings: Deployment, machine: str) -> list[File]:
     """Return the files of a machine, without its keys.  Raises DeploymentError."""
     named = {part.name for part in parts(settings, machine)}
     files = [
-        _file(installing.SYSUSERS, "sysusers.conf"),
-        _file(installing.TMPFILES, "tmpfiles.conf", cluster=settings.cluster, folders=_folders(settings, named)),
+        _file(layout.SYSUSERS, "sysusers.conf"),
+        _file(layout.TMPFILES, "tmpfiles.conf", cluster=settings.cluster, folders=_folders(settings, named)),
     ]
     if "NATS server" in named:
         files += _server(settings, machine)
     if "master" in named:
         # A master writes archives; the API and the backup read them.
-        command, mounts = _master(settings, machine), _words(installing.MASTER, settings.archives.folder)
+        command, mounts = _master(settings, machine), _words(layout.MASTER, settings.archives.folder)
         files.append(_unit("dorm-master.service", settings, command=command, mounts=mounts))
     if "API" in named:
-        command, mounts = _api(settings, machine), _words(installing.API, settings.archives.folder)
+        command, mounts = _api(settings, machine), _words(layout.API, settings.archives.folder)
         files.append(_unit("dorm-api.service", settings, command=command, mounts=mounts))
     if "webhooks" in named:
-        command, mounts = _webhooks(settings, machine), _words(installing.WEBHOOKS, settings.archives.folder)
+        command, mounts = _webhooks(settings, machine), _words(layout.WEBHOOKS, settings.archives.folder)
         files.append(_unit("dorm-webhooks.service", settings, command=command, mounts=mounts))
     if "backup" in named:
         files += [
@@ -118,7 +118,7 @@ def _unit(name: str, settings: Deployment, **values: str) -> File:
     environment = f"EnvironmentFile={settings.archives.environment}" if settings.archives.environment else ""
     owned = f"ExecStartPre=+/bin/chown -h dorm:dorm {' '.join(_secrets(name))}" if settings.trust else ""
     return _file(
-        f"{installing.UNITS}/{name}",
+        f"{layout.UNITS}/{name}",
         name,
         cluster=settings.cluster,
         hardening=hardening,
@@ -133,7 +133,7 @@ def _secrets(unit: str) -> list[str]:
     folder to that user, so the unit does."""
     part = {"nats": "NATS server", "api": "API"}
     name = unit.removeprefix("dorm-").removesuffix(".service")
-    folder, names = installing.SECRETS.get(part.get(name, name), ("", ()))
+    folder, names = layout.SECRETS.get(part.get(name, name), ("", ()))
     return [f"{folder}/{name}" for name in names]
 
 
@@ -177,7 +177,7 @@ def _server(settings: Deployment, machine: str) -> list[File]:
     ports = settings.ports
     host = settings.machines[machine]
     configuration = _file(
-        installing.NATS_CONFIGURATION,
+        layout.NATS_CONFIGURATION,
         "nats.conf",
         machine=machine,
         cluster=settings.cluster,
@@ -185,13 +185,13 @@ def _server(settings: Deployment, machine: str) -> list[File]:
         host=quoted(host),
         port=str(ports.clients),
         monitor=quoted(f"{settings.address(machine) if is_loopback(host) else '127.0.0.1'}:{ports.monitor}"),
-        store=quoted(installing.STORE),
+        store=quoted(layout.STORE),
         store_limit=str(resource(MEMORY, settings.store_limit)),
         routes=_routes(settings, machine) if len(settings.servers) > 1 else "",
         security=_security() if settings.trust else "",
     )
-    command = command_line([f"{settings.program}/bin/nats-server", "--config", installing.NATS_CONFIGURATION])
-    files = [configuration, _unit("dorm-nats.service", settings, command=command, store=installing.STORE)]
+    command = command_line([f"{settings.program}/bin/nats-server", "--config", layout.NATS_CONFIGURATION])
+    files = [configuration, _unit("dorm-nats.service", settings, command=command, store=layout.STORE)]
     if settings.trust:
         files += [
             _unit(f"dorm-nats-{what}.{kind}", settings)
@@ -207,7 +207,7 @@ def _routes(settings: Deployment, machine: str) -> str:
     )
     # Each server proves by its certificate that it is one, and asks the others to.
     tls = (
-        f"  tls {{ {_certificate()}, ca_file: {quoted(f'{installing.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
+        f"  tls {{ {_certificate()}, ca_file: {quoted(f'{layout.KEYS}/ca.pem')}, verify: true, timeout: 5 }}\n"
         if settings.trust
         else ""
     )
@@ -225,7 +225,7 @@ def _security() -> str:
 
 
 def _certificate() -> str:
-    certificate, key = (quoted(f"{installing.KEYS}/{name}") for name in ("server.pem", "server.key"))
+    certificate, key = (quoted(f"{layout.KEYS}/{name}") for name in ("server.pem", "server.key"))
     return f"cert_file: {certificate}, key_file: {key}"
 
 
@@ -245,8 +245,8 @@ def _master(settings: Deployment, machine: str) -> str:
     return command_line(
         [
             *_dorm(settings, "master"),
-            *_connecting(settings, machine, f"{installing.MASTER}/master.json"),
-            *("--key", f"{installing.MASTER}/seal.nk", "--name", machine),
+            *_connecting(settings, machine, f"{layout.MASTER}/master.json"),
+            *("--key", f"{layout.MASTER}/seal.nk", "--name", machine),
             *_rotation(settings.archives),
             *("--metrics", f"{settings.address(machine)}:{settings.ports.master_metrics}", "--log-json"),
         ]
@@ -262,12 +262,12 @@ def _rotation(archives: Archives) -> list[str]:
 
 
 def _api(settings: Deployment, machine: str) -> str:
-    certificate = ["--tls-cert", f"{installing.API}/server.pem", "--tls-key", f"{installing.API}/server.key"]
+    certificate = ["--tls-cert", f"{layout.API}/server.pem", "--tls-key", f"{layout.API}/server.key"]
     return command_line(
         [
             *_dorm(settings, "serve"),
             *("--listen", f"{settings.address(machine)}:{settings.ports.api}"),
-            *_connecting(settings, machine, f"{installing.API}/api.json"),
+            *_connecting(settings, machine, f"{layout.API}/api.json"),
             *(certificate if settings.trust else []),
             "--log-json",
         ]
@@ -279,8 +279,8 @@ def _webhooks(settings: Deployment, machine: str) -> str:
     return command_line(
         [
             *(*_dorm(settings, "webhooks"), "run"),
-            *_connecting(settings, machine, f"{installing.WEBHOOKS}/webhooks.json"),
-            *("--key", f"{installing.WEBHOOKS}/{installing.WEBHOOKS_KEY}", *allowed),
+            *_connecting(settings, machine, f"{layout.WEBHOOKS}/webhooks.json"),
+            *("--key", f"{layout.WEBHOOKS}/{layout.WEBHOOKS_KEY}", *allowed),
             *("--metrics", f"{settings.address(machine)}:{settings.ports.webhooks_metrics}", "--log-json"),
         ]
     )
@@ -291,7 +291,7 @@ def _backup(settings: Deployment, machine: str) -> str:
     return command_line(
         [
             *(*_dorm(settings, "backup"), settings.backup.folder, "--keep", str(settings.backup.keep), *metrics),
-            *_connecting(settings, machine, f"{installing.BACKUP}/backup.json"),
+            *_connecting(settings, machine, f"{layout.BACKUP}/backup.json"),
         ]
     )
 
@@ -305,7 +305,7 @@ def _agent(settings: Deployment, machine: str, node: Node) -> File:
         command=command_line([*_dorm(settings, "agent"), *_agent_options(settings, machine, node)]),
         engine=RUNTIMES[node.runtime].unit if local else "",
         checkpoints=_words(settings.checkpoints),
-        data=installing.NODE,
+        data=layout.NODE,
         mounted=f"AssertPathIsMountPoint={_specified(settings.mount_point)}" if settings.mount_point else "",
     )
 
@@ -316,7 +316,7 @@ def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
         "--name",
         machine,
         "--data",
-        installing.NODE,
+        layout.NODE,
         "--checkpoints",
         settings.checkpoints,
         "--runtime",
@@ -350,18 +350,18 @@ def _agent_options(settings: Deployment, machine: str, node: Node) -> list[str]:
 def _folders(settings: Deployment, named: set[str]) -> str:
     """Return the lines of tmpfiles.d for what these parts keep; a folder's files belong to its owner."""
     folders = {
-        "NATS server": [installing.STORE],
-        "master": list(filter(None, [installing.MASTER, settings.archives.folder])),
-        "API": [installing.API],
-        "webhooks": [installing.WEBHOOKS],
-        "backup": [installing.BACKUP, settings.backup.folder],
+        "NATS server": [layout.STORE],
+        "master": list(filter(None, [layout.MASTER, settings.archives.folder])),
+        "API": [layout.API],
+        "webhooks": [layout.WEBHOOKS],
+        "backup": [layout.BACKUP, settings.backup.folder],
     }
     lines = []
     for part, paths in folders.items():
         if part in named:
             lines += [f"d {_words(path)} 0700 dorm dorm -" for path in paths]
     if "node" in named:
-        lines.append(f"d {installing.NODE} 0755 root root -")
+        lines.append(f"d {layout.NODE} 0755 root root -")
     return "\n".join(lines)
 
 

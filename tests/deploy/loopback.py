@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 
 from dorm.client.client import Client
-from dorm.deploy import installing
+from dorm.deploy import layout
 from dorm.security.folder import KeyFolder
 from events.nats.access import read_credentials
 from events.nats.connection import Connection
@@ -47,7 +47,7 @@ class Unit:
         self.process: Process | None = None
 
     async def start(self) -> None:
-        file = self.root / installing.UNITS.lstrip("/") / f"dorm-{self.name}.service"
+        file = self.root / layout.UNITS.lstrip("/") / f"dorm-{self.name}.service"
         unit = service(relocated(file.read_text(), self.root))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("DORM_", "DOCKER_"))}
         with self.log.open("ab") as log:
@@ -65,7 +65,7 @@ class Unit:
         """As `systemctl stop`: the unit's signal to its main process, and its end."""
         if self.process is None or self.process.returncode is not None:
             return
-        file = self.root / installing.UNITS.lstrip("/") / f"dorm-{self.name}.service"
+        file = self.root / layout.UNITS.lstrip("/") / f"dorm-{self.name}.service"
         self.process.send_signal(signal.Signals[service(file.read_text()).kill_signal])
         await asyncio.wait_for(self.process.wait(), READY_S)
 
@@ -82,7 +82,7 @@ class Unit:
 
 def relocated(text: str, root: Path) -> str:
     """The text of a file for a machine whose file system is at `root`."""
-    for place in (installing.CONFIGURATION, installing.DATA):
+    for place in (layout.CONFIGURATION, layout.DATA):
         text = text.replace(place, f"{root}{place}")
     return text
 
@@ -148,7 +148,7 @@ class Site:
         for name in MACHINES:
             root = self.folder / name
             lines += [
-                f"cp accounts.conf {root}{installing.KEYS}/accounts.conf",
+                f"cp accounts.conf {root}{layout.KEYS}/accounts.conf",
                 # The server reads it again, as the unit dorm-nats-reload.path has it.
                 f"[ ! -e {root}/nats.pid ] || kill -HUP $(cat {root}/nats.pid) 2>/dev/null || true",
             ]
@@ -173,18 +173,18 @@ class Site:
         )
         await self.dorm(*words)
         for place in (
-            installing.STORE,
-            installing.MASTER,
-            installing.API,
-            installing.WEBHOOKS,
-            installing.BACKUP,
-            installing.NODE,
+            layout.STORE,
+            layout.MASTER,
+            layout.API,
+            layout.WEBHOOKS,
+            layout.BACKUP,
+            layout.NODE,
         ):
             (root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        configuration = root / installing.NATS_CONFIGURATION.lstrip("/")
+        configuration = root / layout.NATS_CONFIGURATION.lstrip("/")
         configuration.write_text(relocated(configuration.read_text(), root))
         for unit in UNITS:
-            if (root / installing.UNITS.lstrip("/") / f"dorm-{unit}.service").exists():
+            if (root / layout.UNITS.lstrip("/") / f"dorm-{unit}.service").exists():
                 self.units.setdefault((name, unit), Unit(unit, root))
 
     async def dorm(self, *words: str) -> str:
@@ -224,13 +224,13 @@ class Site:
             await until_printed(said, "fingerprint", intro)
             token = self.folder / "token"
             token.write_text(next(line for line in text.splitlines() if line.startswith("dorm1.")))
-            await self.dorm("node", "join", str(token), "--data", f"{self.folder / name}{installing.NODE}")
+            await self.dorm("node", "join", str(token), "--data", f"{self.folder / name}{layout.NODE}")
             assert await asyncio.wait_for(intro.wait(), READY_S) == 0, said.read_text()
 
     async def back_up(self) -> str:
         """Run the unit of the backup; return its output."""
         unit = service(
-            relocated((self.folder / f"n1{installing.UNITS}/dorm-backup.service").read_text(), self.folder / "n1")
+            relocated((self.folder / f"n1{layout.UNITS}/dorm-backup.service").read_text(), self.folder / "n1")
         )
         # `--url` and so on are those of the unit; only the program is this one.
         return await done(self.home, *unit.command[1:], env=unit.environment)
@@ -238,14 +238,14 @@ class Site:
     def stores(self) -> dict[str, Path]:
         """Where each server has its copy of the log."""
         return {
-            name: self.folder / name / installing.STORE.lstrip("/") / "jetstream/LOG/streams" / log_stream(CLUSTER)
+            name: self.folder / name / layout.STORE.lstrip("/") / "jetstream/LOG/streams" / log_stream(CLUSTER)
             for name in MACHINES
         }
 
     def wipe(self) -> None:
         """The servers' disks are lost."""
         for name in MACHINES:
-            store = self.folder / name / installing.STORE.lstrip("/")
+            store = self.folder / name / layout.STORE.lstrip("/")
             shutil.rmtree(store)
             store.mkdir()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.deploy import installing
+from dorm.deploy import layout
 from dorm.deploy.installing import install
 from dorm.deploy.keys import enable, keys_of, prepare
 from dorm.deploy.rendering import rendered
@@ -53,7 +53,7 @@ def alone() -> Deployment:
 async def serving(settings: Deployment, keys: KeyFolder, root: Path) -> AsyncIterator[None]:
     """The NATS server with the files of its machine, as installed."""
     install(root, "n1", [*rendered(settings, "n1"), *keys_of(settings, "n1", keys)])
-    file = root / installing.NATS_CONFIGURATION.lstrip("/")
+    file = root / layout.NATS_CONFIGURATION.lstrip("/")
     file.write_text(relocated(file.read_text(), root))
     with (root / "server.log").open("wb") as log:
         server = await asyncio.create_subprocess_exec(find_binary(), "-c", str(file), stdout=log, stderr=log)
@@ -68,7 +68,7 @@ async def test_a_master_waits_until_its_cluster_is_made(tmp_path: Path) -> None:
     settings, keys = alone(), KeyFolder(tmp_path / "security")
     prepare(settings, keys, "root", time.time_ns())
     async with serving(settings, keys, tmp_path):
-        own = read_credentials(tmp_path / f"{installing.MASTER}/master.json".lstrip("/"))
+        own = read_credentials(tmp_path / f"{layout.MASTER}/master.json".lstrip("/"))
         opening = asyncio.create_task(
             Connection.open(own.url, settings.cluster, create=True, patient=True, credentials=own)
         )
@@ -94,7 +94,7 @@ async def test_a_master_waits_until_all_streams_are_made(tmp_path: Path, monkeyp
     settings, keys = alone(), KeyFolder(tmp_path / "security")
     prepare(settings, keys, "root", time.time_ns())
     async with serving(settings, keys, tmp_path), asyncio.timeout(60):
-        own = read_credentials(tmp_path / f"{installing.MASTER}/master.json".lstrip("/"))
+        own = read_credentials(tmp_path / f"{layout.MASTER}/master.json".lstrip("/"))
         all_of_them = streams.stream_configs
         with monkeypatch.context() as made:
             made.setattr(streams, "stream_configs", lambda cluster: all_of_them(cluster)[:1])

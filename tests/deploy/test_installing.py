@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from dorm.deploy import installing
+from dorm.deploy import layout
 from tests.cli.conftest import here  # noqa: F401 - a fixture
 from tests.deploy.made import PROGRAM, document
 
@@ -101,7 +101,7 @@ def test_installed_keys_are_readable_only_by_their_user(here: Dorm, machine: Pat
     assert (code, "[deploy.keys.missing]" in err) == (1, True)
     code, out, err = here(*install, "--keys", tmp_path / "lab")
     assert (code, err) == (0, "")
-    secret = machine / installing.KEYS.lstrip("/") / "server.key"
+    secret = machine / layout.KEYS.lstrip("/") / "server.key"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert b"PRIVATE" in secret.read_bytes()
     # A dry run shows no secret.
@@ -109,13 +109,13 @@ def test_installed_keys_are_readable_only_by_their_user(here: Dorm, machine: Pat
     code, out, _ = here(*install, "--keys", tmp_path / "lab", "--dry-run")
     assert (code, "changed by hand" in out, "PRIVATE" in out) == (0, True, False)
     # The running server reads a renewed certificate, and the API sees it by itself.
-    for folder in (installing.KEYS, installing.API):
+    for folder in (layout.KEYS, layout.API):
         for name in ("server.pem", "server.key"):
             (machine / folder.lstrip("/") / name).write_text("earlier\n")
     code, out, _ = here(*install, "--keys", tmp_path / "lab", "--force")
     assert (code, "systemctl restart" in out, "dorm-nats-renewed.path" in out) == (0, False, True)
     # Changed accounts are what `dorm user` does.
-    (machine / installing.KEYS.lstrip("/") / "accounts.conf").write_text("")
+    (machine / layout.KEYS.lstrip("/") / "accounts.conf").write_text("")
     secret.unlink()
     assert here(*install, "--keys", tmp_path / "lab")[0] == 0
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from dorm.cli.main import app
-from dorm.deploy import installing
+from dorm.deploy import layout
 from dorm.deploy.installing import agent_of, install, installed_agent
 from dorm.deploy.keys import keys_of, prepare
 from dorm.deploy.rendering import TEMPLATES, command_line, fill, parts, rendered
@@ -62,7 +62,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyFolder:
 
 def relocated(text: str, root: Path) -> str:
     """A file's text for a machine whose file system is at `root`."""
-    for place in (installing.CONFIGURATION, installing.DATA, installing.TMPFILES):
+    for place in (layout.CONFIGURATION, layout.DATA, layout.TMPFILES):
         text = text.replace(place, f"{root}{place}")
     return text
 
@@ -72,7 +72,7 @@ def relocated(text: str, root: Path) -> str:
 def test_nats_servers_accept_their_configuration(trust: bool, servers: int, keys: KeyFolder, tmp_path: Path) -> None:
     found = deployment(trust=trust, servers=["n1", "n2", "n3"][:servers])
     install(tmp_path, "n1", [*rendered(found, "n1"), *(keys_of(found, "n1", keys) if trust else [])])
-    file = tmp_path / installing.NATS_CONFIGURATION.lstrip("/")
+    file = tmp_path / layout.NATS_CONFIGURATION.lstrip("/")
     file.write_text(relocated(file.read_text(), tmp_path))
     done = subprocess.run([find_binary(), "-t", "-c", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -86,7 +86,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         unavailable("there is no systemd-analyze")
     found = deployment(program=PROGRAM, nodes=EVERYTHING, archives=ARCHIVES)
     install(tmp_path, "n1", rendered(found, "n1"))
-    units = sorted(map(str, (tmp_path / installing.UNITS.lstrip("/")).iterdir()))
+    units = sorted(map(str, (tmp_path / layout.UNITS.lstrip("/")).iterdir()))
     assert len(units) == 11
     assert _complaints(units) == ""
     # What it says of a unit with a wrong path is as clear as a line can be.
@@ -153,7 +153,7 @@ def test_an_agent_has_all_of_its_settings() -> None:
 def test_the_doctor_finds_the_node_by_its_unit(tmp_path: Path) -> None:
     assert installed_agent(tmp_path) is None
     install(tmp_path, "gpu-7", rendered(deployment(nodes=EVERYTHING), "gpu-7"))
-    assert installed_agent(tmp_path) == ("gpu-7", installing.NODE, "/mnt/shared/dorm")
+    assert installed_agent(tmp_path) == ("gpu-7", layout.NODE, "/mnt/shared/dorm")
     assert agent_of("ExecStart=/opt/dorm/bin/dorm agent --name n1") is None
     assert agent_of('ExecStart=/opt/dorm/bin/dorm agent --name "n1') is None
 
@@ -169,14 +169,14 @@ def test_masters_rotate_the_log_if_the_settings_say_so() -> None:
         unit = units[f"dorm-{name}.service"]
         assert "/mnt/archives" in values(unit, "Unit", "RequiresMountsFor")[0].split()
         assert values(unit, "Service", "EnvironmentFile") == ["/etc/dorm/s3.env"]
-    (tmpfiles,) = [file.content.decode() for file in rendered(found, "n1") if file.path == installing.TMPFILES]
+    (tmpfiles,) = [file.content.decode() for file in rendered(found, "n1") if file.path == layout.TMPFILES]
     assert "d /mnt/archives 0700 dorm dorm -" in tmpfiles
     # An S3 store is not a folder of the machine, and without archives nothing is said of them.
     store = {
         file.path: file.content.decode() for file in rendered(deployment(archives={"place": "s3://lab/logs"}), "n1")
     }
-    assert "--archives s3://lab/logs --metrics" in store[f"{installing.UNITS}/dorm-master.service"]
-    assert "ReadWritePaths=/var/lib/dorm/master\n" in store[f"{installing.UNITS}/dorm-master.service"]
+    assert "--archives s3://lab/logs --metrics" in store[f"{layout.UNITS}/dorm-master.service"]
+    assert "ReadWritePaths=/var/lib/dorm/master\n" in store[f"{layout.UNITS}/dorm-master.service"]
     assert not any(b"archives" in file.content for file in rendered(deployment(), "n1"))
 
 
@@ -190,8 +190,8 @@ def test_deliverers_of_webhooks_follow_the_settings(keys: KeyFolder) -> None:
         for option, value in (
             ("--allow", "10.20.0.0/16"),
             ("--allow", "private"),
-            ("--credentials", f"{installing.WEBHOOKS}/webhooks.json"),
-            ("--key", f"{installing.WEBHOOKS}/webhooks.key"),
+            ("--credentials", f"{layout.WEBHOOKS}/webhooks.json"),
+            ("--key", f"{layout.WEBHOOKS}/webhooks.key"),
             ("--metrics", f"{found.machines[machine]}:9477"),
         ):
             assert json.dumps([option, value])[1:-1] in text
@@ -210,11 +210,11 @@ def test_a_machine_gets_the_keys_of_its_parts_and_no_others(keys: KeyFolder) -> 
     }
     assert by_machine["gpu-7"] == {}
     assert by_machine["n1"].keys() - by_machine["n2"].keys() == {
-        *(f"{installing.API}/{name}" for name in ("api.json", "server.pem", "server.key")),
-        *(f"{installing.WEBHOOKS}/{name}" for name in ("webhooks.json", "webhooks.key")),
-        f"{installing.BACKUP}/backup.json",
+        *(f"{layout.API}/{name}" for name in ("api.json", "server.pem", "server.key")),
+        *(f"{layout.WEBHOOKS}/{name}" for name in ("webhooks.json", "webhooks.key")),
+        f"{layout.BACKUP}/backup.json",
     }
-    certificate = f"{installing.KEYS}/server.pem"
+    certificate = f"{layout.KEYS}/server.pem"
     assert by_machine["n1"][certificate].content != by_machine["n2"][certificate].content
     everything = b"".join(file.content for files in by_machine.values() for file in files.values())
     assert (keys.path / "ca.key").read_bytes() not in everything
@@ -277,24 +277,22 @@ def test_folders_may_have_any_name(tmp_path: Path, name: str) -> None:
         backup={"machines": ["n1"], "folder": f"{folder}/b"}, nodes={"n1": {"runtime": "process", "secrets": f"{folder}/s"}},
     )  # fmt: skip
     files = {file.path: file.content.decode() for file in rendered(given, "n1")}
-    agent = files[f"{installing.UNITS}/dorm-agent.service"]
-    assert agent_of(agent) == ("n1", installing.NODE, f"{folder}/c")
+    agent = files[f"{layout.UNITS}/dorm-agent.service"]
+    assert agent_of(agent) == ("n1", layout.NODE, f"{folder}/c")
 
     def read(unit: str, section: str, key: str) -> str:
-        (value,) = values(parsed(files[f"{installing.UNITS}/{unit}.service"]), section, key)
+        (value,) = values(parsed(files[f"{layout.UNITS}/{unit}.service"]), section, key)
         return value.replace("%%", "%")
 
     assert read("dorm-agent", "Unit", "AssertPathIsMountPoint") == folder
     for unit, section, key, paths in (
-        ("dorm-agent", "Unit", "RequiresMountsFor", [f"{folder}/c", installing.NODE]),
-        ("dorm-master", "Service", "ReadWritePaths", [installing.MASTER, f"{folder}/a"]),
+        ("dorm-agent", "Unit", "RequiresMountsFor", [f"{folder}/c", layout.NODE]),
+        ("dorm-master", "Service", "ReadWritePaths", [layout.MASTER, f"{folder}/a"]),
         ("dorm-backup", "Unit", "RequiresMountsFor", [f"{folder}/b", f"{folder}/a"]),
     ):
         assert shlex.split(read(unit, section, key)) == paths
     if shutil.which("systemd-tmpfiles") and os.geteuid() == 0:
-        lines = [
-            line for line in files[installing.TMPFILES].splitlines() if line.startswith("d ") and folder[:5] in line
-        ]
+        lines = [line for line in files[layout.TMPFILES].splitlines() if line.startswith("d ") and folder[:5] in line]
         (tmp_path / "made.conf").write_text("\n".join(lines).replace("dorm dorm", "root root") + "\n")
         command = ["systemd-tmpfiles", "--create", f"--root={tmp_path}", str(tmp_path / "made.conf")]
         done = subprocess.run(command, capture_output=True, check=False)

@@ -17,7 +17,7 @@ from events.fields import held_in, types_of, without_none
 from events.spec import AppSpec, editing
 from events.spec.abilities import ABILITIES
 from events.spec.declared import declared_in
-from events.subjects import rounds
+from dorm.core import rounds
 from replay.export import anonymize, tables
 from replay.simulator.forks import history
 from replay.tenants import hiding

@@ -26,7 +26,7 @@ from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.admission import app_id
 from dorm.core.gates import shown_reason
-from dorm.core.query.reported import shown
+from dorm.core.progress import shown
 from dorm.core.query.views import app_row, describe
 from events.cloudevents import rfc3339
 from events.limits import LONGEST_NAME

@@ -26,7 +26,7 @@ from replay.travel.diff import diff as difference
 from replay.travel.diff import only as concerning
 from replay.travel.reported import reported_at
 from replay.travel.settings_between import settings_between
-from replay.travel.travel import time_of
+from events.log.interface import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dorm.policies.integer import Floats, Instance, Ints
     from dorm.policies.problem import AppDemand, Batch, Problem
-    from replay.page.recording import Points
+    from dorm.policies.speed.throughput import Points
 
 MOST_COUNT = 4096
 """Units of one app beyond which it gets no more than its n_min."""

@@ -14,7 +14,7 @@ from dorm.policies.speed.throughput import goodputs
 from dorm.policies.speed.tuning import Tuning
 
 if TYPE_CHECKING:
-    from replay.page.recording import Points
+    from dorm.policies.speed.throughput import Points
 
 BATCH = Batch(initial=256, least=64, most=2048, per_container=128, noise=1000.0)
 COUNTS = np.array([1, 2, 3, 4, 6, 8, 16, 32])
