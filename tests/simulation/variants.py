@@ -17,11 +17,12 @@ from agents.actions import Actions
 from agents.agent import Agent
 from agents.checkpoint_folder import CheckpointFolder
 from agents.desired import Desired
+from agents.fitness import Fitness
 from agents.following.parts import install
 from agents.reporting.outbox import Outbox
 from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
-from dorm.core.apps import bounds, claims, failures
+from dorm.core.apps import bounds, claims, failures, faults
 from dorm.core.decide import allocation, placement
 from dorm.core.decide import next_round as decide
 from dorm.core.decide.liveness import conclude
@@ -327,6 +328,29 @@ VARIANTS: dict[str, Variant] = {
             code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:")),
             lambda _: ways.unmounted_at_releases,
         )
+    ),
+    # bad nodes
+    "each failure counts against the app": Variant(
+        lambda patch: patch.setattr(faults, "verdict", lambda *_: faults.Verdict(""))
+    ),
+    "an app is tried again where it failed": Variant(
+        lambda patch: patch.setattr(faults, "_is_recent", lambda state, pair, now: False)
+    ),
+    "failures of broken apps stay with nodes": Variant(
+        lambda patch: patch.setattr(faults, "_clear_nodes", lambda *_: None)
+    ),
+    "new containers go to suspect nodes": Variant(code(faults.Placing.require, ("elif self.suspect:", "elif False:"))),
+    "a node that an operator trusts keeps what failed there": Variant(
+        code(faults.trusted, ('if how != "evidence":', 'if how == "probe":'))
+    ),
+    "an agent says nothing of a full disk": Variant(
+        code(Fitness._judge, ('made |= judge(name, paths.get(name, Path("/")), folder, self._since)', "pass"))
+    ),
+    "an agent does not listen to the health program": Variant(
+        code(Fitness._judge, ("verdict is not None and not verdict.fit", "False"))
+    ),
+    "a start that is given up has not happened": Variant(
+        code(Actions._given_up, ("seen.key == key and seen.started_at", "False"))
     ),
     # clients
     "a submission is tried again with a new id": Variant(
