@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.simulation.history import History
-from tests.simulation.running import Choice, Figures, Played, Progress, command, play, play_all
+from tests.simulation.running import Choice, Figures, Played, Progress, command, history_of, play, play_all
 from tests.simulation.shrink import shrink
 from tests.simulation.variants import VARIANTS, catch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.simulation.history import History
 
 _STORY = 20
 
@@ -73,7 +74,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _one(seed: int, choice: Choice, *, trace: bool, shrinks: bool) -> int:
-    history = History(seed, only=choice.only, apps=choice.apps)
+    history = history_of(seed, choice)
     if shrinks:
         choice = _shrink(seed, choice, history)
     played = play(seed, msgspec.structs.replace(choice, whole_story=trace))

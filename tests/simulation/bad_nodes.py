@@ -6,7 +6,8 @@ container has run well after 20 s.  The promises, in addition to all others:
     honest     no honest app fails permanently or pays a retry for a bad node
     wasted     at most k + 1 of their tries fail on a node within t, and as many as can run there at once; one more for each
                new start of its agent, and k more for each time that an operator trusts it
-    broken     a node that was never bad is not suspect for longer than until an honest app was tried there
+    broken     a node that was never bad is not suspect for longer than until an honest app was tried there, and not because
+               of apps that are known to be broken
     suspect    nothing new goes to a suspect node before its probe is due
     trusted    after an operator has trusted a node, k other apps have to fail there before it is suspect again
     unfit      a full disk and the health program's word are soon on the log, nothing new goes there then, and both are over
@@ -45,6 +46,8 @@ _SOON_S = 25.0
 _LASTING_S = 30.0
 """How long an agent keeps a finding (`agents.fitness.LEAST_S`)."""
 _LOOK_S = 1.0
+_BROKEN_S = (0.2, 2.0)
+"""How long a broken app runs: it never gets to its first step."""
 _OTHERS: Final = {
     "master killed": ("master", 0.0, 0.0),
     "master crashes": ("master", 0.1, 3.0),
@@ -91,7 +94,7 @@ class BadNodes(History):
         self.policies = [chance.choice(["dorm", "static", "static"])]
         self.grace_s, self.lease_s, self.retention_s = 5.0, chance.choice([10.0, 20.0]), 86_400.0
         self.bad = chance.sample(nodes, most)
-        self.broken = chance.sample(range(20), chance.choice([0, 0, 1, 2]))
+        self.broken = chance.sample(range(20), chance.choice([0, 0, 1, 2, 4, 5]))
         drawn = [_draw_app(seed, index, broken=index in self.broken) for index in range(chance.randint(16, 32))]
         self.apps = [plan for plan in drawn if apps is None or plan.index in apps]
         self.faults = [
@@ -155,7 +158,7 @@ def _draw_app(seed: int, index: int, *, broken: bool, retries: int | None = None
         n_max=n_min,
         steps=chance.choice([3, 8, 20, 60]),
         step_s=0.5,
-        boot_s=round(chance.uniform(0.1, 1.0), 3),
+        boot_s=round(chance.uniform(0.1, 1.0), 3) + (_BROKEN_S[1] if broken else 0.0),
         checkpoint_every=3,
         on_term="save",
         term_s=0.2,
@@ -165,7 +168,7 @@ def _draw_app(seed: int, index: int, *, broken: bool, retries: int | None = None
         trouble=0.0,
         together=True,
         retries=chance.choice([0, 1, 3]) if retries is None else retries,
-        fails_after_s=round(chance.uniform(0.2, 2.0), 3) if broken else 0.0,
+        fails_after_s=round(chance.uniform(*_BROKEN_S), 3) if broken else 0.0,
     )
 
 
@@ -241,6 +244,11 @@ class Blame:
                 self._due.pop(name, None)
             else:
                 self._due[name] = self._due.get(name, (seq, 0))[0], node.suspect.probe_at
+                broken = [app for app in node.suspect.apps if app in whole.apps and whole.apps[app].ended == "failed"]
+                self._history.checks.hold(
+                    not broken or name in self._history.bad,
+                    f"{name} is suspect because of {broken}, which are broken",
+                )
             if node.unfit:
                 self._unfit.setdefault(name, seq)
             else:

@@ -62,12 +62,17 @@ def play(seed: int, choice: Choice) -> Played:
     return Played(outcome, time.process_time() - begun)
 
 
-def _outcome(seed: int, choice: Choice) -> Outcome:
+def history_of(seed: int, choice: Choice, alter: Callable[[History], None] = lambda _: None) -> History:
+    """Return the history of a seed, before it is played; one in eight rotates its log, and one in eight has bad nodes."""
     kind = RotatingHistory if choice.rotate or rotates(seed) else BadNodes if has_bad_nodes(seed) else History
+    return kind(seed, only=choice.only, apps=choice.apps, alter=alter)
+
+
+def _outcome(seed: int, choice: Choice) -> Outcome:
     if not choice.variant:
-        return kind(seed, only=choice.only, apps=choice.apps).run(tell=choice.whole_story)
+        return history_of(seed, choice).run(tell=choice.whole_story)
     with VARIANTS[choice.variant].broken() as alter:
-        return kind(seed, only=choice.only, apps=choice.apps, alter=alter).run(tell=choice.whole_story)
+        return history_of(seed, choice, alter).run(tell=choice.whole_story)
 
 
 def _set_alarm(seconds: int) -> None:

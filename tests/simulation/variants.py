@@ -20,10 +20,21 @@ from agents.following import install
 from agents.outbox import Outbox
 from agents.outputs.folders import CheckpointFolder
 from agents.reporter import Reporter
+from agents.fitness import Fitness
+from agents.following.parts import install
+from agents.reporting.outbox import Outbox
+from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
 from dorm.core import allocation, authority, claims, failures, operating, placement, rounds, sizes, submissions
 from dorm.core import next_round as decide
 from dorm.core.evolve import evolve
+from dorm.core.apps import bounds, claims, failures, faults
+from dorm.core.decide import allocation, placement
+from dorm.core.decide import next_round as decide
+from dorm.core.decide.liveness import conclude
+from dorm.core.fold import operating, rounds, submissions
+from dorm.core.fold.evolve import evolve
+from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
 from dorm.core.parts.concerned import Concerned
 from dorm.core.timing import conclude
@@ -322,6 +333,29 @@ VARIANTS: dict[str, Variant] = {
             code(CheckpointFolder.check, ('if cluster not in ("", self.id):', "if False:")),
             lambda _: ways.unmounted_at_releases,
         )
+    ),
+    # bad nodes
+    "each failure counts against the app": Variant(
+        lambda patch: patch.setattr(faults, "verdict", lambda *_: faults.Verdict(""))
+    ),
+    "an app is tried again where it failed": Variant(
+        lambda patch: patch.setattr(faults, "_is_recent", lambda state, pair, now: False)
+    ),
+    "failures of broken apps stay with nodes": Variant(
+        lambda patch: patch.setattr(faults, "_clear_nodes", lambda *_: None)
+    ),
+    "new containers go to suspect nodes": Variant(code(faults.Placing.require, ("elif self.suspect:", "elif False:"))),
+    "a node that an operator trusts keeps what failed there": Variant(
+        code(faults.trusted, ('if how != "evidence":', 'if how == "probe":'))
+    ),
+    "an agent says nothing of a full disk": Variant(
+        code(Fitness._judge, ('made |= judge(name, paths.get(name, Path("/")), folder, self._since)', "pass"))
+    ),
+    "an agent does not listen to the health program": Variant(
+        code(Fitness._judge, ("verdict is not None and not verdict.fit", "False"))
+    ),
+    "a start that is given up has not happened": Variant(
+        code(Actions._given_up, ("seen.key == key and seen.started_at", "False"))
     ),
     # clients
     "a submission is tried again with a new id": Variant(
