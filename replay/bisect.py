@@ -54,6 +54,7 @@ from dorm.core.query.assumed import Assumed
 from dorm.core.query.views import summary
 from dorm.core.state import State
 from events.instants import read
+from events.log.interface import time_of
 from events.quantities import SECOND, QuantityError, duration, short
 from replay import ReplayError
 from replay.moments import AtSequence, AtTime
@@ -62,7 +63,6 @@ from replay.simulator.contenders import parse as parse_contender
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.history import History
-from events.log.interface import time_of
 from replay.travel.travel import fold_on, state_at
 
 if TYPE_CHECKING:

@@ -40,6 +40,7 @@ from dorm.core.admission import name_of
 from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.archive.segments import open_archive
+from events.log.interface import time_of
 from events.quantities import SECOND
 from replay import ReplayError
 from replay.export.anonymize import anonymized
@@ -57,7 +58,6 @@ from replay.story.surroundings import name_in
 from replay.travel.diff import Diff, diff
 from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_set_by, of_settings
 from replay.travel.settings_between import settings_between
-from events.log.interface import time_of
 from replay.travel.travel import fold_on, state_at
 from replay.whole_file import ExportError, in_thread
 from replay.words import moment, span

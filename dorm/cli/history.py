@@ -34,11 +34,9 @@ from dorm.cli.terminal import one_line
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from replay.comparison import Comparison
-
     from dorm.core.state import State
     from events.log.interface import ReadableLog
-    from replay.comparison import Point, Side
+    from replay.comparison import Comparison, Point, Side
     from replay.past import Condition, Gathered, PastApp
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgpack
 import pytest
 
+from agents import progress
 from dorm.core import evolve as evolving
 from events.kinds import ContainerStarted
 from events.nats import reader as jetstream_reader
-from events.subjects import file as progress
 from tests.core.mutants import mutate_method
 from tests.fuzz import running
 from tests.fuzz.edits import Source, changed, json_of, msgpack_of

@@ -9,7 +9,7 @@ import pytest
 
 from dorm.cli import top as top_view
 from dorm.cli.events import style_of
-from dorm.core import authority, evolve
+from dorm.core import authority, evolve, rounds
 from dorm.core.query import concerns
 from dorm.security import roles
 from events import kinds as k
@@ -17,7 +17,6 @@ from events.fields import held_in, types_of, without_none
 from events.spec import AppSpec, editing
 from events.spec.abilities import ABILITIES
 from events.spec.declared import declared_in
-from dorm.core import rounds
 from replay.export import anonymize, tables
 from replay.simulator.forks import history
 from replay.tenants import hiding

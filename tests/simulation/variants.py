@@ -11,30 +11,22 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+from dorm.core.apps import faults
+
 import dorm.core.evolve as evolving
 from agents import reconcile
 from agents.actions import Actions
 from agents.agent import Agent
 from agents.desired import Desired
+from agents.fitness import Fitness
 from agents.following import install
 from agents.outbox import Outbox
 from agents.outputs.folders import CheckpointFolder
 from agents.reporter import Reporter
-from agents.fitness import Fitness
-from agents.following.parts import install
-from agents.reporting.outbox import Outbox
-from agents.reporting.reporter import Reporter
 from dorm.client.client import Client
 from dorm.core import allocation, authority, claims, failures, operating, placement, rounds, sizes, submissions
 from dorm.core import next_round as decide
 from dorm.core.evolve import evolve
-from dorm.core.apps import bounds, claims, failures, faults
-from dorm.core.decide import allocation, placement
-from dorm.core.decide import next_round as decide
-from dorm.core.decide.liveness import conclude
-from dorm.core.fold import operating, rounds, submissions
-from dorm.core.fold.evolve import evolve
-from dorm.core.fold.trust import authority
 from dorm.core.generation import Generation
 from dorm.core.parts.concerned import Concerned
 from dorm.core.timing import conclude

@@ -17,6 +17,7 @@ from dorm.api.streams import CONTENT_TYPE, last_event_id
 from dorm.core.query.views import AppRow, NodeRow, Summary, app_rows, node_rows, summary
 from dorm.core.state import Counters, Settings, State, digest
 from events.cloudevents import rfc3339
+from events.log.interface import time_of
 from events.positions import parse
 from replay.moments import AtSequence, AtTime
 from replay.page.timeline import APPS, WIDEST, TimelineView
@@ -26,7 +27,6 @@ from replay.travel.diff import diff as difference
 from replay.travel.diff import only as concerning
 from replay.travel.reported import reported_at
 from replay.travel.settings_between import settings_between
-from events.log.interface import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

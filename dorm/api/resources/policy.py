@@ -21,9 +21,8 @@ from dorm.api.lives import Subject
 from dorm.api.resources.apps import Why
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
-from dorm.core.query.assumed import Assumed, NewNodes, PlannedApp, Round
+from dorm.core.query.assumed import Assumed, Figures, NewNodes, PlannedApp, Round
 from dorm.core.query.in_force import Offered, Setting, gist_of, in_force, offered
-from dorm.core.query.assumed import Figures
 from dorm.core.query.plans import MOST_ROUNDS, plan
 from dorm.core.query.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from events.spec.sweeps import expanded
 
 from dorm.api.handlers import Limit, Page, Seen, Stored, paged, requester, stored
 from dorm.api.resources.apps import Why, with_newest
@@ -16,7 +15,7 @@ from dorm.client import sweeps as submitting
 from dorm.client.sweeps import find_sweep
 from dorm.core.query.sweeps import SweepRow, SweptRow, best_first, sweep_row, sweeps, swept_rows
 from events.cloudevents import rfc3339
-from events.spec.sweeps import MOST
+from events.spec.sweeps import MOST, expanded
 
 if TYPE_CHECKING:
     from dorm.api.answers import Answer
