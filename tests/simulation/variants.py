@@ -11,8 +11,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from dorm.core.apps import faults
-
 import dorm.core.evolve as evolving
 from agents import reconcile
 from agents.actions import Actions
@@ -24,7 +22,7 @@ from agents.outbox import Outbox
 from agents.outputs.folders import CheckpointFolder
 from agents.reporter import Reporter
 from dorm.client.client import Client
-from dorm.core import allocation, authority, claims, failures, operating, placement, rounds, sizes, submissions
+from dorm.core import allocation, authority, claims, failures, faults, operating, placement, rounds, sizes, submissions
 from dorm.core import next_round as decide
 from dorm.core.evolve import evolve
 from dorm.core.generation import Generation
