@@ -328,6 +328,7 @@ VARIANTS: dict[str, Variant] = {
     "each failure counts against the app": Variant(
         lambda patch: patch.setattr(faults, "verdict", lambda *_: faults.Verdict(""))
     ),
+    "no node is suspect": Variant(lambda patch: patch.setattr(faults, "_becomes", lambda *_: None)),
     "an app is tried again where it failed": Variant(
         lambda patch: patch.setattr(faults, "_is_recent", lambda state, pair, now: False)
     ),

@@ -66,6 +66,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "what runs in a removed folder outlives its lease": (47,),
     "an agent goes on in a folder that is not its own": (47,),
     "each failure counts against the app": (116,),
+    "no node is suspect": (1332,),
     "an app is tried again where it failed": (132,),
     "failures of broken apps stay with nodes": (124,),
     "new containers go to suspect nodes": (132,),
