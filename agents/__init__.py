@@ -32,4 +32,34 @@ or a repeated message end in the same state.  They follow only what the master w
 
 `engine_launcher`, `environment_builder`, `lease` and `runtime/stopping` also run, or are imported, outside the agent's
 own Python: in containers, and in the processes that outlive the agent.  They import little, and stand alone for that.
+
+Parts. Everything that a node needs to know is one document, a pure function of the state at one record
+(`dorm.core.parts`). The leading master stores the last part of each node beside the log, signed; rounds never wait for
+it, and an audit derives all parts again. After each `NodeJoined`, an agent waits for a part of a later record before it
+starts or stops anything. If no master writes parts, agents fold the rounds.
+
+The node's lease is enforced by the runtime: supervisors (processes) or a guard process (Docker) kill everything when it
+ends, even without the agent. Only stored heartbeats extend it, counted from when they were sent, and an expired lease
+is never extended (`agents.lease`). So the master can count the containers of a node that was silent for long enough as
+gone.
+
+Stopping. A container is a tree of processes. The programs that handle the signal are asked, whatever started them;
+their helpers are left to them, and shell scripts are held until they have saved. A container has ended when its last
+process has. The supervisor does this for plain processes, and the agent for containers of an engine on its machine
+(`agents.runtime.stopping`).
+
+Identity and folders. The first machine that joins holds a node's name until it has left or its lease has ended
+(`events.holders`); facts of another machine change nothing. The shared folder of checkpoints has a marker, so a missing
+mount is noticed (`agents.checkpoint_folder`, `dorm.core.shared_folder`). Progress files, outputs and everything else
+that apps write is untrusted, and read in bounded pieces. Secrets are files of a node; neither the log nor the agent's
+own files contain them.
+
+Engines are pure functions (`agents.engines`): a container's place in its generation in; variables, files and command
+out. Every agent computes the same roles and ranks, and the master knows nothing about engines. Shipped folders are a
+hash on the log, and blobs in a stream beside it, separated by tenant (`dorm.workdir`). An agent announces the features
+that it supports (`events.spec.abilities`); to policies, these are labels.
+
+Runtimes. Two runtimes implement one interface and pass one conformance suite. `docker/` isolates containers: no
+capabilities, a read-only image, a user for each tenant, limits that are checked after creation. `process/` supervises
+one child for each container; it limits nothing, and so serves one tenant.
 """

@@ -32,4 +32,28 @@ Start with `kinds`, then `log.interface`.  This package imports no other package
 
 A record is raw bytes with a sequence number and the log's own time.  `codec.decode` turns it into an event on demand.
 Old versions are upcast on reading; unknown kinds and fields are skipped and kept.
+
+One stream holds everything that matters, in one total order: `dorm.<cluster>.<Kind>.<who>`, and
+`dorm.<cluster>.round.master` for everything that a master publishes at once. A round is one message, so it is stored
+completely or not at all. It carries the sequence of the previous round, so two masters never overwrite each other. A
+kind counts only on its own subject, so a server's permissions decide who may publish it. Every append carries an id and
+is repeated under that id until its outcome is known: stored, certainly not stored, or unknown (`events.log.interface`,
+`events.appending`). Bodies are MessagePack maps; decoding bounds all numbers, so sums fit into 64 bits. Unreadable
+records are counted and skipped.
+
+A position is `seq`, or `seq.index` for a fact of a round. A tail resumes from it, and it is the id of a CloudEvent.
+Heartbeats have their own stream with an age limit. The log holds about one report of progress per app and minute; all
+others go to a stream beside it, which decides nothing (`agents.progress`). Views combine both (`events.log.interface`).
+
+Snapshots lie in a stream beside the log. A reader checks them, or folds from the start, so they affect the duration of
+a start and never its result. Seals are records with a signature over the hash chain of all records before them. An
+archive holds records in a file, with snapshots and an index. Rotation moves the sealed past into archives, states the
+cut on the log, and only then purges the stream; `events.archive.whole` reads both as one log.
+
+Trust. Without identity events, a cluster is open. From the first `TrustEnabled` on, the fold checks each record against
+its author, which is the last token of its subject and never a field of its body (`dorm.core.authority`). A record
+without authority changes nothing. Each round is signed by a master's key. Users and nodes are in NATS accounts of their
+own, which import single services of the log's account (`dorm.security.roles`). A plain user reads no stream: a process
+beside the masters serves the tenant a view of the log, with the same sequences and other tenants' data hidden, which
+every command and observer can fold like the log (`replay.tenants`). docs/trust.md states the promises.
 """

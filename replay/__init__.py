@@ -51,6 +51,25 @@ once; the first divergence is the one of the first slice with any.
     └── ExportError    a file that cannot be written, or already exists
 
 Errors of the log itself (`events.log.records.LogError`) pass through, except damage, which is an audit's result.
+
+Replay takes the nearest snapshot before a moment and folds on from there. An audit decides every round again from its
+basis: the same facts must come out, byte for byte; a decision that this build cannot repeat counts as not checked,
+never as correct. The docstring of `replay` describes the two passes. Anonymized exports and forks are logs that the
+same tools read.
+
+The HTTP API (`dorm serve`) folds the log itself and asks the master for nothing, so any number of such processes can
+run. Answers follow from state and request alone. Requests to the cluster go through `dorm.client`. Readers of a stream
+with the same filter share one encoding of each record; one that does not keep up is disconnected and resumes by
+position.
+
+Metrics, webhooks and traces also follow from the log: masters and agents do not know of them, and they cannot delay
+either. Metrics come from a state and a `Tally`, an observer that is kept with its sequence. Each webhook has a durable
+consumer on the log's server and its own worker.
+
+The simulator runs the real `evolve` and `decide` in virtual time and writes an ordinary log, the same bytes for the
+same scenario. What-if, backtests, `dorm replay bisect` and forecasts fork a real log; `forks.recorded` repeats a log
+under its own timings, and every round must come out byte for byte. `replay.shadow` asks another policy after each
+decision of the master.
 """
 
 from __future__ import annotations

@@ -61,4 +61,38 @@ A concept imports the state, `effects` and concepts below it; the fold and the d
 imports them.  Live master, replay, what-if and simulator run this same code: it performs nothing, reads no clock (`now`
 is an argument), draws no randomness, does no I/O and iterates no set.  It imports `events` and `dorm.policies`; CI checks
 all of that.
+
+`dorm.core.leader` implements leading without I/O, in the style of etcd's raft library. Records, time and computed
+allocations go in; a round to publish, an allocation to compute, nodes to query and the next wake-up come out. The
+master, the simulator, plans, the tests' virtual masters and the benchmarks all drive it.
+
+1. Follow the log; `evolve` each record into the state, in place. A gap in sequences is never folded over.
+2. `decide` returns what follows immediately: answers to submissions, ends, failures, releases.
+3. When the log has been quiet for a moment (`quiet_ms`, at most `quiet_limit_ms`), the policy computes a new
+   allocation, which `decide.allocation` turns into slots and ports. The decision (`Resized`) holds its basis, the
+   policy with its parameters and version, the figures, each app's reason, and a digest of the state on which it is
+   based.
+4. The round is published. The fold marks a change void if a record between the decision's basis and its round conflicts
+   with it, and the next round places the app again.
+
+A round fits into 1 MiB; what does not fit comes with the next one (`dorm.core.round_size`). Some rounds are due without
+a record: retries, deadlines, and idle ticks, which use capacity that θ2 left free. Their times follow from the state
+alone (`dorm.core.timing`), so a new master continues them and an audit considers the same moments. Settings are events
+as well, and `events.times` refuses harmful ones.
+
+`evolve` returns each event with its outcome: applied, ignored, refused, void, unknown or unreadable
+(`dorm.core.folded`). Explanations, stories, timelines and measures are `Observer`s of a fold.
+
+Several masters. One leads; the others follow: they fold the log and publish nothing. A lease in a KV bucket says who
+should lead; the expected sequence of each round protects the log. No clocks are compared (`dorm.master.lease`). Silence
+of a node counts only while the master could have heard it (`failure_detector`), decisions use log time (`log_time`),
+and a master does not lead a log that differs from what was seen of it (`integrity`). Masters and agents wait for a log
+that does not answer; commands fail with an error instead.
+
+Neighbors. A crash loop must not restart other apps again and again. Rules about apps that failed, were interrupted, or
+were just resized (`dorm.core.sizes`, `claims`) shape the problem that a policy gets, so policies know none of them.
+
+Gates (a hold, `start_after`, `after`) remove an app from the problem until they open; the next decision stops one that
+runs (`dorm.core.gates`). Size requests of an app act as an additional n_max, and batch sizes come from policies that
+use goodput .
 """
