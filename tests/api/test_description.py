@@ -19,7 +19,7 @@ from dorm.api.routes import handler_of
 from tests.api.served import Api, connected, filled, led, served
 from tests.core.records import document
 from tests.replay.busy import busy_log
-from tests.tries import LONG, SOAK, tries
+from tests.tries import LONG, tries
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.nats
 
-_PHASES = "examples,coverage,fuzzing,stateful" if LONG else "examples,fuzzing,stateful" if SOAK else "examples,fuzzing"
+_PHASES = "examples,coverage,fuzzing,stateful" if LONG else "examples,fuzzing,stateful"
 _ELSEWHERE = r"/stream$|/changes$|/logs$|/checkpoints$"
 """They do not end, or ask agents: `test_streams`, `test_hostile` and `test_checkpoints` are about them."""
 
@@ -101,6 +101,7 @@ async def test_every_route_is_described(nats_server: NatsServer) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 async def test_the_server_behaves_as_described(
     nats_server: NatsServer, tmp_path: Path, answered: dict[str, Counter[int]]
@@ -114,7 +115,7 @@ async def test_the_server_behaves_as_described(
                 str(Path(sys.executable).with_name("st")),
                 "--config-file", str(await configuration(api, tmp_path)),
                 "run", f"{api.server.url}/v1/openapi.json",
-                "--max-examples", str(tries(2, 100)), "--phases", _PHASES, *(() if LONG else ("--seed", "1")),
+                "--max-examples", str(tries(3, 100)), "--phases", _PHASES, *(() if LONG else ("--seed", "1")),
                 "--exclude-path-regex", _ELSEWHERE, "--request-timeout", "30", "--no-color",
                 cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
