@@ -61,3 +61,19 @@ def test_an_agent_of_processes_imports_no_solver_and_no_docker() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_architecture_names_files_that_exist() -> None:
+    """A row that leads nowhere is worse than none.  A name without a folder is a sibling of the path before it."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    files = {path for path in listed if (ROOT / path).exists()}
+    wrong = []
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        before = ""
+        for path in re.findall(r"`([\w./-]+(?:\.py|\.js|/))`", line):
+            whole, sibling = path.rstrip("/"), f"{before.rpartition('/')[0]}/{path}"
+            if any(file == path or file.startswith(f"{whole}/") for file in files):
+                before = path
+            elif not any(file.startswith(sibling) for file in files):
+                wrong.append(path)
+    assert wrong == []
