@@ -46,7 +46,7 @@ BUILD = fingerprint(*FOLDED_BY)
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (dorm.snapshots, events.log.stores):
-        monkeypatch.setattr(module, "EVERY", EVERY)
+        monkeypatch.setattr(module, "SNAPSHOT_EVERY", EVERY)
 
 
 class WatchedLog(MemoryLog):
@@ -119,7 +119,7 @@ async def test_a_master_takes_snapshots_while_it_folds_and_the_next_one_starts_f
 async def test_an_idle_master_takes_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dorm.master.master, "_QUIET_S", 0.0)
     monkeypatch.setattr(dorm.snapshots, "QUIET_EVERY", 10)
-    monkeypatch.setattr(dorm.snapshots, "EVERY", 10**6)
+    monkeypatch.setattr(dorm.snapshots, "SNAPSHOT_EVERY", 10**6)
     log = WatchedLog(RECORDS)
     async with leading(log, "first"):
         (info,) = await infos_until(log, 1)

@@ -137,7 +137,7 @@ class World:
         enter(mock.patch.object(OptimizerPolicy, "allocate", remembered))
         # Histories are short, so snapshots come after far fewer records than usual.
         every = self.chance("snapshots").choice([SNAPSHOT_EVERY, 30, 100])
-        enter(mock.patch.object(dorm.snapshots, "EVERY", every))
+        enter(mock.patch.object(dorm.snapshots, "SNAPSHOT_EVERY", every))
         enter(mock.patch.object(dorm.snapshots, "QUIET_EVERY", every // 2))
         sealing = self.chance("seals")
         enter(
