@@ -23,7 +23,6 @@ from agents.config import (
     NodeConfig,
     check_folder,
 )
-from agents.environment import detect_pythons
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
 from dorm.cli.errors import WrongUsage
@@ -200,6 +199,7 @@ async def agent(
 
       dorm agent --name gpu-7 --capacity cpu=32,memory=256GiB --gpu 0 --gpu 1 --label gpu_type=h100
     """
+    from agents.environment import detect_pythons
     from agents.gpus import check_given, nvidia_cards
     from agents.machine import detect
     from dorm.health.checks import Health

@@ -19,13 +19,12 @@ from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, Output, ago, console, counted, progress_console, show, show_document
 from dorm.cli.tables import when
 from dorm.cli.terminal import one_line, say
-from dorm.client.files import Files
 from events.copying import AREAS
 from events.quantities import MEMORY, humanize
 
 if TYPE_CHECKING:
     from dorm.client.checkpoints import CheckpointFile, Checkpoints
-    from dorm.client.files import Copied, FilesRefused
+    from dorm.client.files import Copied, Files, FilesRefused
     from events.copying import Area
 
 
@@ -132,7 +131,7 @@ async def copy(
 
 
 async def _list(place: Named, output: Format, cx: Cluster) -> None:
-    pass
+    from dorm.client.files import Files
 
     async with cx.client() as connected:
         files = Files(connected)
@@ -251,8 +250,8 @@ async def list_checkpoints(cx: Cluster, app: AppName, output: Output = Format.ta
       dorm checkpoints digits-mlp -o json
     """
 
-    pass
     from dorm.client.checkpoints import checkpoints_of
+    from dorm.client.files import Files
 
     async with cx.client() as connected:
         found = await checkpoints_of(connected, Files(connected), app)

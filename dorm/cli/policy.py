@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.core.query.in_force import Setting
     from dorm.core.query.trying import ResizedApp, Touched
-
-    pass
     from dorm.core.settings import Plugins
     from dorm.core.state import Settings, State
     from events.kinds import PolicyChanged, PolicyPlugin
@@ -300,8 +298,6 @@ async def set_policy(
     """
     from dorm.cli.changes import change_of
     from dorm.core.query.trying import differences
-
-    pass
     from dorm.core.settings import all_after, asked_of
 
     async with cx.client() as connected:

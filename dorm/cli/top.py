@@ -26,7 +26,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dorm.api.reports import Reports
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.events import in_words, style_of
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from dorm.api.reports import Report, Used
+    from dorm.api.reports import Report, Reports, Used
     from dorm.client.client import Client
     from dorm.core.query.views import AppRow, NodeRow
     from dorm.core.state import App, State
@@ -454,7 +453,7 @@ _AT_ONCE: Final = 16
 
 async def print_app(connected: Client, name: str) -> None:
     """Print one picture.  Raises NotFound."""
-    pass
+    from dorm.api.reports import Reports
     from dorm.client.finding import find_app
 
     state = await connected.state()
@@ -465,7 +464,7 @@ async def print_app(connected: Client, name: str) -> None:
 
 async def watch_app(connected: Client, name: str, keys: Keys) -> None:
     """Draw pictures in a terminal until q; `keys` passes on the typed keys.  Raises NotFound."""
-    pass
+    from dorm.api.reports import Reports
     from dorm.client.finding import find_app
 
     kept = Reports(connected.bus, connected.cluster)

@@ -290,8 +290,6 @@ async def add_user(
     if file.exists():
         raise Fail(f"{file} exists; choose another file with --to", code="credentials.file_exists")
 
-    pass
-
     try:
         async with acting(cx, folder) as one:
             await one.admin.add_user(user)
@@ -431,7 +429,6 @@ async def node_target(given: Target, root: Path, node: str, introduction: Introd
 
     file = root / _FILE
     if introduction is not None and not file.exists():
-        pass
         from dorm.security.joining import join
 
         own = await join(introduction, file)

@@ -72,7 +72,7 @@ class Container(msgspec.Struct, gc=False):
 
     brief_ns: int | msgspec.UnsetType = msgspec.UNSET
     """How long it ran by its node's clock, if its end came so late to the log that it seems to have run for long
-    (`dorm.core.apps.faults`); else unset."""
+    (`dorm.core.faults`); else unset."""
 
     @property
     def ran_ns(self) -> int:

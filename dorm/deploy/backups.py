@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from dorm.deploy.settings import Deployment
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
-
-    pass
     from events.log.interface import ReadableLog
     from events.log.stores import Files
     from events.nats.access import Credentials

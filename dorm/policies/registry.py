@@ -107,7 +107,7 @@ def built_in(name: str) -> bool:
 def assumes_pauses(name: str) -> bool:
     """Return whether a policy assumes its parameter `adjust_s` for every app whose pause was never measured.  A policy that
     looks at the pauses of other apps first has `assumes_pauses = False`."""
-    return not built_in(name) or getattr(_own(name), "assumes_pauses", True)
+    return name not in _REGISTRY or getattr(_own(name), "assumes_pauses", True)
 
 
 def installed(name: str) -> bool:

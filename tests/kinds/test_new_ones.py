@@ -22,7 +22,7 @@ NEW_KIND = {
         )
     ],
     "events/kinds/__init__.py": [("import AppHoldRequested,", "import AppHoldRequested, AppPraised,")],
-    "dorm/core/fold/evolve.py": [
+    "dorm/core/evolve.py": [
         ("_HANDLERS: dict[type, Handler] = {", "_HANDLERS: dict[type, Handler] = {\n    k.AppPraised: _concerns_no_state,")
     ],
 }  # fmt: skip
@@ -39,8 +39,8 @@ NEW_FIELD = {
 OF_THE_KIND = """
 import msgspec
 from dorm.core.changed import NOTHING, changed_by
-from dorm.core.fold.evolve import evolve
-from dorm.core.fold.trust import authority
+from dorm.core.evolve import evolve
+from dorm.core import authority
 from dorm.core.query import concerns
 from dorm.core.state import State
 from dorm.security.roles import PUBLISHES

@@ -161,7 +161,7 @@ class Noticed(MemorySnapshots):
 
 
 async def test_a_master_that_starts_from_a_snapshot_continues_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dorm.snapshots.EVERY", 50)
+    monkeypatch.setattr("dorm.snapshots.SNAPSHOT_EVERY", 50)
     log, key = MemoryLog(time.time_ns), SealKey(new_seed())
     kept = log._snapshots = Noticed()
     async with leading(log, "first", key):
