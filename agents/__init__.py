@@ -49,8 +49,8 @@ process has. The supervisor does this for plain processes, and the agent for con
 (`agents.runtime.stopping`).
 
 Identity and folders. The first machine that joins holds a node's name until it has left or its lease has ended
-(`events.holders`); facts of another machine change nothing. The shared folder of checkpoints has a marker, so a missing
-mount is noticed (`agents.checkpoint_folder`, `dorm.core.shared_folder`). Progress files, outputs and everything else
+(`events.identities`); facts of another machine change nothing. The shared folder of checkpoints has a marker, so a missing
+mount is noticed (`agents.outputs.folders`, `dorm.core.shared_folder`). Progress files, outputs and everything else
 that apps write is untrusted, and read in bounded pieces. Secrets are files of a node; neither the log nor the agent's
 own files contain them.
 

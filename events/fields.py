@@ -41,7 +41,7 @@ Holds = Literal[
     runtime, abilities        what an agent says of itself in the core's words
     secrets                   the names of secrets, by user
     document                  a spec as a client sent it
-    needs                     what an app needs of a node (`dorm.core.apps.faults`)
+    needs                     what an app needs of a node (`dorm.core.faults`)
     origin … notify           parts of a spec, in the form in which its owner writes them
 """
 

@@ -1,7 +1,7 @@
 """What another policy would do on a log, decision by decision, next to the master that really decides.
 
 A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where
-the comparisons go (`events.nats.beside.shadows`).
+the comparisons go (`events.nats.stores`).
 
 The allocation that a policy would have given, had it decided whenever the leading master did.
 

@@ -3,7 +3,7 @@
 Each class says who writes it, what it is about and who sees it (`base.Kind`), and the types of its fields say what they hold
 (`events.fields`): the permissions of servers, authority, filters, tenants' views, exports and lists follow from that.  `Round`
 holds the facts of a master.  `EVENTS` is all of them.  A new kind is a class, a member of the union of its module or of
-`messages.Published`, a name here, and a handler of the fold (`dorm.core.fold.evolve`, `rounds`).
+`messages.Published`, a name here, and a handler of the fold (`dorm.core.evolve`, `rounds`).
 
 Bodies are MessagePack maps whose `kind` names the class.  Adding a field with a default keeps the version; anything else
 raises `VERSIONS[kind]` and adds an upcaster to `events.codec`.  Quantities are integers in base units (milli-cores, bytes,

@@ -21,7 +21,7 @@ Rule = Literal[
     "submits", "changes_app", "releases", "operates", "delivers", "drains", "joins", "of_node", "of_app", "of_session",
     "rotates", "identity", "round",
 ]  # fmt: skip
-"""The rule by which a record counts on a cluster that knows its users: `dorm.core.fold.trust.authority` has one function for
+"""The rule by which a record counts on a cluster that knows its users: `dorm.core.authority` has one function for
 each, `events.identities` the one for identities; a fact of a round counts if its round does."""
 List = Literal["news", "decisions", "failures", "apps", "nodes", "containers", "noise"]
 """Lists of events for people: what the dashboard's first page shows, its groups of kinds, and what would push everything else

@@ -7,7 +7,7 @@ store.  The stores of a cluster are in `events.nats.stores` and `events.nats.par
 a server can keep tenants from each other's.  A name identifies the content, so a blob is written once, and again only
 to renew its time.  A full store refuses; no stored blob is dropped for a later one.  Each tenant has a quota
 (`Limits.quota_of`).  Clients keep to it (`dorm.workdir.shipping`), and the leading master removes what another program
-has written beyond it (`dorm.workdir.quotas`).  Tenants may write and not remove, which servers can't allow for single
+has written beyond it (`dorm.workdir.keeping`).  Tenants may write and not remove, which servers can't allow for single
 subjects: a tenant that gives up a blob writes an empty one in its place, which counts as none, and masters remove it.
 
 *Snapshots* of the state bound how much must be folded to start, or to reach a moment of the past.  Bodies are opaque
@@ -19,7 +19,7 @@ Losing all snapshots costs time and nothing else.
 first of each generation, the last, and marks about once a minute.  The reports in between are records of a separate
 stream with its own sequences.  It drops the oldest ones and no decision depends on it, so a missing or incomplete
 stream affects only curves.  A reader that wants all of them reads both, in the order of their times
-(`events.log.interface.Both`).
+(`events.log.interface.Combined`).
 
 *Parts* are the last part of each node.  A write of a part succeeds only if its writer knows the part that it replaces.
 A deposed master does not know what its successor wrote, so it can't overwrite it.  Bodies are bytes; `events.parts`

@@ -10,7 +10,7 @@ A stream that starts after its first record is complete only if a master's signe
 records are in an archive (`Rotated`, which also removes them).  Any other removal of records is damage.
 
 A tail that is cut off cleanly looks like a shorter log; a master that has read more of it notices
-(`dorm.master.integrity`).  After a kill, a server whose files are damaged cuts the log off before the damage, and
+(`dorm.master.sealing`).  After a kill, a server whose files are damaged cuts the log off before the damage, and
 reports only how many bytes it could not read.  A byte changed in a file of a cleanly stopped server shows only when
 the record is read: the server omits it, and readers detect the gap (`LogDamaged`).  `dorm replay verify` reads all,
 and checks the seals.

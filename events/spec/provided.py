@@ -2,7 +2,7 @@
 
 *The environment* is built of Python packages, commands and an interpreter.  A spec holds the requirements themselves,
 not the name of a file: a node has no file of the submitter's, and the log says what an app ran with.
-`requirements_file` of a spec file is read by the client (`dorm.local.spec_includes`).
+`requirements_file` of a spec file is read by the client (`dorm.local.spec_files`).
 
 *Volumes* are folders of the nodes that an app reads or writes: datasets, models, scratch space.  A spec names volumes
 that nodes offer (`dorm agent --volume`), never paths of a node.  It runs only on nodes that offer all of them.  They

@@ -287,7 +287,7 @@ Rule = Callable[[Disguise, Any], Any]
 
 
 def _needs(disguise: Disguise, value: list[str]) -> list[str]:
-    """Replace what an app needs of a node (`dorm.core.apps.faults.needs_of`): resources, `volume/NAME`, and words."""
+    """Replace what an app needs of a node (`dorm.core.faults.needs_of`): resources, `volume/NAME`, and words."""
     made = []
     for need in value:
         kind, slash, name = need.partition("/")

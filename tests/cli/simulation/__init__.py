@@ -1,1 +1,1 @@
-"""Tests of the commands in `dorm.cli.simulation`."""
+"""Tests of the commands in `dorm.cli.whatif` and `dorm.cli.shadow`."""
