@@ -189,7 +189,8 @@ async def init(
     if await asyncio.to_thread(in_use, host, port):  # Its server runs already, and reads the renewed certificate.
         if encrypted and await asyncio.to_thread(keys.reload):
             await admitted(replace(own, url=near))
-        await found(keys, own, near, (), clock=time.time_ns)
+        # A server that reads its configuration again answers nothing for a moment.
+        await until_answered(lambda: found(keys, own, near, (), clock=time.time_ns), "founding the cluster")
     else:
         server = EmbeddedServer(root, host=host, port=port, more=keys.server_settings())
         await server.start()
