@@ -176,6 +176,7 @@ async def init(
     from dorm.security.files import private_folder
     from dorm.security.folder import KeyFolder
     from dorm.security.joining import admitted
+    from events.log.records import until_answered
 
     await asyncio.to_thread(private_folder, root)
     keys = KeyFolder(root / KEYS)
