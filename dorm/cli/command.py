@@ -11,8 +11,8 @@ cluster it is about: `--context`, `--credentials`, `--archives`, `--url`, `--clu
 (`dorm.cli.connect`).  Their values are the `Cluster`.  What the coroutine raises becomes one line and an exit code
 (`dorm.cli.errors`).
 
-A command that is about no cluster is a plain function, or a coroutine with `standalone`.  All are found by its line in `main.COMMANDS`, or are subcommands of a typer
-application that has such a line.
+A command that is about no cluster is a plain function, or a coroutine with `standalone`.  Each has a line in `main.COMMANDS`,
+or is a subcommand of a typer application that has one.
 """
 
 from __future__ import annotations
