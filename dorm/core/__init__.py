@@ -69,7 +69,7 @@ master, the simulator, plans, the tests' virtual masters and the benchmarks all 
 1. Follow the log; `evolve` each record into the state, in place. A gap in sequences is never folded over.
 2. `decide` returns what follows immediately: answers to submissions, ends, failures, releases.
 3. When the log has been quiet for a moment (`quiet_ms`, at most `quiet_limit_ms`), the policy computes a new
-   allocation, which `decide.allocation` turns into slots and ports. The decision (`Resized`) holds its basis, the
+   allocation, which `allocation` turns into slots and ports. The decision (`Resized`) holds its basis, the
    policy with its parameters and version, the figures, each app's reason, and a digest of the state on which it is
    based.
 4. The round is published. The fold marks a change void if a record between the decision's basis and its round conflicts
@@ -94,5 +94,5 @@ were just resized (`dorm.core.sizes`, `claims`) shape the problem that a policy 
 
 Gates (a hold, `start_after`, `after`) remove an app from the problem until they open; the next decision stops one that
 runs (`dorm.core.gates`). Size requests of an app act as an additional n_max, and batch sizes come from policies that
-use goodput .
+use goodput.
 """
