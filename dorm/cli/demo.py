@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from events.spec import CheckedSpec
 
 _CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
+SAMPLES = Path(__file__).parents[2] / "compose" / "apps"
 _ARRIVALS: tuple[tuple[float, str, int, dict[str, Any]], ...] = (
     (0.0, "logistic.yaml", 170, {}),
     (3.0, "elastic_mlp.yaml", 30, {}),
@@ -203,11 +204,10 @@ async def _play(cluster: LocalCluster, plain: bool) -> None:
 
 
 async def _submit(cluster: LocalCluster) -> None:
-    samples = Path(__file__).parents[3] / "compose" / "apps"
     began = asyncio.get_running_loop().time()
     for after, file, work, changes in _ARRIVALS:
         await asyncio.sleep(max(0.0, began + after - asyncio.get_running_loop().time()))
-        spec = await asyncio.to_thread(_spec, samples / file, work, changes)
+        spec = await asyncio.to_thread(_spec, SAMPLES / file, work, changes)
         await cluster.client.submit(spec, answer_timeout=30.0)
 
 
