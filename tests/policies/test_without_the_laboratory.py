@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 
+pytestmark = pytest.mark.usefixtures("only_policies_of_ours")
+
+
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laboratory is not installed."""
