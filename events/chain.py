@@ -44,11 +44,8 @@ from events.kinds import LogSealed
 from events.limits import SIGNATURE_DIGITS
 
 if TYPE_CHECKING:
-    # merged
     from collections.abc import Iterable
 
-    # merged
-    # merged
     from events.kinds import LogRotated, Round
     from events.log.records import Record
 

@@ -71,13 +71,9 @@ if TYPE_CHECKING:
     from dorm.core.folded import Folded
     from dorm.core.state import App
     from events.kinds import Event
-
-    # merged
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
-
-    # merged
     from replay.simulator.contenders import Contender
     from replay.simulator.forks.fork import Fork
 

@@ -1,14 +1,11 @@
-"""One side of a comparison: an app as a fold shows it, from its submission on.
+"""Two apps side by side, of one log or of two: their requests, their course, their cost.
 
-Two apps side by side.
+    found = await compare(log, "resnet-a", "resnet-b")
+    found = await compare(log, "resnet", "resnet", other=yesterdays)
 
-found = await compare(log, "resnet-a", "resnet-b")
-found = await compare(log, "resnet", "resnet", other=yesterdays)
-
-Two apps side by side, of one log or of two: their requests, their course, their cost.
-
-side         an observer of a fold: one app, with its curve in bounded memory
-comparison   reads the log, or both logs, and compares the two apps.  Start here"""
+`compare` reads the log, or both logs, and returns the `Comparison` of two `Side`s.  `Watched` makes a side: an observer of a
+fold that keeps the course of one app, from its submission on, in bounded memory.
+"""
 
 from __future__ import annotations
 

@@ -1,25 +1,18 @@
 """One folder about an incident, for a ticket: what changed before, what happened, who was affected, and that part of the log.
 
-Everything in the folder follows from the log; of the machine that writes it, the folder has only Dorm's version.  Under
-pseudonyms (`replay.export.anonymize`) the log is replaced first, so all files come from the disguised one.
-
     IncidentError   a span without records
 
-What operators, users, machines and masters did, one line each, in the order of the log.
+Everything in the folder follows from the log; of the machine that writes it, the folder has only Dorm's version.  Under
+pseudonyms (`replay.export.anonymize`) the log is replaced first, so all files come from the disguised one.  The log's part is
+written first, and everything else is read from it: a file of the folder can't say more than its log.  The folder appears
+under its name only once it is complete, and only its owner can read it.
 
-It keeps possible causes of an incident and the incident itself, and leaves out the usual: progress, starts and stops of
-containers, releases.  Memory is bounded: the first and the latest of each sort are kept, and the others are counted.
+What operators, users, machines and masters did has one line each, in the order of the log.  Possible causes of an incident
+and the incident itself are kept, and the usual is left out: progress, starts and stops of containers, releases.  Memory is
+bounded: the first and the latest of each sort are kept, and the others are counted.
 
-An incident: what changed before a span of a log, what happened in it, and the stories of the apps and nodes concerned.
-
-An incident in Markdown.
-
-Texts of others (names, reasons, messages) stand in code spans, where Markdown, HTML and links mean nothing.
-
-Writes the folder of an incident, which appears under its name only once it is complete, and which only its owner can
-read.
-
-The log's part is written first, and everything else is read from it: a file of the folder can't say more than its log."""
+In the Markdown, texts of others (names, reasons, messages) stand in code spans, where Markdown, HTML and links mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +56,6 @@ from replay.whole_file import ExportError, in_thread
 from replay.words import moment, span
 
 if TYPE_CHECKING:
-    # merged
-    # merged
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
@@ -75,8 +66,6 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
     from replay.story.chapters import Chapter
-
-    # merged
 
 
 # --- incident ---------------------------------------------------------------------------------------------------------

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
 
-    # merged
-
 
 # --- one fold ---------------------------------------------------------------------------------------------------------
 

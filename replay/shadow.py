@@ -46,7 +46,6 @@ from replay.moments import AtSequence
 from replay.travel.travel import state_at
 
 if TYPE_CHECKING:
-    # merged
     from collections.abc import AsyncGenerator, Sequence
     from typing import Any
 

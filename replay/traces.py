@@ -47,10 +47,7 @@ from replay.moments import AtSequence
 from replay.travel.travel import fold, state_at
 
 if TYPE_CHECKING:
-    # merged
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    # merged
     from types import TracebackType
     from typing import Any
 
@@ -60,7 +57,6 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
-    # merged
 
 
 # --- spans ------------------------------------------------------------------------------------------------------------

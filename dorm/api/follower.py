@@ -32,7 +32,6 @@ from replay.page.view import decision_in
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    # merged
     from prometheus_client import Metric
 
     from dorm.core.folded import Folded
@@ -40,12 +39,8 @@ if TYPE_CHECKING:
     from events.kinds import Event
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
-
-    # merged
     from events.log.stores import ReadableSnapshots
     from events.positions import Logged
-
-    # merged
 
 
 # --- follower ---------------------------------------------------------------------------------------------------------

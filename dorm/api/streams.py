@@ -45,13 +45,9 @@ if TYPE_CHECKING:
 
     from dorm.api.follower import Follower, RecentLog
     from dorm.api.options import Limits
-
-    # merged
     from dorm.core.query.concerns import Concerns
     from dorm.core.state import State
     from events.log.records import Record
-
-    # merged
     from replay.page.view import View
 
 

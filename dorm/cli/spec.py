@@ -22,9 +22,6 @@ from events.errors import code_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # merged
-    # merged
-
 
 # --- a spec as text, with comments ------------------------------------------------------------------------------------
 

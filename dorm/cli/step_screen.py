@@ -42,7 +42,6 @@ from replay.travel.search import Search, parse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    # merged
     from events.log.interface import ReadableLog
     from replay.travel.diff import Thing
     from replay.travel.search import Search

@@ -41,7 +41,6 @@ from events.positions import Position
 from events.quantities import CPU, MEMORY, SECOND, humanize
 
 if TYPE_CHECKING:
-    # merged
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 
     Keys = Callable[[Callable[[str], None]], AbstractContextManager[None]]
     from collections.abc import Callable, Iterator
-
-    # merged
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dorm.client.client import Client
     from dorm.core.state import App
     from events.log.leadership import Held, Leadership
-    # merged
 
 
 # --- while no master leads --------------------------------------------------------------------------------------------

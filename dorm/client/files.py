@@ -55,14 +55,10 @@ from events.copying import (
 from events.log.records import LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
-    # merged
-    # merged
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from dorm.client.client import Client
     from events.copying import Reading, Writing
-
-    # merged
 
 
 # --- questions to agents ----------------------------------------------------------------------------------------------

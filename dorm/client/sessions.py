@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.core.generation import Container, Generation
-
-    # merged
     from events.kinds.sessions import SessionIs
     from events.sessions import Answer, Following, Opening, Size
 

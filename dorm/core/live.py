@@ -7,7 +7,7 @@
     MembershipChanged                                                     its leader says that it trains: it is
                                                                           committed, and members that it leaves out are
                                                                           leaving
-    MembershipCommitted agents are told of it, so that leavers may stop
+    MembershipCommitted agents read of it, and members that left may stop
     MembersLost                                                           members ended unasked, and enough still run:
                                                                           these are the membership from here on
     LiveResizeFailed                                                      it did not train in time: the next generation

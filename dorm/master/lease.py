@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from events.log.leadership import Held, Leadership
 
-    # merged
-
     Apart = Callable[[], AbstractAsyncContextManager[Leadership]]
     """Returns the lease over a connection of its own, which is made on the loop that enters it."""
 

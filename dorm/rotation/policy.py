@@ -22,7 +22,6 @@ from events.kinds import LogSealed, Round
 from events.quantities import SECOND
 
 if TYPE_CHECKING:
-    # merged
     from events.log.interface import EventLog
 
 

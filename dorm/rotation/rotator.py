@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from dorm.rotation.policy import Plan, Policy
     from events.archive.segments import SegmentLog
-
-    # merged
     from events.archive.stores import ArchiveStore
     from events.archive.whole import WholeLog
     from events.chain import SealKey

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from dorm.core.state import State
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
-
-    # merged
     from events.kinds import Event, NodeEnrolled
     from events.log.interface import Bus
 

@@ -24,7 +24,6 @@ from events.cloudevents import cloud_event
 from events.codec import decode
 
 if TYPE_CHECKING:
-    # merged
     from collections.abc import Callable, Iterator
 
     from dorm.core.state import App

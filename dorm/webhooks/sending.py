@@ -33,14 +33,12 @@ if TYPE_CHECKING:
 
     Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
     Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-    # merged
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from prometheus_client import Metric
 
     from dorm.webhooks.endpoints import Endpoint
-    # merged
 
 
 # --- permitted addresses ----------------------------------------------------------------------------------------------

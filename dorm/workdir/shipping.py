@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dorm.client.client import Client
-
-    # merged
     from events.log.stores import Files
     from events.workdir import Entry, Limits
 

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
     from events.kinds import LogRotated
     from events.log.records import Appended, Record
-
-    # merged
-    # merged
     from events.log.stores import (
         Files,
         Parts,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from events.kinds import LogRotated
 
-    # merged
-
 
 # --- records and errors -----------------------------------------------------------------------------------------------
 

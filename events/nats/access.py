@@ -45,7 +45,6 @@ from events.log.records import LogRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
-    # merged
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------

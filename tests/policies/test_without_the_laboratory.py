@@ -1,4 +1,4 @@
-"""Without the laboratory, logs that name its policies fold alike, and whoever asks such a policy learns what to install."""
+"""Without the laboratory, logs that name its policies fold the same, and an error for such a policy says what to install."""
 
 from __future__ import annotations
 
