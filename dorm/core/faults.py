@@ -520,18 +520,33 @@ def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
                 found[name] = [
                     pair
                     for pair in found[name]
-                    if pair.confirmed or pair.at > since or not all(need in needs for need in pair.needs)
+                    if pair.at > since
+                    or not all(need in needs for need in pair.needs)
+                    or _is_confirmed(state, pair, now)
                 ]
     return {name: pairs for name, pairs in found.items() if pairs}
 
 
 def _kept(state: State, node: Node, now: int) -> list[PairFailure]:
-    """Return the recent failures on a node that count as far as the fold knows: what runs there now is not looked at."""
+    """Return the recent failures on a node that count whatever runs there now."""
     pairs = [
-        pair for pair in node.failed.values() if _is_recent(state, pair, now) and (pair.confirmed or not pair.disproved)
+        pair
+        for pair in node.failed.values()
+        if _is_recent(state, pair, now) and (not pair.disproved or _is_confirmed(state, pair, now))
     ]
     owners = dict.fromkeys(_owner(state, pair.app) for pair in pairs if pair.outvoted)
     return [pair for pair in pairs if not pair.outvoted] if len(owners) == 1 else pairs
+
+
+def _is_confirmed(state: State, pair: PairFailure, now: int) -> bool:
+    """Return whether a failure's app has run well elsewhere since.  The fold learns it when the app's containers end, which
+    may take days; until then what runs now tells."""
+    app = state.apps.get(pair.app)
+    if pair.confirmed or app is None or app.current is None:
+        return pair.confirmed
+    containers = list(app.current.planned.values())
+    later = all(one.node != pair.node and one.started_at >= pair.at for one in containers)
+    return bool(containers) and later and _run_well(app, containers, now)
 
 
 def _by_node(state: State, nodes: Collection[str]) -> dict[str, list[tuple[App, list[Container]]]]:
@@ -781,11 +796,17 @@ def carried_over(state: State, node: Node, old: Node) -> None:
 
 
 def due_at(state: State) -> Iterator[int]:
-    """Yield when (UTC ns) a probe that runs now has run for long enough."""
+    """Yield when (UTC ns) a probe that runs now has run for long enough, or an app elsewhere so that its failure counts."""
     for node in state.nodes.values():
         app = probing(state, node) if node.suspect is not None else None
         if app is not None and (proven := _proven_at(node, app)) is not None:
             yield proven
+        if node.suspect is None and len(node.failed) >= (state.settings.suspect_after or 1):
+            for pair in node.failed.values():
+                app = state.apps.get(pair.app)
+                if pair.disproved and not pair.confirmed and app is not None and app.current is not None:
+                    started = [one.started_at for one in app.current.planned.values() if one.state == "running"]
+                    yield from (at + SHORT_S * SECOND for at in started)
 
 
 def ends_of_waits(state: State) -> Iterator[int]:

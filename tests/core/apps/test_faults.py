@@ -415,6 +415,40 @@ class TestSuspects:
         assert world.app("long").generation == 1
         assert world.app("long").phase == "running"
 
+    @pytest.mark.parametrize("wait_s", [faults.SHORT_S, faults.SHORT_S / 2], ids=["at once", "awaited"])
+    def test_failures_count_although_others_ran_well_there_if_their_apps_run_well_elsewhere(self, wait_s: float) -> None:
+        """A node that fails now and then is not excused by what it starts in between."""
+        bench = failing()
+        bench.started("three")
+        for name in ("one", "two"):
+            fails(bench, name)
+        bench.exited("three", code=0)
+        bench.settle()
+        bench.submit("between", n_max=1, require="has bad")
+        bench.add(joined(BAD, 4, labels={"bad": ""}))
+        bench.add(joined("good", 1, labels={"bad": ""}))  # It has no room now.
+        bench.settle()
+        bench.started("between")
+        bench.wait(faults.SHORT_S)
+        bench.exited("between", code=0)
+        bench.settle()
+        assert all(pair.disproved for pair in bench.state.nodes[BAD].failed.values())
+        for name in ("one", "two"):
+            bench.started(name)
+        bench.wait(wait_s)
+        bench.submit("late", n_max=1, require="has bad", retries={"limit": 3})
+        bench.settle()
+        after = [*fails(bench, "late"), *bench.decide()]
+        if wait_s < faults.SHORT_S:
+            assert not any(isinstance(fact, k.NodeSuspected) for fact in after)
+            known_at = bench.now + int((faults.SHORT_S - wait_s) * SECOND)
+            assert known_at in list(faults.due_at(bench.state)), "it is not awaited"
+            bench.now = known_at
+            after = bench.decide()
+        assert [fact.apps for fact in after if isinstance(fact, k.NodeSuspected)] == [
+            [bench.app(name).id for name in ("one", "two", "late")]
+        ]
+
     def test_it_is_probed_and_returns(self) -> None:
         world = suspect_world()
         probe_is_due_after_repair(world)
@@ -685,7 +719,7 @@ def test_of_a_batch_that_starts_at_once_each_app_loses_one_try_at_most(policy: s
     assert last == first, "nothing is placed there once these have failed"
 
 
-@pytest.mark.parametrize("seed", range(tries(2, 5000)))
+@pytest.mark.parametrize("seed", [*range(tries(2, 5000)), 750])
 def test_a_black_hole_swallows_nobody(seed: int) -> None:
     black_hole(seed)
 
