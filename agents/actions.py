@@ -461,10 +461,10 @@ class Actions:
                 why = str(error)
         self.prepared[key] = why
         keys = [one for one in self._desired.to_prepare() if one[:2] == key[:2]]
-        if keys and all(one in self.prepared for one in keys):
-            reasons = [self.prepared[one] for one in keys]
+        if keys and all(key in self.prepared for key in keys):
+            reasons = [self.prepared[key] for key in keys]
             created = reasons.count("")
-            await self._reporter.prepared(key, created, next((one for one in reasons if one), ""))
+            await self._reporter.prepared(key, created, next((reason for reason in reasons if reason), ""))
 
     async def _empty_secrets(self, key: Key) -> None:
         """Its logs are kept for a while; its secrets need not be."""

@@ -217,7 +217,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 code="config.gpus.differs",
             )
 
-        for folder in (self.checkpoints, self.secrets, *(one.path for one in self.volumes.values())):
+        for folder in (self.checkpoints, self.secrets, *(volume.path for volume in self.volumes.values())):
             check_folder(folder)
 
     def announced(self, runtime: str) -> str:

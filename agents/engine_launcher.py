@@ -335,7 +335,7 @@ async def connected(address: str, port: int) -> tuple[StreamReader, StreamWriter
 
 async def first(*waits: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> int:
     """Return the number of the first one that has ended; the others are cancelled."""
-    tasks = [asyncio.ensure_future(one) for one in waits]
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     over = next(number for number, task in enumerate(tasks) if task.done())
     for task in tasks:

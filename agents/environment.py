@@ -208,7 +208,7 @@ class Environments:
         for folder in sorted(self.root.glob("[!.]*"), key=_used_at, reverse=True):
             of.setdefault(_owner_of(folder), []).append(folder)
         sizes = {folder: self._size(folder) for folders in of.values() for folder in folders}
-        has = {owner: (sum(sizes[one] for one in folders), len(folders)) for owner, folders in of.items()}
+        has = {owner: (sum(sizes[folder] for folder in folders), len(folders)) for owner, folders in of.items()}
         removed = []
         while any(of.values()):
             size, count = (sum(one[place] for one in has.values()) for place in (0, 1))

@@ -194,7 +194,7 @@ def remove(folder: str) -> None:
             points = [os.fsdecode(unescaped(line.split()[4])) for line in file]
     except OSError:
         points = []
-    mounted = next((one for one in points if (one + "/").startswith(inside)), None)
+    mounted = next((point for point in points if (point + "/").startswith(inside)), None)
     if mounted is not None:
         raise Failed(f"something is mounted at {mounted}; unmount it, and nothing of it is removed")
     shutil.rmtree(folder, ignore_errors=True)

@@ -118,7 +118,9 @@ def install(desired: Desired, part: NodePart) -> bool:
     desired.apps = {name: _app(app) for name, app in part.apps.items()}
     desired.ended, desired.owners = dict(part.ended), dict(part.owners)
     states = {
-        Key(name, one.generation, one.slot): one.state for name, app in part.apps.items() for one in app.containers
+        Key(name, container.generation, container.slot): container.state
+        for name, app in part.apps.items()
+        for container in app.containers
     }
     desired.due = {key for key, state in states.items() if state != "exited"}
     desired.started = {key for key in desired.due if states[key] == "running" or key in desired.started}

@@ -310,9 +310,9 @@ class Gpus:
     def _tell(self) -> None:
         """Log what is wrong, when that changes."""
         troubles = self.troubles
-        for one in troubles:
-            if one not in self._said:
-                _log.error("a GPU is not given to apps", node=self._node, reason=one)
+        for trouble in troubles:
+            if trouble not in self._said:
+                _log.error("a GPU is not given to apps", node=self._node, reason=trouble)
         for one in self._said:
             if one not in troubles:
                 _log.info("a GPU is given to apps again", node=self._node, reason=one)

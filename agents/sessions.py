@@ -229,8 +229,8 @@ class Session:
             id=f"{self._node}.session.{self.id}.ended", at=at, by=self._node, node=self._node, app=key.app,
             generation=key.generation, slot=key.slot, session=self.id, user=self.who, what=asked.what,
             exit_code=self._code, reason=clipped(self._why if why is None else why), connections=self._connected,
-            received=self._received + sum(one.received for one in self._connections.values()),
-            sent=self._sent + sum(one.sent for one in self._connections.values()),
+            received=self._received + sum(connection.received for connection in self._connections.values()),
+            sent=self._sent + sum(connection.sent for connection in self._connections.values()),
         )  # fmt: skip
 
     # --- its answer -----------------------------------------------------------------------------------------------------
@@ -377,8 +377,8 @@ class Session:
         if self._now() - self._heard_at > silent_s and not self._taking and not self._over.is_set():
             self._why = f"the client was silent for {silent_s:.0f} s"
             self._over.set()
-            for one in list(self._connections.values()):
-                await one.close()
+            for connection in list(self._connections.values()):
+                await connection.close()
             if self._execution is not None:
                 await self._execution.close()
 

@@ -100,7 +100,7 @@ def _shape(info: Any, *, inside: bool = False) -> Shape:
     values = items = None
     for form in _forms(info):
         if isinstance(form, kinds.StrType) or (
-            isinstance(form, kinds.LiteralType) and all(isinstance(one, str) for one in form.values)
+            isinstance(form, kinds.LiteralType) and all(isinstance(value, str) for value in form.values)
         ):
             texts = True
         elif isinstance(form, kinds.IntType | kinds.FloatType):

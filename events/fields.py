@@ -121,7 +121,7 @@ def unmarked(kind: Any) -> Any:
 def without_none(kind: Any) -> Any:
     """Return a type without None and `UNSET`, if another one is left."""
     absent = (type(None), msgspec.UnsetType)
-    others = [one for one in get_args(kind) if one not in absent]
+    others = [arg for arg in get_args(kind) if arg not in absent]
     return others[0] if len(others) == 1 < len(get_args(kind)) and get_origin(kind) in _UNIONS else kind
 
 

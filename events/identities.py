@@ -130,7 +130,7 @@ class Identities(msgspec.Struct):
 
     def unreported_refusals(self) -> list[Refusal]:
         """Return the refused records that the master has yet to report, as far as they are kept."""
-        return [one for one in self.refusals if one.seq > self.told and not one.answered]
+        return [refusal for refusal in self.refusals if refusal.seq > self.told and not refusal.answered]
 
 
 class NotAllowed(msgspec.Struct, frozen=True):
@@ -230,7 +230,7 @@ def _takes_token(known: Identities | None, event: k.TokenAdded | k.TokenRemoved,
             return NotAllowed("identity.too_many", f"there are {MOST_IDENTITIES:,} tokens already; remove some")
         # Users add tokens for themselves: one of them leaves room for all others.
         if not admin and len(known.tokens) >= free:
-            own = sum(one.user == user for one in known.tokens.values())
+            own = sum(token.user == user for token in known.tokens.values())
             if own >= free:
                 return NotAllowed("identity.too_many", f"{user} has {own:,} tokens already; remove some")
     return None

@@ -168,7 +168,7 @@ def atoms(outcome: Outcome) -> list[Atom]:
     if isinstance(outcome, Not):
         return atoms(outcome.of)
     if isinstance(outcome, All | Any):
-        return [one for part in outcome.of for one in atoms(part)]
+        return [atom for part in outcome.of for atom in atoms(part)]
     return [outcome]
 
 
@@ -537,7 +537,7 @@ async def bisect(
 
 
 def _contenders(policies: Sequence[str]) -> list[Contender]:
-    found = [parse_contender(one) for one in policies]
+    found = [parse_contender(policy) for policy in policies]
     labels = [one.label for one in found]
     if not found or len(set(labels)) < len(labels):
         raise BisectError("name at least one policy, and none of them twice", code="bisect.policies")
@@ -575,7 +575,9 @@ class _Search:
                 if (app := state.find_app(name)) is not None:
                     names[name] = app.id
 
-        missing = [one.app for one in self._clauses if not isinstance(one, Measures) and one.app not in names]
+        missing = [
+            clause.app for clause in self._clauses if not isinstance(clause, Measures) and clause.app not in names
+        ]
         await fold_on(self._log, state, self._last, progress=progress, seen=seen)
         missing = [name for name in missing if name not in names]
         if missing:
@@ -613,16 +615,16 @@ class _Search:
     async def _told(self, text: str, holds_at_end: bool) -> Bisected:
         moments = [one for _, one in sorted(self._tried.items())]
         lapses = any(one.holds and not other.holds for one, other in pairwise(moments))
-        low = max((one.seq for one in moments if not one.holds), default=None)
-        high = min((one.seq for one in moments if low is None or one.seq > low), default=None)
+        low = max((moment.seq for moment in moments if not moment.holds), default=None)
+        high = min((moment.seq for moment in moments if low is None or moment.seq > low), default=None)
         if low is None:
             high = 0 if self._start == 0 else self._start
         found = high if holds_at_end else None
         at = await time_of(self._log, found) if found else None
         return Bisected(
             outcome=text,
-            apps=list(dict.fromkeys(one.app for one in self._clauses if not isinstance(one, Measures))),
-            policies=[one.label for one in self._contenders],
+            apps=list(dict.fromkeys(clause.app for clause in self._clauses if not isinstance(clause, Measures))),
+            policies=[contender.label for contender in self._contenders],
             really=holds(self._outcome, self._really.verdicts),
             first=moments[0].seq,
             last=self._last,

@@ -185,7 +185,9 @@ class Watched:
             loss=app.loss,
             adjust_s=sum(costs) / len(costs) if costs else None,
             speeds=[
-                Speed(one.containers, one.nodes, one.type, one.steps * SECOND / one.ns) for one in app.speeds if one.ns
+                Speed(speed.containers, speed.nodes, speed.type, speed.steps * SECOND / speed.ns)
+                for speed in app.speeds
+                if speed.ns
             ],
             curve=self._curve,
             resizes=[adjustment(app, index) for index in range(len(app.history))],

@@ -42,7 +42,9 @@ def _defaults(kind: type[Event]) -> dict[str, Any]:
     """Return the fields of a kind that are not worth showing while they have these values."""
     if kind not in _KNOWN:
         _KNOWN[kind] = {
-            one.name: one.default for one in msgspec.structs.fields(kind) if one.default is not msgspec.NODEFAULT
+            field.name: field.default
+            for field in msgspec.structs.fields(kind)
+            if field.default is not msgspec.NODEFAULT
         }
     return _KNOWN[kind]
 
@@ -99,7 +101,7 @@ def _restarted(event: Any, whole: bool) -> str:
 def _members_released(event: Any, whole: bool) -> str:
     if whole:
         return _fields(event, whole)
-    joins = _short(", ".join(f"{one.slot} on {one.node}" for one in event.members), whole) or "none"
+    joins = _short(", ".join(f"{member.slot} on {member.node}" for member in event.members), whole) or "none"
     leaves = f" leaves={_short(event.leavers, whole)}" if event.leavers else ""
     where = f"app={event.app} generation={event.generation} membership={event.membership}"
     return f"{where} joins={joins}{leaves} wait_s={event.wait_s:.4g}"
@@ -127,7 +129,9 @@ def _policy_failed(event: Any, whole: bool) -> str:
 
 
 def _refused(event: Any, whole: bool) -> str:
-    parts = [f"{one.of} by {one.who}" + (f" about {one.about}" if one.about else "") for one in event.records]
+    parts = [
+        f"{record.of} by {record.who}" + (f" about {record.about}" if record.about else "") for record in event.records
+    ]
     reasons = [f"{part} (record {one.seq}): {one.reason}" for part, one in zip(parts, event.records, strict=True)]
     more = [f"and {event.omitted} earlier ones"] if event.omitted else []
     return _short("; ".join([*reasons, *more]), whole)

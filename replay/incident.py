@@ -478,7 +478,7 @@ def readme(incident: Incident, files: Sequence[str]) -> str:
     parts.append("\n".join(f"* {_FILES[name]}" for name in files if name in _FILES) + "\n")
     parts.append("## Versions\n")
     parts.append(
-        "\n".join([f"* made by {incident.made_by}", *(f"* on the log: {plain(one)}" for one in incident.builds)])
+        "\n".join([f"* made by {incident.made_by}", *(f"* on the log: {plain(build)}" for build in incident.builds)])
     )
     return "\n".join(parts) + "\n"
 

@@ -125,7 +125,11 @@ class Tracer:
             if app.history and app.history[-1].live:
                 self._lives[app.id] = app.history[-1].decided_at
             current = app.generations.get(app.generation)
-            released = [one for one in app.generations.values() if one.released_at and not one.failed]
+            released = [
+                generation
+                for generation in app.generations.values()
+                if generation.released_at and not generation.failed
+            ]
             if not released:
                 continue
             latest = max(released, key=lambda one: one.number)
@@ -325,7 +329,7 @@ def request(cluster: str, spans: Sequence[Span]) -> dict[str, Any]:
             {
                 "resource": {"attributes": _attributes({"service.name": "dorm", "service.namespace": cluster})},
                 "scopeSpans": [
-                    {"scope": {"name": "dorm", "version": version("dorm")}, "spans": [_span(one) for one in spans]}
+                    {"scope": {"name": "dorm", "version": version("dorm")}, "spans": [_span(span) for span in spans]}
                 ],
             }
         ]

@@ -102,7 +102,7 @@ class _Folder:
     def read(self) -> bool:
         """Read further names; return whether there are some."""
         with os.scandir(self.descriptor) as entries:
-            self.names = list(islice((one.name for one in entries if one.name not in self.kept), _BATCH))
+            self.names = list(islice((entry.name for entry in entries if entry.name not in self.kept), _BATCH))
         return bool(self.names)
 
 

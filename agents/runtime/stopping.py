@@ -195,7 +195,7 @@ class Stopping:
             if self._paused:
                 return self._hold(self._paused)
         programs = [*chosen, *(live[one] for one in self.asked if one in live)]
-        read = {pipe for one in programs for pipe in one.reads}
+        read = {pipe for program in programs for pipe in program.reads}
         held = [one for one in above if not one.reads and not read.intersection(one.writes)]
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
         signals = self._hold([one.id for one in held if one.state != "T"])
@@ -207,7 +207,7 @@ class Stopping:
 
     def _hold(self, shells: "list[Id]") -> "list[Signal]":
         self._held.update(dict.fromkeys(shells))
-        return [(one, int(signal.SIGSTOP)) for one in shells]
+        return [(shell, int(signal.SIGSTOP)) for shell in shells]
 
     def _let_go(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
         """Tell the foreground commands of shells that are asked to end, or no trap runs."""
@@ -254,11 +254,13 @@ class Stopping:
 
     def _signals(self, processes: "Iterable[Process]", number: int) -> "list[Signal]":
         signals = []
-        for one in processes:
-            signals.append((one.id, number))
-            if one.state == "T" or one.id in self._held:  # Such as a shell that was held for a program that has ended.
-                signals.append((one.id, int(signal.SIGCONT)))
-                self._held.pop(one.id, None)
+        for process in processes:
+            signals.append((process.id, number))
+            if (
+                process.state == "T" or process.id in self._held
+            ):  # Such as a shell that was held for a program that has ended.
+                signals.append((process.id, int(signal.SIGCONT)))
+                self._held.pop(process.id, None)
         return signals
 
     def _finish(self, now: float, live: "dict[Id, Process]") -> "list[Signal]":
@@ -362,9 +364,9 @@ def _read(pid: int, parent: int, start: str, state: str, proc: str) -> Process:
 
 def _pipes(folder: str, descriptors: "Iterable[str]") -> "tuple[str, ...]":
     found = []
-    for one in descriptors:
+    for descriptor in descriptors:
         try:
-            target = os.readlink(f"{folder}/fd/{one}")
+            target = os.readlink(f"{folder}/fd/{descriptor}")
         except PermissionError:
             target = "pipe:unknown"
         except OSError:

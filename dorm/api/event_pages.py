@@ -236,8 +236,8 @@ class EventPages:
         more: Position | None = None
         try:
             async with asyncio.timeout(_TIME_S), aclosing(tail.events()) as events:
-                async for one in events:
-                    if page.take(_Seen(tail.position, one)):
+                async for event in events:
+                    if page.take(_Seen(tail.position, event)):
                         more = page.seen[-1].behind
                         break
         except TimeoutError:
@@ -303,11 +303,11 @@ class EventPages:
         part: list[_Seen] = []
         tail = self._tail(which, first, upto)
         async with aclosing(tail.events()) as events:
-            async for one in events:
+            async for event in events:
                 # A round may reach beyond the cut.
-                if not upto.covers(one.position):
+                if not upto.covers(event.position):
                     continue
-                part.append(_Seen(tail.position, one))
+                part.append(_Seen(tail.position, event))
                 if len(part) > 2 * limit + 2:
                     del part[: limit + 1]
         return part

@@ -176,7 +176,7 @@ class _Known:
 
     def before(self, seq: int) -> Life | None:
         """Return the one with least to follow up to a record."""
-        return max((one for one in self.lives if one.seq <= seq), key=lambda one: one.seq, default=None)
+        return max((live for live in self.lives if live.seq <= seq), key=lambda one: one.seq, default=None)
 
     def keep(self, life: Life) -> None:
         """In the place of what is not the latest one."""

@@ -312,7 +312,7 @@ class Pasts:
 
         def wanted(app: App) -> bool:
             group = app.spec.group.name if app.spec.group is not None else ""
-            return not span.names or any(named(app.name, app.id, group, one) for one in span.names)
+            return not span.names or any(named(app.name, app.id, group, name) for name in span.names)
 
         since = AtSequence(span.since) if span.since is not None else None
         found = await gather(self._log, since, AtSequence(span.until), wanted=wanted)

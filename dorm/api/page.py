@@ -105,7 +105,7 @@ def policy(text: str) -> str:
     """Return the Content-Security-Policy of a page: nothing from elsewhere, and no inline scripts except its own (an import
     map is one)."""
     scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _INLINE.findall(text)]
-    hashes = "".join(f" 'sha256-{one}'" for one in scripts)
+    hashes = "".join(f" 'sha256-{script}'" for script in scripts)
     return "; ".join(
         (
             "default-src 'none'",

@@ -108,18 +108,20 @@ def _report(
     time: int, event: NodeReported, before: tuple[int, NodeReported] | None, started: Mapping[Key, int]
 ) -> Report:
     earlier = (
-        {(one.app, one.generation, one.slot): one.cpu_s for one in before[1].containers} if before is not None else {}
+        {(container.app, container.generation, container.slot): container.cpu_s for container in before[1].containers}
+        if before is not None
+        else {}
     )
     found = []
-    for one in event.containers:
-        key = (one.app, one.generation, one.slot)
-        since, spent_s = started.get(key, 0), one.cpu_s
-        if before is not None and key in earlier and earlier[key] <= one.cpu_s:
-            since, spent_s = before[0], one.cpu_s - earlier[key]
+    for container in event.containers:
+        key = (container.app, container.generation, container.slot)
+        since, spent_s = started.get(key, 0), container.cpu_s
+        if before is not None and key in earlier and earlier[key] <= container.cpu_s:
+            since, spent_s = before[0], container.cpu_s - earlier[key]
         over_s = (time - since) / SECOND if since else 0.0
         known = over_s >= _LEAST_S
         cpu = round(spent_s / over_s * 1000) if known else None
-        found.append(Used(*key, cpu, round(over_s, 3) if known else None, one.memory))
+        found.append(Used(*key, cpu, round(over_s, 3) if known else None, container.memory))
     return Report(time, "memory" in event.used, found)
 
 

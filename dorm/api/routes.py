@@ -193,12 +193,12 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
 def _parameters(kind: type[Parameters]) -> dict[str, tuple[str, Any]]:
     """Return field and type of each parameter by its name. A given value is never null, so `int | None` is `int`."""
     hints = get_type_hints(kind, include_extras=True)
-    return {one.encode_name: (one.name, _without_none(hints[one.name])) for one in msgspec.structs.fields(kind)}
+    return {field.encode_name: (field.name, _without_none(hints[field.name])) for field in msgspec.structs.fields(kind)}
 
 
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
-        (hint,) = [one for one in get_args(hint) if one is not type(None)]
+        (hint,) = [arg for arg in get_args(hint) if arg is not type(None)]
     return hint
 
 

@@ -195,7 +195,7 @@ class Readers:
             self.drop(stream)
 
     def check(self, now: float) -> None:
-        for stream in [one for one in self._streams if not one.check(now)]:
+        for stream in [stream for stream in self._streams if not stream.check(now)]:
             self.drop(stream)
 
     def finish(self) -> None:
@@ -472,13 +472,13 @@ class EventStreams:
         )
         reached, piece = after, list[tuple[Position, Logged]]()
         async with aclosing(tail.events()) as events:
-            async for one in events:
-                beside = one.position.beside
+            async for event in events:
+                beside = event.position.beside
                 if beside is not None:
                     reached = replace(reached, beside=beside)
                 else:
-                    reached = replace(one.position, beside=reached.beside)
-                piece.append((reached, one))
+                    reached = replace(event.position, beside=reached.beside)
+                piece.append((reached, event))
                 if len(piece) >= 200:
                     await stream.write(await asyncio.to_thread(_frames, piece))
                     piece = []

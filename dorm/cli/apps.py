@@ -503,7 +503,7 @@ async def _print(output: AppOutput, ran: Ran, slot: int | None, wanted: _Wanted)
         slots = sorted(ran.nodes)
         _check_count(slots, wanted)
         printer = Printer(len(slots), wanted.grep)
-        outputs = [wanted.lines(output, ran, one) for one in slots]
+        outputs = [wanted.lines(output, ran, slot) for slot in slots]
         if wanted.times and not wanted.follow:
             await print_merged(printer, outputs)
         else:

@@ -108,14 +108,14 @@ def _checked(settings: Settings, change: PolicyChanged, plugins: Plugins) -> Non
 
 def _refuse_unknown(given: Mapping[str, str], settings: Settings, plugins: Plugins) -> None:
     parameters, times = in_force(settings, plugins)
-    names = sorted(one.name for one in parameters)
+    names = sorted(parameter.name for parameter in parameters)
     unknown = [key for key in given if key not in names]
     if unknown:
         near = difflib.get_close_matches(unknown[0], words(settings, plugins), n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise SpecError(
             f"unknown setting {unknown[0]!r}; {hint}policy {settings.policy} has "
-            f"{', '.join(names) or 'no parameters'}, and there are also policy, checkpoints, {', '.join(one.word for one in times)}",
+            f"{', '.join(names) or 'no parameters'}, and there are also policy, checkpoints, {', '.join(time.word for time in times)}",
             code="settings.unknown",
         )
 

@@ -140,7 +140,7 @@ async def check(
         app = _of_command(typed, faults, notes)
     found = await _checked(app, cx)
     _show(found, output)
-    if any(one.level == "wrong" for one in found.findings):
+    if any(finding.level == "wrong" for finding in found.findings):
         raise typer.Exit(FAILED)
 
 
@@ -228,7 +228,7 @@ def _expand(app: _App, path: str) -> None:
         raise placed(error) from None
     ends = sweep.specs[:1] if len(sweep.specs) == 1 else (sweep.specs[0], sweep.specs[-1])
     app.name, app.count, app.spec = sweep.name, len(sweep.specs), sweep.specs[0]
-    app.apps = [(one.name, tuple(one.command)) for one in ends]
+    app.apps = [(end.name, tuple(end.command)) for end in ends]
 
 
 def _of_command(typed: Typed, faults: list[tuple[str, str]], notes: list[str]) -> _App:
@@ -360,7 +360,7 @@ def _variables_of(app: _App) -> tuple[tuple[str, str], ...]:
 
     if app.spec is None:
         return ()
-    found = [(one.code, one.text) for one in findings(app.spec)]
+    found = [(finding.code, finding.text) for finding in findings(app.spec)]
     try:
         check_names(app.spec)
     except SpecError as error:
@@ -444,7 +444,7 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
     local = check_nodes(Typed(words=("true",), demand={}, image="any", workdir="."), nodes, url)
     typed = app.typed
     if typed is not None and app.spec is not None:
-        wanted = typed.name or free_name(app.name, {one.name for one in state.apps.values()})
+        wanted = typed.name or free_name(app.name, {app.name for app in state.apps.values()})
         app.spec = check_spec(document(typed, wanted, local=local))
         try:
             check_nodes(typed, nodes, url)
@@ -485,7 +485,7 @@ async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Rea
     submission = Submission(
         id=owned_id(tenant, "check"), seq=0, at=now, by=connected.user, spec=document_of(spec), size=0
     )
-    refused = [(one.code, str(one)) for one in refusals(state, mine, submission)]
+    refused = [(refusal.code, str(refusal)) for refusal in refusals(state, mine, submission)]
     if refused:
         return msgspec.structs.replace(found, refusals=tuple(refused))
     try:
@@ -493,11 +493,11 @@ async def _placed(connected: Client, state: State, spec: CheckedSpec, found: Rea
             planned = await asyncio.to_thread(plan, state, now, Assumed(specs=(mine,)))
     except PlanError as error:
         return msgspec.structs.replace(found, refusals=((error.code, str(error)),))
-    own = next((one for one in planned.apps if one.name == spec.name and one.id not in state.apps), None)
+    own = next((app for app in planned.apps if app.name == spec.name and app.id not in state.apps), None)
     others = [
-        f"{one.name} would go from {counted(one.before, 'container')} to {one.after}"
-        for one in planned.apps
-        if one is not own and one.kind and one.before != one.after
+        f"{app.name} would go from {counted(app.before, 'container')} to {app.after}"
+        for app in planned.apps
+        if app is not own and app.kind and app.before != app.after
     ]
     start = await _start_of(connected, state, mine, now) if own is not None and not own.after else ""
     return msgspec.structs.replace(found, planned=own, others=tuple(others), start=start)
@@ -526,10 +526,10 @@ async def _start_of(connected: Client, state: State, spec: CheckedSpec, now: int
 
 
 def _show(found: _Checked, output: Format) -> None:
-    levels = [one.level for one in found.findings]
+    levels = [finding.level for finding in found.findings]
     count = {level: levels.count(level) for level in ("wrong", "unknown", "note", "ok")}
     if output in (Format.json, Format.yaml):
-        shown = [msgspec.to_builtins(one) for one in found.findings]
+        shown = [msgspec.to_builtins(finding) for finding in found.findings]
         for one in shown:
             del one["about"]
         document = {"app": found.app.name, "cluster": found.cluster, **count, "findings": shown}

@@ -200,7 +200,7 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     except LogError as error:
         looked.append(wrong("log", "log", str(error), "start the missing NATS servers"))
         return None, looked
-    by_node = {one.status.node: one for one in agents} if agents is not None else None
+    by_node = {agent.status.node: agent for agent in agents} if agents is not None else None
     looked += [*cluster.judge_masters(leader, masters), *cluster.judge_nodes(state, by_node)]
     looked += [*cluster.judge_delays(state), *cluster.judge_settings(state)]
     if state.known is not None:

@@ -97,7 +97,7 @@ def expected(error: BaseException) -> BaseException | None:
     Recognized by the defining module, so no command has to import all packages to report an error.
     """
     if isinstance(error, BaseExceptionGroup):
-        found = [expected(one) for one in error.exceptions]
+        found = [expected(exception) for exception in error.exceptions]
         return next((one for one in found if one is not None), None)
     ours = type(error).__module__.split(".")[0] in _OURS
     return error if ours or isinstance(error, OSError) else None

@@ -172,8 +172,8 @@ def tell_findings(spec: AppSpec) -> None:
     from events.spec.variables import check_names, findings
 
     check_names(spec)
-    for one in findings(spec):
-        say(f"note: {spec.name}: {one.text}", error=True)
+    for finding in findings(spec):
+        say(f"note: {spec.name}: {finding.text}", error=True)
 
 
 _READ_BY_PROGRAMS = (

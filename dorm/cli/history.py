@@ -233,8 +233,8 @@ def show_compared(found: Sequence[tuple[Side, dict[str, Any]]], output: Format) 
     if differs:
         console.print(Text("\ndifferences between their specs", style="bold"))
         lines = [
-            {"what": one.field, **{str(index): _shortened(value) for index, value in enumerate(one.values)}}
-            for one in differs
+            {"what": differ.field, **{str(index): _shortened(value) for index, value in enumerate(differ.values)}}
+            for differ in differs
         ]
         show(lines, headings, Format.table)
     _show_curves(sides)
@@ -353,7 +353,7 @@ async def history(
 
     def wanted(app: Any) -> bool:
         group = app.spec.group.name if app.spec.group is not None else ""
-        return not names or any(named(app.name, app.id, group, one) for one in names)
+        return not names or any(named(app.name, app.id, group, name) for name in names)
 
     async with _log(file, cx) as (log, me):
         with progress_of("reading") as report:

@@ -344,7 +344,7 @@ def _show(app: App, before: AppSpec, after: AppSpec, changes: Changes, planned: 
             console.print(Text(line).append(f"  ({title})", style="dim"))
     if planned is None:
         return
-    disturbed = [one for one in planned.apps if one.kind]
+    disturbed = [app for app in planned.apps if app.kind]
     for one in disturbed[:_MOST_SHOWN]:
         console.print(Text(_in_words(one, own=one.id == app.id)))
     if len(disturbed) > _MOST_SHOWN:

@@ -355,7 +355,7 @@ async def show(
     if output in (Format.json, Format.yaml):
         show_document(parts, output)
         return
-    rows = [{"first": f"{one.first:,}", "last": f"{one.last:,}", "where": one.where} for one in parts]
+    rows = [{"first": f"{part.first:,}", "last": f"{part.last:,}", "where": part.where} for part in parts]
     print_table(rows, [("FIRST", "first"), ("LAST", "last"), ("WHERE", "where")])
 
 

@@ -260,7 +260,7 @@ async def list_checkpoints(cx: Cluster, app: AppName, output: Output = Format.ta
         return
     now = time.time_ns()
     if found.checkpoints:
-        show([_row(one, now) for one in found.checkpoints], _COLUMNS, output)
+        show([_row(checkpoint, now) for checkpoint in found.checkpoints], _COLUMNS, output)
     console.print(_restart(found, now))
     if found.doubt is not None:
         console.print(Text(f"doubtful: {found.doubt['text']}", style="yellow"))

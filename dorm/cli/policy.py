@@ -188,8 +188,13 @@ def _print_settings(settings: list[Setting], output: Format) -> None:
     from dorm.core.query.in_force import shown
 
     rows = [
-        {"word": one.word, "value": shown(one, one.value), "default": shown(one, one.default), "meaning": one.meaning}
-        for one in settings
+        {
+            "word": setting.word,
+            "value": shown(setting, setting.value),
+            "default": shown(setting, setting.default),
+            "meaning": setting.meaning,
+        }
+        for setting in settings
     ]
     columns = [("SETTING", "word"), ("VALUE", "value"), ("DEFAULT", "default")]
     show(rows, columns, output, note=("MEANING", "meaning"))

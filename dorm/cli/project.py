@@ -136,12 +136,12 @@ async def list_files(cx: Cluster, output: Output = Format.table) -> None:
     now = time.time_ns()
     rows = [
         {
-            **one,
-            "size": humanize(MEMORY, one["bytes"]),
-            "most": humanize(MEMORY, one["quota"]),
-            "age": f"{ago((now - one['newest_at']) / SECOND)} ago",
+            **document,
+            "size": humanize(MEMORY, document["bytes"]),
+            "most": humanize(MEMORY, document["quota"]),
+            "age": f"{ago((now - document['newest_at']) / SECOND)} ago",
         }
-        for one in documents
+        for document in documents
     ]
     show(rows, _USES, output)
 

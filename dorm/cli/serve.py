@@ -430,8 +430,8 @@ async def list_tokens(cx: Cluster, output: Output = Format.table) -> None:
         state = await connected.state()
     tokens = list(state.known.tokens.values()) if state.known is not None else []
     rows: list[dict[str, Any]] = [
-        {"name": one.name, "user": one.user, "expires_at": one.expires_at or None, "position": str(one.seq)}
-        for one in tokens
+        {"name": token.name, "user": token.user, "expires_at": token.expires_at or None, "position": str(token.seq)}
+        for token in tokens
     ]
     for row in rows if output not in (Format.json, Format.yaml) else ():
         row["expires_at"] = moment(row["expires_at"]) if row["expires_at"] else "never"

@@ -65,7 +65,7 @@ def complete_container(ctx: typer.Context, incomplete: str) -> list[str]:
     def names(state: State) -> Iterable[str]:
         app, slash, _ = incomplete.partition("/")
         if not slash:
-            return [one.name for one in state.apps.values() if not one.ended]
+            return [app.name for app in state.apps.values() if not app.ended]
         found = state.find_app(app)
         current = found.current if found is not None else None
         return [f"{app}/{rank}" for rank in range(len(current.containers))] if current is not None else []

@@ -132,8 +132,8 @@ async def shadow(
                     report = progress if file is not None else None
                     lines = found.run(since=begin, end=end, follow=file is None, progress=report)
                     async with contextlib.aclosing(lines):
-                        async for one in lines:
-                            await out.comparison(one)
+                        async for line in lines:
+                            await out.comparison(line)
                 if asking is not None:
                     asking.cancel()
             if every_s and file is not None:

@@ -117,7 +117,7 @@ def event_lines(view: View, width: int, height: int) -> tuple[Text, int]:
         return Text("nothing has happened yet", style="dim"), 0
     at = next(index for index, one in enumerate(view.events) if one.position == view.cursor.position)
     first = max(0, min(at - height // 2, len(view.events) - height))
-    lines = [_event_line(view, one, width) for one in view.events[first : first + height]]
+    lines = [_event_line(view, event, width) for event in view.events[first : first + height]]
     return Text("\n").join(lines), first
 
 

@@ -311,10 +311,10 @@ def _failures(d: dict[str, Any]) -> str:
 def _failed_on(pairs: Sequence[dict[str, Any]]) -> str:
     """Return `node-1 at 2026-11-21 12:00:00 UTC (no such file), node-2 …`: where it failed lately at its start."""
     named = []
-    for one in pairs:
-        times = f", {one['tries']} times" if one["tries"] > 1 else ""
-        why = f" ({one['why']})" if one["why"] else ""
-        named.append(f"{one['node']} at {when(one['at'])}{times}{why}")
+    for pair in pairs:
+        times = f", {pair['tries']} times" if pair["tries"] > 1 else ""
+        why = f" ({pair['why']})" if pair["why"] else ""
+        named.append(f"{pair['node']} at {when(pair['at'])}{times}{why}")
     return ", ".join(named)
 
 

@@ -202,12 +202,12 @@ class Recent:
     def last(self, count: int, words: str = "", app: str = "") -> list[Happened]:
         """Return the latest that match, oldest first."""
         found: list[Happened] = []
-        for one in reversed(self._events):
+        for event in reversed(self._events):
             if len(found) >= count:
                 break
-            text = f"{type(one.event).__name__} {in_words(one.event)}".lower()
+            text = f"{type(event.event).__name__} {in_words(event.event)}".lower()
             if all(word in text for word in words.lower().split()) and (not app or app in text):
-                found.append(one)
+                found.append(event)
         return found[::-1]
 
 
@@ -346,7 +346,7 @@ def _apps(state: State, rows: Sequence[AppRow], look: Look, width: int, most: in
     room = max(1, most - 2 if len(rows) > most - 1 else most - 1)
     first = max(0, min(at - room // 2, len(rows) - room))
     shown = [_app_line(state, row, look) for row in rows[first : first + room]]
-    drawn = _table(shown, columns if width >= 2 * _LEAST else [one for one in columns if one[1] != "user"])
+    drawn = _table(shown, columns if width >= 2 * _LEAST else [column for column in columns if column[1] != "user"])
     if len(rows) > room:
         drawn.append(Text(f"{first + 1} to {first + len(shown)} of {len(rows)} apps", style="dim"))
     return drawn
@@ -396,7 +396,9 @@ def _app(state: State, recent: Recent, look: Look, now: int, height: int) -> lis
     if row.note:
         lines.append(Text(one_line(row.note), style="yellow"))
     generation = app.generations.get(app.generation)
-    containers = [msgspec.to_builtins(one) for one in generation.all_containers()] if generation is not None else []
+    containers = (
+        [msgspec.to_builtins(container) for container in generation.all_containers()] if generation is not None else []
+    )
     if containers:
         columns = [("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("EXIT", "exit_code"), ("REASON", "reason")]
         lines += [Text(), *_table(containers[: max(2, height // 3)], columns)]
@@ -488,14 +490,14 @@ async def _reports(kept: Reports, state: State, app: App) -> dict[str, Report]:
     """Return the last report of each node that has a container of the app."""
     generation = app.generations.get(app.generation)
     containers = list(generation.all_containers()) if generation is not None and not app.ended else []
-    started = {(app.id, app.generation, one.slot): one.started_at for one in containers}
+    started = {(app.id, app.generation, container.slot): container.started_at for container in containers}
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(node: str) -> tuple[str, Report | None]:
         async with room:
             return node, await kept.of(node, state.nodes[node].identity, started)
 
-    nodes = dict.fromkeys(one.node for one in containers if one.node in state.nodes)
+    nodes = dict.fromkeys(container.node for container in containers if container.node in state.nodes)
     return {node: report for node, report in await asyncio.gather(*map(ask, nodes)) if report is not None}
 
 
@@ -531,14 +533,14 @@ def _ranks_table(app: App, reports: dict[str, Report], now: int) -> Table:
         return table
     ranks = {slot: rank for rank, slot in enumerate(sorted(generation.containers))}
     demand = app.demand
-    for one in sorted(generation.all_containers(), key=lambda one: one.slot):
-        report = reports.get(one.node) if one.state == "running" else None
-        used = _used(report, app, one.slot)
+    for container in sorted(generation.all_containers(), key=lambda container: container.slot):
+        report = reports.get(container.node) if container.state == "running" else None
+        used = _used(report, app, container.slot)
         table.add_row(
-            str(ranks.get(one.slot, "-")),
-            str(one.slot),
-            one_line(one.node),
-            one.state,
+            str(ranks.get(container.slot, "-")),
+            str(container.slot),
+            one_line(container.node),
+            container.state,
             _of(CPU, used.cpu if used is not None else None, demand.get(CPU)),
             _of(MEMORY, used.memory if used is not None else None, demand.get(MEMORY)),
             ago(max(0, now - report.time) / SECOND) if report is not None and used is not None else "-",
@@ -550,7 +552,11 @@ def _used(report: Report | None, app: App, slot: int) -> Used | None:
     if report is None:
         return None
     return next(
-        (one for one in report.containers if (one.app, one.generation, one.slot) == (app.id, app.generation, slot)),
+        (
+            container
+            for container in report.containers
+            if (container.app, container.generation, container.slot) == (app.id, app.generation, slot)
+        ),
         None,
     )
 
@@ -649,8 +655,8 @@ async def _recent(connected: Client) -> Recent:
     recent = Recent()
     found = Tail(connected.log, connected.cluster, wanted, after=Position(begin.seq), until=end).events()
     async with contextlib.aclosing(found) as events:
-        async for one in events:
-            recent.add(one.time, [one.event])
+        async for event in events:
+            recent.add(event.time, [event.event])
     return recent
 
 

@@ -180,8 +180,8 @@ def _assumed(
     from dorm.local.spec_files import load_spec
 
     return Assumed(
-        joins=tuple(one for one in nodes if isinstance(one, NewNodes)),
-        removed=tuple(one for one in nodes if isinstance(one, str)),
+        joins=tuple(node for node in nodes if isinstance(node, NewNodes)),
+        removed=tuple(node for node in nodes if isinstance(node, str)),
         drained=tuple(drain or []),
         cancelled=tuple(cancel or []),
         updated=tuple(parse_edit(text) for text in edit or []),

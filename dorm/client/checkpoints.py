@@ -100,9 +100,9 @@ async def _reports(client: Client, app: App) -> list[CheckpointReport]:
     begin = Position(max(await client.log.start(), app.seq - 1))
     async with aclosing(Tail(client.log, client.cluster, wanted, after=begin).events()) as events:
         return [
-            CheckpointReport(one.event.step, one.event.generation, one.time)
-            async for one in events
-            if isinstance(one.event, AppCheckpointed)
+            CheckpointReport(event.event.step, event.event.generation, event.time)
+            async for event in events
+            if isinstance(event.event, AppCheckpointed)
         ]
 
 

@@ -353,7 +353,9 @@ class Client:
             check_folder(state, change)
 
         def outcome(state: State) -> tuple[RefusedChange | None, Settings]:
-            refused = next((one for one in state.refused_changes if one.id == said.id), None)
+            refused = next(
+                (refused_change for refused_change in state.refused_changes if refused_change.id == said.id), None
+            )
             return refused, msgspec.structs.replace(state.settings)
 
         try:

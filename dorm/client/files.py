@@ -107,9 +107,9 @@ class Files:
             return Where(app, area, [ran.nodes[slot]], ran.number, slot)
         state = await self._client.state()
         had = [
-            one.node
+            container.node
             for _, generation in sorted(app.generations.items(), reverse=True)
-            for one in generation.all_containers()
+            for container in generation.all_containers()
         ]
         up = [name for name, node in sorted(state.nodes.items()) if node.condition == "up" and not node.foreign]
         nodes = [*(name for name in had if name in up), *up]

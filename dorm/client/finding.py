@@ -19,7 +19,7 @@ def find_app(state: State, name_or_id: str, user: str = "") -> App:
     tenant = state.known.tenant_of(user) if state.known is not None else ""
     app = state.find_app(name_or_id, tenant)
     if app is None:
-        if any(one.spec.group is not None and one.spec.group.name == name_or_id for one in state.apps.values()):
+        if any(app.spec.group is not None and app.spec.group.name == name_or_id for app in state.apps.values()):
             raise NotFound(f"{name_or_id} is a sweep; `dorm sweep show {name_or_id}` lists its apps")
         near = difflib.get_close_matches(name_or_id, sorted({a.name for a in state.apps.values()}), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; `dorm ps --all` lists them"

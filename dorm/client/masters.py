@@ -56,14 +56,14 @@ def read_status(body: bytes) -> MasterStatus | None:
 def rows_of(statuses: Iterable[MasterStatus]) -> list[MasterRow]:
     found = [
         MasterRow(
-            name=one.name,
-            condition="leads" if one.leading else "follows",
-            build=one.build,
-            seq=one.seq,
-            lag=one.lag,
-            lease_left_s=round(one.lease_left_s, 1),
+            name=statuse.name,
+            condition="leads" if statuse.leading else "follows",
+            build=statuse.build,
+            seq=statuse.seq,
+            lag=statuse.lag,
+            lease_left_s=round(statuse.lease_left_s, 1),
         )
-        for one in statuses
+        for statuse in statuses
     ]
     return sorted(found, key=lambda row: (row.condition != "leads", row.name))
 

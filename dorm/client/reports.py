@@ -68,7 +68,9 @@ async def last_uses(bus: Bus, cluster: str, state: State) -> dict[Key, Container
             record = await bus.last_report(subjects.report(cluster, node.id))
         event = decode(record) if record is not None else None
         if isinstance(event, NodeReported) and event.identity == node.identity:
-            found.update({(one.app, one.generation, one.slot): one for one in event.containers})
+            found.update(
+                {(container.app, container.generation, container.slot): container for container in event.containers}
+            )
 
     async with asyncio.TaskGroup() as asking:
         for node in state.nodes.values():

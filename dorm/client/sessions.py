@@ -76,7 +76,7 @@ def _running_generation(app: App) -> Generation:
     """Return the latest generation with a running container."""
     for number in sorted(app.generations, reverse=True):
         generation = app.generations[number]
-        if any(one.state == "running" for one in generation.containers.values()):
+        if any(container.state == "running" for container in generation.containers.values()):
             return generation
     if app.ended:
         how = "was cancelled" if app.ended == "cancelled" else f"has {app.ended}"

@@ -109,7 +109,7 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
     since = max(since, heard)
     margin_s = noticed_s(state)
     due = since + int((allowed + margin_s) * SECOND)
-    late = [one.node for one in containers if failure == "stalled" or one.state == "desired"]
+    late = [container.node for container in containers if failure == "stalled" or container.state == "desired"]
     return Deadline(
         failure,
         since,

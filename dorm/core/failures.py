@@ -168,7 +168,11 @@ def ended_badly(generation: Generation) -> list[Container]:
 
 def _with_early_end(found: Fault, generation: Generation) -> Fault:
     """Name the first container that was done before the fault: the others may have failed for want of it."""
-    early = [one for one in generation.containers.values() if done(one) and one.exited_at < found.worked_until]
+    early = [
+        container
+        for container in generation.containers.values()
+        if done(container) and container.exited_at < found.worked_until
+    ]
     if not early:
         return found
     first = min(early, key=lambda one: (one.exited_at, one.slot))

@@ -426,7 +426,7 @@ class _NextOnes:
             and not app.cancel_requested
             and app.id not in later
             and not closed(app, self._now)
-            and not any(one.failed and not one.ended for one in app.generations.values())
+            and not any(generation.failed and not generation.ended for generation in app.generations.values())
         ]
 
     @cached_property
@@ -516,7 +516,7 @@ def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
     for name, apps in _by_node(state, found).items():
         for app, containers in apps:
             if found[name] and _run_well(app, containers, now):
-                since, needs = min(one.started_at for one in containers), needs_of(app)
+                since, needs = min(container.started_at for container in containers), needs_of(app)
                 found[name] = [
                     pair
                     for pair in found[name]
@@ -545,7 +545,7 @@ def _is_confirmed(state: State, pair: PairFailure, now: int) -> bool:
     if pair.confirmed or app is None or app.current is None:
         return pair.confirmed
     containers = list(app.current.planned.values())
-    later = all(one.node != pair.node and one.started_at >= pair.at for one in containers)
+    later = all(container.node != pair.node and container.started_at >= pair.at for container in containers)
     return bool(containers) and later and _run_well(app, containers, now)
 
 
@@ -566,9 +566,9 @@ def _by_node(state: State, nodes: Collection[str]) -> dict[str, list[tuple[App, 
 
 def _run_well(app: App, containers: list[Container], now: int) -> bool:
     """Return whether all these containers have run for long enough, or have worked."""
-    if app.current is None or any(one.state != "running" for one in containers):
+    if app.current is None or any(container.state != "running" for container in containers):
         return False
-    return app.current.worked or now - max(one.started_at for one in containers) >= SHORT_S * SECOND
+    return app.current.worked or now - max(container.started_at for container in containers) >= SHORT_S * SECOND
 
 
 def avoided(state: State, app: App, now: int) -> list[str]:
@@ -705,7 +705,7 @@ def _most_suspects(state: State) -> int:
 
 def _runs_elsewhere(state: State, node: Node, now: int) -> bool:
     for app_id in state.names.values():
-        if any(one.node != node.id for one in state.apps[app_id].running_containers()):
+        if any(container.node != node.id for container in state.apps[app_id].running_containers()):
             return True
     since = now - int(state.settings.suspect_within_s * SECOND)
     return any(one.proven_at > since for one in state.nodes.values() if one.usable and one.id != node.id)
@@ -730,7 +730,11 @@ def _returns(state: State, node: Node, now: int) -> NodeTrusted | None:
 def _proven_at(node: Node, app: App) -> int | None:
     """Return when (UTC ns) the probe that runs there will have run for long enough; None if it has not started."""
     current = app.current
-    there = [one for one in current.containers.values() if one.node == node.id] if current is not None else []
+    there = (
+        [container for container in current.containers.values() if container.node == node.id]
+        if current is not None
+        else []
+    )
     if current is None or not there or any(one.state != "running" for one in there):
         return None
     started = max(one.started_at for one in there)
@@ -832,9 +836,9 @@ def ends_of_waits(state: State) -> Iterator[int]:
             for pair in app.failed_on.values():
                 yield pair.at + within
         if failed and current is not None and not current.worked:
-            for one in current.containers.values():
-                if one.node in failed and one.state == "running":
-                    yield one.started_at + SHORT_S * SECOND
+            for container in current.containers.values():
+                if container.node in failed and container.state == "running":
+                    yield container.started_at + SHORT_S * SECOND
 
 
 # --- in words -----------------------------------------------------------------------------------------------------------

@@ -77,4 +77,8 @@ def refusals_reported(state: State, event: k.RecordsRefused) -> None:
 def refusal_at(state: State, seq: int) -> Refusal | None:
     """Return why the record `seq`, the last one or one shortly before it, was refused for its author."""
     known = state.known
-    return next((one for one in reversed(known.refusals) if one.seq == seq), None) if known is not None else None
+    return (
+        next((refusal for refusal in reversed(known.refusals) if refusal.seq == seq), None)
+        if known is not None
+        else None
+    )

@@ -155,7 +155,7 @@ def _membership(app: App, generation: Generation) -> Iterator[str]:
             yield f"members {change.stay} stay, of {sorted(generation.containers)}"
         if change.membership != generation.announced + (not change.released_at):
             yield f"plans membership {change.membership}, and {generation.announced} was announced last"
-        if not change.released_at and any(one.state != "desired" for one in change.newcomers.values()):
+        if not change.released_at and any(newcomer.state != "desired" for newcomer in change.newcomers.values()):
             yield "a newcomer ran before its room was free"
         kept += change.newcomers if change.released_at else []
     if len(kept) != len(set(kept)) or any(slot >= generation.next_slot for slot in kept):

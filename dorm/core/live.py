@@ -192,7 +192,9 @@ def _reported(
     if app is None or generation is None or generation.number != app.generation or generation.failed or app.ended:
         return None, None
     who = subjects.who_of(record.subject)
-    if not generation.released or not any(subjects.token(one.node) == who for one in generation.all_containers()):
+    if not generation.released or not any(
+        subjects.token(container.node) == who for container in generation.all_containers()
+    ):
         return None, None
     app.step, app.reports_progress = event.step, True
     if not generation.worked:
@@ -270,7 +272,9 @@ def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
     current = app.current
     if current is None or current.change is None or event.failure in ("lost", "stopped", ""):
         return None
-    if event.fault in ("open", "node") and not any(one.node == event.node for one in current.containers.values()):
+    if event.fault in ("open", "node") and not any(
+        container.node == event.node for container in current.containers.values()
+    ):
         return None
     before, after = len(current.containers), len(current.planned)
     if after <= before or any(slot in current.containers for slot in event.lost):
@@ -385,7 +389,7 @@ def release_members(state: State, app: App, generation: Generation, change: Live
 
 def _placed(containers: Iterable[Container]) -> list[Placed]:
     members = sorted(containers, key=lambda one: one.slot)
-    return [Placed(slot=one.slot, node=one.node, address=one.address, port=one.port) for one in members]
+    return [Placed(slot=member.slot, node=member.node, address=member.address, port=member.port) for member in members]
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------------
@@ -469,8 +473,8 @@ def _whole_gangs(app: App, members: list[Container]) -> list[Container]:
     """Of each node, as many as are whole gangs, lowest slots first."""
     gang = max(app.spec.gang, 1)
     by_node: dict[str, list[Container]] = {}
-    for one in members:
-        by_node.setdefault(one.node, []).append(one)
+    for member in members:
+        by_node.setdefault(member.node, []).append(member)
     return [one for there in by_node.values() for one in there[: len(there) - len(there) % gang]]
 
 

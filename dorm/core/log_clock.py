@@ -110,7 +110,11 @@ class _Moved:
     def _uncount(self, app: App, generation: Generation) -> None:
         """Take the leap out of what was added up when containers ended between it and the round that states it."""
         before = self._now - self._by
-        spanned = [one for one in generation.all_containers() if 0 < one.started_at <= before < one.exited_at]
+        spanned = [
+            container
+            for container in generation.all_containers()
+            if 0 < container.started_at <= before < container.exited_at
+        ]
         if self._only or not spanned:
             return
         app.served_ns = max(0, app.served_ns - self._by * len(spanned))

@@ -152,7 +152,9 @@ def _arrival(submission: Submission) -> tuple[int, str]:
 
 def _fitting(submissions: Sequence[Submission]) -> int:
     """Return how many of the first ones fit into one message, by their own size."""
-    return _first(MOST_ANSWERS, (one.size if one.size <= LARGEST_SPEC else 0 for one in submissions))
+    return _first(
+        MOST_ANSWERS, (submission.size if submission.size <= LARGEST_SPEC else 0 for submission in submissions)
+    )
 
 
 def _first(most: int, sizes: Iterable[int]) -> int:
@@ -249,11 +251,11 @@ def _releases(state: State, now: int, ended: set[str]) -> list[Event]:
         return []
     free = _surely_free(state, {c.node for candidate in candidates for c in candidate.containers})
     return [
-        _release(state, one.app, one.generation, now)
-        if one.change is None
-        else live.release_members(state, one.app, one.generation, one.change, now)
-        for one in sorted(candidates, key=lambda c: (c.decided_seq, c.app.seq, c.app.id))
-        if _take_room(state, free, one)
+        _release(state, candidate.app, candidate.generation, now)
+        if candidate.change is None
+        else live.release_members(state, candidate.app, candidate.generation, candidate.change, now)
+        for candidate in sorted(candidates, key=lambda c: (c.decided_seq, c.app.seq, c.app.id))
+        if _take_room(state, free, candidate)
     ]
 
 
@@ -300,7 +302,7 @@ def _surely_free(state: State, nodes: Collection[str]) -> _Free:
 
 
 def _take_room(state: State, surely: _Free, wanted: _Candidate) -> bool:
-    counts, free, app = Counter(one.node for one in wanted.containers), surely.room, wanted.app
+    counts, free, app = Counter(container.node for container in wanted.containers), surely.room, wanted.app
     ports = dict.fromkeys(wanted.ports)
     if any(port in surely.held for port in ports):
         return False

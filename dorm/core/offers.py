@@ -120,9 +120,9 @@ def stated(nodes: Iterable[Node]) -> Stated:
     """Return what some of these nodes state."""
     offers = [node.offers for node in nodes if isinstance(node.offers, NodeOffers)]
     return Stated(
-        secrets=any(one.secrets is not None for one in offers),
-        tenants=tuple(sorted({one.tenant for one in offers if one.tenant})),
-        unfit=any(one.unfit for one in offers),
+        secrets=any(offer.secrets is not None for offer in offers),
+        tenants=tuple(sorted({offer.tenant for offer in offers if offer.tenant})),
+        unfit=any(offer.unfit for offer in offers),
     )
 
 

@@ -104,7 +104,7 @@ def _moves(state: State, changes: list[Resize]) -> dict[str, _Move]:
             joining = Counter(one.node for one in change.placement if one.slot not in generation.containers)
             stay = {one.slot for one in change.placement}
         elif change is None and generation.change is not None and not generation.change.released_at:
-            joining = Counter(one.node for one in generation.change.newcomers.values())
+            joining = Counter(newcomer.node for newcomer in generation.change.newcomers.values())
             stay = set(generation.change.stay)
         else:
             continue

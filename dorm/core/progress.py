@@ -257,7 +257,7 @@ def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
     if found is None or generation is None or app.ended or found.time <= at:
         return known
     event = found.event
-    here = any(subjects.token(one.node) == found.who for one in generation.all_containers())
+    here = any(subjects.token(container.node) == found.who for container in generation.all_containers())
     if event.generation != generation.number or not here:
         return known
     loss = event.loss if event.loss is not None or event.loss_is else known.loss

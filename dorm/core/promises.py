@@ -109,7 +109,7 @@ def planned_ahead(app: App, now: int) -> dict[str, Any]:
         found["chunks"] = spec.work.chunks
         found["work_s"] = _left_s(app, spec.work.seconds, now)
     if app.plan is not None:
-        slots = tuple(Slot(one.at / SECOND, dict(one.containers)) for one in app.plan.slots)
+        slots = tuple(Slot(slot.at / SECOND, dict(slot.containers)) for slot in app.plan.slots)
         found["plan"] = Plan(slots, app.plan.worth, app.plan.cost)
     found |= _servers(spec)
     return found

@@ -337,7 +337,7 @@ def _void(state: State, app: App, generation: Generation) -> None:
     """Place it again: none of its containers has started, so none has to be stopped for the new spec."""
     generation.void = True
     app.changed_seq = state.seq
-    if not app.waiting_since and any(one.released for one in app.generations.values()):
+    if not app.waiting_since and any(generation.released for generation in app.generations.values()):
         interrupt(state, app)
     mark_wait(state, app)
 
@@ -346,7 +346,9 @@ def _take(app: App, known: Revisions, spec: AppSpec, *, restarts: bool) -> None:
     """From here on it has this spec; containers that may still run keep the spec that they were started with."""
     before = app.spec
     if restarts:
-        if known.earlier is None and any(one.released and not one.ended for one in app.generations.values()):
+        if known.earlier is None and any(
+            generation.released and not generation.ended for generation in app.generations.values()
+        ):
             known.earlier = Earlier(before, known.in_force)
         if before.batch != spec.batch:
             app.batch = 0

@@ -134,7 +134,7 @@ class _Room:
             for node in nodes:
                 if node not in emptied and self._is_short(node, need[node]):
                     emptied[node] = None
-                    joined += [one for one in self._leaves[node] if one not in taken and one not in group]
+                    joined += [leave for leave in self._leaves[node] if leave not in taken and leave not in group]
                     group |= dict.fromkeys(joined)
         return list(group)
 

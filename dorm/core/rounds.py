@@ -479,7 +479,11 @@ def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
     """Note which apps in debt others made room for: those that gained containers, or are to get some, while others were
     resized by the policy's choice.  If several gained, it counts for each, since the decision does not say for whom."""
-    chosen = [one for one in event.changes if one.app in state.apps and not closed(state.apps[one.app], state.time)]
+    chosen = [
+        change
+        for change in event.changes
+        if change.app in state.apps and not closed(state.apps[change.app], state.time)
+    ]
     others = {change.app for change in chosen if change.adjustment in ("restart", "stop", "live")}
     stopped = {change.app for change in chosen if change.adjustment == "stop"}
     if not event.overhead and not stopped:

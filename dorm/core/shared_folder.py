@@ -108,7 +108,7 @@ def _folders_of(state: State, app: App) -> list[str]:
     """In which it saved, or has begun to work and may have saved.  A generation counts if all of its nodes have that
     folder: after an upgrade a single node without its mount may be the only one that has announced any, and must not make
     its folder the one of apps that run elsewhere."""
-    running = (one for one in app.generations.values() if not one.ended)
+    running = (generation for generation in app.generations.values() if not generation.ended)
     return [app.checkpoint_in, *(one.folder for one in running if _all_have(state, one))]
 
 

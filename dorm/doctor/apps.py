@@ -450,7 +450,7 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
     if folder is None or folder.refused is not None:
         return None
     outside = named.target.startswith("..")
-    made = {one.target for one in seen.reading.paths if one.written} if seen.reading is not None else set[str]()
+    made = {path.target for path in seen.reading.paths if path.written} if seen.reading is not None else set[str]()
     if named.written and named.used:
         return _output(named, folder, made)
     if not named.there or named.target in made:
@@ -506,13 +506,13 @@ def _from_above(seen: Observed, named: Named, folder: Folder) -> str:
 def _may_be_another(named: Named, seen: Observed, folder: Folder) -> bool:
     """Return whether a program that computes the path may mean one that is shipped."""
     others = seen.reading.paths if named.pattern and seen.reading is not None else ()
-    return any(one.pattern == named.pattern and one.target in folder.names for one in others)
+    return any(other.pattern == named.pattern and other.target in folder.names for other in others)
 
 
 def _shipping(target: str, folder: Folder) -> str:
     """Return how to ship something that is left out.  Rules do not look into a folder that is left out as a whole."""
     path = PurePosixPath(target)
-    outermost = next((str(one) for one in reversed(path.parents) if str(one) not in folder.names), "")
+    outermost = next((str(parent) for parent in reversed(path.parents) if str(parent) not in folder.names), "")
     return f"ship it by a line `!/{outermost + '/' if outermost else target}` in .dormignore"
 
 
@@ -520,8 +520,10 @@ def _results(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
     """Judge where results go: everything in the copy ends with the container."""
     if seen.folder is None or reading.mentions("DORM_OUTPUTS", "DORM_CHECKPOINT_DIR"):
         return
-    written = {one.path: one.where for one in reversed(reading.paths) if one.written and not one.path.startswith("/")}
-    places = list(dict.fromkeys(one.path for one in reading.paths if one.path in written))
+    written = {
+        path.path: path.where for path in reversed(reading.paths) if path.written and not path.path.startswith("/")
+    }
+    places = list(dict.fromkeys(path.path for path in reading.paths if path.path in written))
     if places:
         named = ", ".join(places[:_MOST_NAMED]) + (" and others" if len(places) > _MOST_NAMED else "")
         yield _note(

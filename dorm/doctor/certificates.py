@@ -84,17 +84,17 @@ def judge_ends(every: Iterable[Seen], now: int) -> Iterator[Finding]:
 
 def judge_tokens(tokens: Iterable[Token], now: int) -> Iterator[Finding]:
     """Judge the tokens of the API that have an end.  Their users chose it, so it is never wrong.  `now`: UTC ns."""
-    for one in tokens:
-        if not one.expires_at or one.name.startswith(_SESSION):
+    for token in tokens:
+        if not token.expires_at or token.name.startswith(_SESSION):
             continue
-        add = f"`dorm token add --for {one.user}` adds another one, and `dorm token remove {one.name}` removes this one"
-        if one.expires_at <= now:
-            yield f.note("token", one.name, f"the token of {one.user} ended at {moment(one.expires_at)}", add)
-        elif one.expires_at - now < SOON:
-            text = f"the token of {one.user} ends at {moment(one.expires_at)}, in {_days(one.expires_at - now)}"
-            yield f.note("token", one.name, text, add)
+        add = f"`dorm token add --for {token.user}` adds another one, and `dorm token remove {token.name}` removes this one"
+        if token.expires_at <= now:
+            yield f.note("token", token.name, f"the token of {token.user} ended at {moment(token.expires_at)}", add)
+        elif token.expires_at - now < SOON:
+            text = f"the token of {token.user} ends at {moment(token.expires_at)}, in {_days(token.expires_at - now)}"
+            yield f.note("token", token.name, text, add)
         else:
-            yield f.ok("token", one.name, f"the token of {one.user} ends at {moment(one.expires_at)}")
+            yield f.ok("token", token.name, f"the token of {token.user} ends at {moment(token.expires_at)}")
 
 
 def _days(span: int) -> str:

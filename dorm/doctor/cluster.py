@@ -178,12 +178,12 @@ def judge_masters(leader: Leader, masters: Sequence[Asked[MasterStatus]] | None)
             "masters", "followers", "masters may not be asked with these credentials, or are of an older release"
         )
         return
-    following = [one for one in masters if not one.status.leading]
-    if not following and any(one.status.leading for one in masters):
+    following = [master for master in masters if not master.status.leading]
+    if not following and any(master.status.leading for master in masters):
         todo = "run `dorm master` on a second machine, so that another one takes over"
         yield f.note("masters", "followers", "no other master follows", todo)
-    for one in masters:
-        yield from _master(one)
+    for master in masters:
+        yield from _master(master)
 
 
 def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
@@ -195,8 +195,8 @@ def _master(asked: Asked[MasterStatus]) -> Iterator[Finding]:
         yield f.wrong("lag", name, f"{lag:,} records are still to be folded", "wait, or look at its load")
     else:
         yield f.ok("lag", name, f"has folded all but {lag} records")
-    for one in status.disks:
-        yield from f.disks(name, one)
+    for disk in status.disks:
+        yield from f.disks(name, disk)
 
 
 def judge_nodes(state: State, agents: Mapping[str, Asked[AgentStatus]] | None) -> Iterator[Finding]:
@@ -277,8 +277,8 @@ def _agent(asked: Asked[AgentStatus]) -> Iterator[Finding]:
         yield f.wrong("gpu", name, f"{why}; apps do not get it", todo)
     if status.detected:
         yield f.ok("capacity", name, status.detected)
-    for one in status.disks:
-        yield from f.disks(name, one)
+    for disk in status.disks:
+        yield from f.disks(name, disk)
     for late in status.delays:
         if late.failing and late.doing in _ENDED:  # The log's state has the others.
             text = f"it {_ENDED[late.doing]} of {late.app} for {late.for_s:.0f} s: {late.reason}"
@@ -341,7 +341,7 @@ def judge_settings(state: State) -> Iterator[Finding]:
 def judge_rotation(failures: Sequence[RotationFailed]) -> Iterator[Finding]:
     """Judge the failures of rotations since the newest cut, in order: a cut makes up for those before it.  A request that came
     too early says nothing about the others."""
-    failed = next((one for one in reversed(failures) if not one.in_vain), None)
+    failed = next((failure for failure in reversed(failures) if not failure.in_vain), None)
     if failed is None:
         return
     todo = "nothing is lost, and the stream grows; once this is mended, `dorm log rotate` tries again at once"

@@ -30,7 +30,7 @@ class Statistics:
         if torch is None:
             return
         norms = torch.nn.modules.batchnorm
-        for module in (one for part in parts if isinstance(part, torch.nn.Module) for one in part.modules()):
+        for module in (module for part in parts if isinstance(part, torch.nn.Module) for module in part.modules()):
             if isinstance(module, torch.nn.SyncBatchNorm):
                 text = (
                     "SyncBatchNorm exchanges statistics over a group of torch.distributed, whose members cannot change; "

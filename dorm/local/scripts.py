@@ -526,8 +526,8 @@ class _Reader:
             for part in rest:
                 path /= part
                 self._follow(path, where, at, roots)
-            for one in names:
-                self._follow(path / one, where, at, roots)
+            for name in names:
+                self._follow(path / name, where, at, roots)
             return
         self._imports.setdefault(first, where)
 
@@ -658,7 +658,7 @@ def _constants(tree: ast.AST, options: Collection[str]) -> Iterator[_Constant]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument")):
-                names = {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+                names = {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
                 if names & set(options):  # without `func`: a chain of calls would be walked again for each of its links
                     given = [*node.args, *node.keywords]
                     skipped |= {id(one) for part in given for one in ast.walk(part)}
@@ -717,7 +717,7 @@ def _computed(tree: ast.AST) -> Iterator[tuple[str, int]]:
         for value in opened:
             if not isinstance(value, ast.Constant) and (pattern := _pattern(value, values, 0)):
                 fields = [field for part in ast.walk(value) for _, field in ast.iter_fields(part)]
-                if writes or any(isinstance(one, str) and _FOR_RESULTS.search(one) for one in fields):
+                if writes or any(isinstance(field, str) and _FOR_RESULTS.search(field) for field in fields):
                     written.add(pattern)
                 else:
                     read.setdefault(pattern, node.lineno)

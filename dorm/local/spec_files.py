@@ -272,7 +272,7 @@ def read_fields(
     if requirements:
         given["requirements_file"] = requirements
     if volumes:
-        given["volumes"] = [_volume(one) for one in volumes]
+        given["volumes"] = [_volume(volume) for volume in volumes]
     return {field: value for field, value in included(given, folder, note).items() if value}
 
 

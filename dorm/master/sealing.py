@@ -247,7 +247,7 @@ class Integrity:
         if self._witness is not None and (own := await asyncio.to_thread(_read_place, self._witness, self._cluster)):
             found.append(own)
         self._sightings = sorted((one for one in found if one.seq), key=lambda one: one.seq)
-        end = await self.reach(log, max([*snapshots, *(one.seq for one in self._sightings)], default=0))
+        end = await self.reach(log, max([*snapshots, *(sighting.seq for sighting in self._sightings)], default=0))
         return max(end, await log.end())
 
     async def reach(self, log: ReadableLog, seen: int) -> int:

@@ -36,8 +36,8 @@ REASONS = (
 CONDITIONS: tuple[str, ...] = get_args(ShownCondition)
 """Of nodes.  A node that is up but drained, in maintenance, or has another folder of checkpoints mounted, counts as that;
 one in maintenance may be silent.  One that is suspect takes nothing new, because different apps failed there."""
-FAILURES = (*(one or "unknown" for one in get_args(Failure) if one != "unknown"), OTHER)
-FAULTS = (*(one for one in get_args(OfWhom) if one), OTHER)
+FAILURES = (*(arg or "unknown" for arg in get_args(Failure) if arg != "unknown"), OTHER)
+FAULTS = (*(arg for arg in get_args(OfWhom) if arg), OTHER)
 """Whose fault a failure is; `other` for one that says nothing about that."""
 RETURNS = ("probe", "evidence", "operator")
 """How suspect nodes return: as `NodeTrusted.how`."""

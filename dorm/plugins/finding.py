@@ -37,16 +37,18 @@ class Found(NamedTuple):
 def found() -> dict[str, Found]:
     """Return all plug-ins by name, those that cannot be used with their problem."""
     points: dict[str, list[Found]] = {}
-    for one in _points():
-        if not _of_laboratory(one) and one not in points.setdefault(one.name, []):  # A folder may be on the path twice.
-            points[one.name].append(one)
+    for point in _points():
+        if not _of_laboratory(point) and point not in points.setdefault(
+            point.name, []
+        ):  # A folder may be on the path twice.
+            points[point.name].append(point)
     return {name: _judged(sorted(same)) for name, same in sorted(points.items())}
 
 
 @cache
 def laboratory() -> dict[str, Found]:
     """Return the policies of the laboratory by name; none if it is not installed."""
-    return {one.name: one for one in sorted(_points()) if _of_laboratory(one)}
+    return {point.name: point for point in sorted(_points()) if _of_laboratory(point)}
 
 
 def _points() -> list[Found]:

@@ -80,11 +80,11 @@ def _add(name: str, done: dict[str, str], path: tuple[str, ...]) -> None:
     def imported(found: re.Match[str]) -> str:
         other = _resolved(name, found[2])
         _add(other, done, (*path, name))
-        names = ", ".join(": ".join(one.split(" as ")) for one in _names(found[1]))
+        names = ", ".join(": ".join(name.split(" as ")) for name in _names(found[1]))
         return f"const {{ {names} }} = $modules[{other!r}];"
 
     def listed(found: re.Match[str]) -> str:
-        exports.extend(": ".join(reversed(one.split(" as "))) if " as " in one else one for one in _names(found[2]))
+        exports.extend(": ".join(reversed(name.split(" as "))) if " as " in name else name for name in _names(found[2]))
         return found[1]
 
     text = _EXPORT.sub("", _LIST.sub(listed, _IMPORT.sub(imported, text)))

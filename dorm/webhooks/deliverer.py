@@ -261,16 +261,16 @@ class Deliverer:
 
     async def checks(self) -> Sequence[Check]:
         """Return whether it delivers, for `dorm.health`."""
-        active = sum(one.state == "active" for one in self._endpoints)
+        active = sum(endpoint.state == "active" for endpoint in self._endpoints)
         text = f"{active} webhooks are delivered" if active != 1 else "1 webhook is delivered"
         if not self.ready.is_set():
             text = "the webhooks are still being read from the log; `dorm doctor` looks at its servers"
         return [Check("webhooks", self.ready.is_set(), text)]
 
     def _waits(self) -> Iterator[float]:
-        for one in self._endpoints:
-            if one.state == "active" and "app.waits" in one.events:
-                yield one.waits_s
+        for endpoint in self._endpoints:
+            if endpoint.state == "active" and "app.waits" in endpoint.events:
+                yield endpoint.waits_s
 
     async def run(self) -> None:
         """Deliver until cancelled.  Waits for a log that does not answer, and reads on after damage.  Raises LogClosed,
@@ -279,8 +279,8 @@ class Deliverer:
         try:
             async with self._sender, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch.run())
-                for one in self._endpoints:
-                    await self._bring(one.name, tasks)
+                for endpoint in self._endpoints:
+                    await self._bring(endpoint.name, tasks)
                 tasks.create_task(self._remove_places())
                 self.ready.set()
                 while True:
@@ -372,7 +372,7 @@ class Deliverer:
 
     async def _remove_places(self) -> None:
         """Forget the places of webhooks that were removed while no deliverer ran."""
-        kept = {self._place(one) for one in self._endpoints}
+        kept = {self._place(endpoint) for endpoint in self._endpoints}
         try:
             for name in await self._connection.places.names(WEBHOOK):
                 if name not in kept and not self._is_newer(name):

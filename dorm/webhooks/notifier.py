@@ -122,7 +122,7 @@ class Notifier(Worker):
         now.have = before.have
         async with self._held(delivery), asyncio.TaskGroup() as tasks:
             parts = [tasks.create_task(self._send_of(tenant, some, now)) for tenant, some in of.items()]
-        failed = next((failure for one in parts if (failure := one.result()) is not None), None)
+        failed = next((failure for part in parts if (failure := part.result()) is not None), None)
         if failed is None:
             self._forget(record.seq)
         return failed
@@ -156,10 +156,10 @@ class Notifier(Worker):
         else:
             with self._working.held(tenant):
                 async with self._turns.setdefault(tenant, asyncio.Lock()):
-                    for one in notifications:
-                        outcome = await self._notify(one)
+                    for notification in notifications:
+                        outcome = await self._notify(notification)
                         if outcome is None or outcome.delivered or outcome.gone:
-                            now.have.add(one.message)
+                            now.have.add(notification.message)
                         else:
                             failed = outcome
         if failed is None:

@@ -284,8 +284,8 @@ class Measured:
 
     def metrics(self, webhooks: Iterable[Endpoint]) -> Iterator[Metric]:
         states = dict.fromkeys(WEBHOOK_STATES, 0)
-        for one in webhooks:
-            states[one.state] += 1
+        for webhook in webhooks:
+            states[webhook.state] += 1
         yield gauge("dorm_webhooks", states)
         yield counter("dorm_webhook_attempts_total", self.attempts)
         yield counter("dorm_webhook_events_given_up_total", self.given_up)

@@ -208,7 +208,9 @@ class _Chain:
     def above(self, root: Path, repository: Path) -> _Chain:
         """Return it with the files of the folders above `root`, up to the repository's."""
         found = []
-        for folder in reversed([one for one in root.parents if one == repository or repository in one.parents]):
+        for folder in reversed(
+            [parent for parent in root.parents if parent == repository or repository in parent.parents]
+        ):
             file, prefix = folder / self._name, f"{root.relative_to(folder).as_posix()}/"
             found.append(_Patterns.read(file, file.relative_to(repository).as_posix(), prefix))
         return _Chain(self._name, tuple(one for one in found if one is not None))
@@ -226,7 +228,7 @@ class _Chain:
         return None
 
     def leaves_out_all(self) -> bool:
-        return any(one.spec.check_file(one.prefix).include for one in self._files)
+        return any(file.spec.check_file(file.prefix).include for file in self._files)
 
 
 class _Repository:

@@ -159,7 +159,7 @@ class Archives:
     async def _holding(self, seq: int) -> Name:
         """Return the archive with a record, the first one for 0.  Raises StoreError, ArchiveMissing."""
         names = await self.names()
-        name = names[min(bisect_left([one.upto for one in names], seq), len(names) - 1)]
+        name = names[min(bisect_left([name.upto for name in names], seq), len(names) - 1)]
         if max(seq, 1) <= name.after:
             raise self._missing(name.after)
         return name

@@ -59,7 +59,7 @@ class SpecError(DormError, ValueError):
 
     def within(self, file: str) -> SpecError:
         """Return the same errors, with the file that they are about before the text."""
-        return SpecError(f"{file}: {self}", code=self.code, others=[one.within(file) for one in self.others])
+        return SpecError(f"{file}: {self}", code=self.code, others=[other.within(file) for other in self.others])
 
     def at_lines(self, line: Callable[[str], int | None]) -> SpecError:
         """Return the same errors in the order of the lines on which their fields stand, each with its line before the text.
@@ -208,7 +208,7 @@ def _part(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct that a field holds, even if it may be left out (`Utility | None`) or is annotated."""
     if isinstance(kind, type):
         return kind if issubclass(kind, msgspec.Struct) else None
-    return next((found for one in get_args(kind) if (found := _part(one)) is not None), None)
+    return next((found for arg in get_args(kind) if (found := _part(arg)) is not None), None)
 
 
 def _wanted(message: str) -> str | None:
@@ -256,7 +256,7 @@ def _entry(path: str, document: Any, struct: Any) -> tuple[str, Any]:
     """Find the bad entry of a map: msgspec does not name it, so each entry is tried alone."""
     wanted: Any = Any
     for name in path.split("."):
-        wanted = next((one.type for one in msgspec.structs.fields(struct) if one.encode_name == name), Any)
+        wanted = next((field.type for field in msgspec.structs.fields(struct) if field.encode_name == name), Any)
         struct = _part(wanted) or _NoFields
     for key, value in (_at(document, path) or {}).items():
         try:

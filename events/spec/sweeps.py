@@ -338,7 +338,7 @@ def _check_repeated(name: str, values: Sequence[Any]) -> None:
 def _range(name: str, given: dict[Any, Any]) -> range:
     bounds = given.get("range")
     bounds = bounds if isinstance(bounds, list) else [bounds]
-    whole = all(isinstance(one, int) and not isinstance(one, bool) and abs(one) < 2**53 for one in bounds)
+    whole = all(isinstance(bound, int) and not isinstance(bound, bool) and abs(bound) < 2**53 for bound in bounds)
     if set(given) != {"range"} or not whole or not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and not bounds[2]):
         text = (
             f"sweep.{name}: expected values, or {{range: 5}} for 0 to 4, or {{range: [first, end, step]}} with whole numbers; "

@@ -67,7 +67,7 @@ def through_a_script(command: Sequence[str]) -> bool:
     likely one as well.  Such a command may end with 0 although its program has failed."""
     programs = [word.rpartition("/")[2] for word in command]
     own = command[0] if command else ""
-    return any(one in _SHELLS or one.endswith((".sh", ".bash")) for one in programs) or (
+    return any(program in _SHELLS or program.endswith((".sh", ".bash")) for program in programs) or (
         "/" in own and not own.startswith("/") and "." not in programs[0]
     )
 

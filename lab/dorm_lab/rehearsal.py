@@ -68,7 +68,8 @@ def rehearse(
         raise SimulationError("no app was submitted in this run", code="simulation.no_apps")
     begin = min(course.submitted_at for course in outside.courses.values()) - int(_LEAD_S * SECOND)
     bare = [
-        Course(one.app, one.spec, one.user, one.submission, one.submitted_at) for one in outside.courses.values()
+        Course(course.app, course.spec, course.user, course.submission, course.submitted_at)
+        for course in outside.courses.values()
     ]  # Without their outcomes.
     models = [fitting.fit(course, begin).model for course in bare]
     if timings is not None:
@@ -116,8 +117,8 @@ def completions(state: State) -> dict[str, float]:
 def sizes(phases: Iterable[Phases]) -> dict[str, list[int]]:
     """By app: the containers of each generation."""
     found: dict[str, list[int]] = {}
-    for one in phases:
-        found.setdefault(one.app, []).append(one.containers)
+    for phase in phases:
+        found.setdefault(phase.app, []).append(phase.containers)
     return found
 
 

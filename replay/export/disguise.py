@@ -144,7 +144,7 @@ class Disguise:
     def secrets(self, value: Mapping[str, list[str]]) -> dict[str, list[str]] | None:
         """Replace users and the names of their secrets as specs' secrets are."""
         return {
-            self.name("users", user): [self.name("settings", one) for one in names] for user, names in value.items()
+            self.name("users", user): [self.name("settings", name) for name in names] for user, names in value.items()
         }
 
     def cause(self, value: str) -> str:
@@ -275,7 +275,7 @@ def _number(value: Any) -> Any:
 
 @cache
 def _parameters() -> frozenset[str]:
-    return frozenset(name for one in policy_names() for name in policy(one).check_params({}))
+    return frozenset(name for policy_name in policy_names() for name in policy(policy_name).check_params({}))
 
 
 def _workdir(value: Any) -> Any:

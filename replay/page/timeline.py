@@ -135,7 +135,10 @@ def timeline(
         to=rfc3339(until),
         start=rfc3339(picture.start),
         end=rfc3339(last),
-        decisions=[DecisionMark(one.position, cut.ms(one.time), one.all_changes) for one in cut.decisions(picture)],
+        decisions=[
+            DecisionMark(decision.position, cut.ms(decision.time), decision.all_changes)
+            for decision in cut.decisions(picture)
+        ],
         failures=[FailureMark(m.position, cut.ms(m.time), _what(m)) for m in cut.marks(picture) if is_failure(m)],
         marks=[MarkView(m.position, cut.ms(m.time), m.kind, _what(m), m.app, m.node) for m in cut.marks(picture)],
         apps=[_lane(lane, cut) for lane in shown[:APPS]],
@@ -175,11 +178,11 @@ class _Cut:
         return (min(max(time, self.since), self.until) - self.since) // 1000 / 1000
 
     def decisions(self, picture: Timeline) -> list[Decision]:
-        inside = [one for one in picture.decisions if self.since <= one.time <= self.until]
+        inside = [decision for decision in picture.decisions if self.since <= decision.time <= self.until]
         return _thin(inside, [one.time for one in inside], [one.all_changes for one in inside], self.until - self.since)
 
     def marks(self, picture: Timeline) -> list[Mark]:
-        inside = [one for one in picture.marks if self.since <= one.time <= self.until]
+        inside = [mark for mark in picture.marks if self.since <= mark.time <= self.until]
         return _thin(inside, [one.time for one in inside], [one.weight for one in inside], self.until - self.since)
 
     def curve(self, steps: Steps[int] | Steps[float]) -> list[tuple[float, float]]:
@@ -250,8 +253,8 @@ def _spans(lane: AppLane, cut: _Cut) -> Iterable[tuple[int, int, int, str]]:
     begin = max(cut.since, lane.phases.times[0]) if lane.phases.times else end
     parts = sorted(
         (part_begin, part_end, name)
-        for one in lane.partitions.values()
-        for name, part_begin, part_end in one.phases(cut.until)
+        for partition in lane.partitions.values()
+        for name, part_begin, part_end in partition.phases(cut.until)
         if part_end > begin and part_begin < end
     )
     edges = {begin, end}

@@ -356,11 +356,11 @@ def node_view(state: State, node: Node, held: Iterable[Held]) -> NodeView | None
     if node.condition == "left" and not containers:
         return None
     used = dict.fromkeys(node.capacity, 0)
-    for one in containers:
-        app = state.apps.get(str(one.app))
+    for container in containers:
+        app = state.apps.get(str(container.app))
         for kind, amount in app.demand.items() if app is not None else ():
             if kind in used:
-                used[kind] += amount * one.count
+                used[kind] += amount * container.count
     return NodeView(
         id=node.id,
         labels=node.labels,

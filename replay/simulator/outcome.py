@@ -158,7 +158,9 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def decisions_over_budget(self) -> int:
         """Decisions that changed more apps than θ2 allows; any is an error of the policy."""
-        return sum(1 for one in self.decisions if one.budget is not None and one.changed > one.budget)
+        return sum(
+            1 for decision in self.decisions if decision.budget is not None and decision.changed > decision.budget
+        )
 
     @property
     def _ratios(self) -> list[float]:

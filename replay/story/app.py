@@ -150,7 +150,7 @@ class AppTeller:
         if of_it and placed != self.partition:
             self.partition = fields["partition"] = placed
             self._owed = None if placed else cause
-        known = [one for one in causes if one is not None]
+        known = [cause for cause in causes if cause is not None]
         self._chapters.append(Chapter(position=position, time=state.time, what=what, text=text, causes=known, **fields))
         return cause
 
@@ -325,10 +325,12 @@ class AppTeller:
             self._end(state, position, fact)
 
     def _refused(self, state: State, position: str, fact: k.RecordsRefused) -> None:
-        for one in fact.records:
-            if one.about in (self.id, self._found.name):
-                cause = Cause(str(one.seq), f"{one.who} published {one.of}")
-                self._tell(state, position, "refused", f"{one.of} by {one.who} was refused: {one.reason}", [cause])
+        for record in fact.records:
+            if record.about in (self.id, self._found.name):
+                cause = Cause(str(record.seq), f"{record.who} published {record.of}")
+                self._tell(
+                    state, position, "refused", f"{record.of} by {record.who} was refused: {record.reason}", [cause]
+                )
 
     def _accepted(self, state: State, position: str, fact: k.AppAccepted) -> None:
         app = state.apps.get(fact.app)

@@ -57,7 +57,11 @@ def explain(state: State, witness: Witness, now: int) -> Explanation:
 
 def _pending(state: State, wanted: str) -> Any:
     """Return the latest unanswered submission of this name."""
-    found = [one for one in state.submissions.values() if not one.app and name_of(one.spec) == wanted]
+    found = [
+        submission
+        for submission in state.submissions.values()
+        if not submission.app and name_of(submission.spec) == wanted
+    ]
     return found[-1] if found else None
 
 

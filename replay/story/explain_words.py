@@ -196,7 +196,7 @@ def _around_nodes(state: State, app: App, found: Explanation) -> list[str]:
 def _changing(change: LiveChange, count: int) -> str:
     if not change.released_at:
         return f"It is resized live to {containers(count)} as soon as their room is free, and trains on meanwhile."
-    started = sum(1 for one in change.newcomers.values() if one.state == "running")
+    started = sum(1 for newcomer in change.newcomers.values() if newcomer.state == "running")
     joining = f"; {started} of {len(change.newcomers)} newcomers have started" if change.newcomers else ""
     return f"It is resized live to {containers(count)}, as membership {change.membership}{joining}."
 

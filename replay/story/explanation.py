@@ -197,7 +197,11 @@ class Witness:
 
 
 def _has_part_on(app: App, node: str) -> bool:
-    return any(one.node == node for generation in app.generations.values() for one in generation.containers.values())
+    return any(
+        container.node == node
+        for generation in app.generations.values()
+        for container in generation.containers.values()
+    )
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -351,10 +351,12 @@ class NodeTeller:
                 how = "was cancelled" if isinstance(fact, k.AppCancelled) else "failed"
                 self._decided[fact.app] = fact.generation + 1, Cause(position, f"{name_in(state, fact.app)} {how}")
         elif isinstance(fact, k.RecordsRefused):
-            for one in fact.records:
-                if one.about == self.wanted or one.who == subjects.token(self.wanted):
-                    cause = Cause(str(one.seq), f"{one.who} published {one.of}")
-                    self._tell(state, position, "refused", f"{one.of} by {one.who} was refused: {one.reason}", [cause])
+            for record in fact.records:
+                if record.about == self.wanted or record.who == subjects.token(self.wanted):
+                    cause = Cause(str(record.seq), f"{record.who} published {record.of}")
+                    self._tell(
+                        state, position, "refused", f"{record.of} by {record.who} was refused: {record.reason}", [cause]
+                    )
         elif getattr(fact, "node", "") == self.wanted and self.wanted in state.nodes:
             if isinstance(fact, k.NodeLost):
                 text = f"lost: not heard since {moment(fact.last_heard)}; whether its containers run is unknown"

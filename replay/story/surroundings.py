@@ -278,7 +278,7 @@ class Surroundings:
             if other == app:
                 continue
             left = gained(after[other], self.places.get(other, {}))
-            mine = [one for one in self._takers(state, after, other, left) if one.app == app]
+            mine = [taker for taker in self._takers(state, after, other, left) if taker.app == app]
             if mine:
                 nodes = {node: left[node] for node in mine[0].nodes}
                 found.append(Took(app=other, name=name_in(state, other), did=self._did(after, other), nodes=nodes))

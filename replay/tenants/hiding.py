@@ -255,7 +255,7 @@ class Hiding(Disguise):
 
     def _needs(self, needs: list[str]) -> list[str]:
         words = ("secrets", "environment")
-        return sorted(self.name("resources", one) for one in needs if "/" not in one and one not in words)
+        return sorted(self.name("resources", need) for need in needs if "/" not in need and need not in words)
 
     def _suspect(self, suspect: Suspect) -> Suspect:
         made: Suspect = super().struct(suspect)

@@ -152,7 +152,7 @@ class Projection:
             return frozenset().union(*map(self._tenants_of_fact, event.events))
         if isinstance(event, k.NodeJoined) and event.offers is not None:
             offers, known = event.offers, self.state.known
-            listed = (tenant for one in offers.volumes.values() for tenant in one.tenants)
+            listed = (tenant for volume in offers.volumes.values() for tenant in volume.tenants)
             users = () if known is None else map(known.tenant_of, offers.secrets or ())
             return frozenset((*listed, *users, offers.tenant))
         if named is not None:
@@ -166,7 +166,11 @@ class Projection:
                 return self._owners((*changed, *fact.reasons, *fact.shortage, *fact.batches))
             case k.RecordsRefused():
                 known = self.state.known
-                return frozenset(known.tenant_of(one.who) for one in fact.records) if known is not None else frozenset()
+                return (
+                    frozenset(known.tenant_of(record.who) for record in fact.records)
+                    if known is not None
+                    else frozenset()
+                )
             case k.NodeSuspected():
                 return self._owners(fact.apps)
             case k.AppAccepted() | k.AppRejected() if tenant_in(fact.submission):

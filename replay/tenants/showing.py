@@ -216,7 +216,7 @@ class Showing:
         users = {self.user(name): one if self.is_own_user(name) else hidden.users[self._names.user(name)]
                  for name, one in known.users.items()}  # fmt: skip
         tokens = {name: one for name, one in known.tokens.items() if self.is_own_user(one.user)}
-        refusals = [self.without_others(one) for one in known.refusals if self.is_own_user(one.who)]
+        refusals = [self.without_others(refusal) for refusal in known.refusals if self.is_own_user(refusal.who)]
         return msgspec.structs.replace(hidden, users=users, tokens=tokens, refusals=refusals)
 
     # --- sentences ------------------------------------------------------------------------------------------------------

@@ -173,7 +173,11 @@ class Views:
         if state is None or not isinstance(event, NodeReported):
             return None
         apps = state.apps
-        own = [one for one in event.containers if one.app in apps and apps[one.app].tenant == tenant]
+        own = [
+            container
+            for container in event.containers
+            if container.app in apps and apps[container.app].tenant == tenant
+        ]
         return msgspec.structs.replace(record, body=encode(msgspec.structs.replace(event, containers=own)), msg_id="")
 
     # --- states ---------------------------------------------------------------------------------------------------------

@@ -62,13 +62,13 @@ class Bounds:
 
 def _thin_decisions(decisions: Iterable[Decision], grain: int) -> list[Decision]:
     kept: list[Decision] = []
-    for one in decisions:
-        if not kept or kept[-1].time // grain != one.time // grain:
-            kept.append(one)
+    for decision in decisions:
+        if not kept or kept[-1].time // grain != decision.time // grain:
+            kept.append(decision)
             continue
-        count = kept[-1].stands_for + one.stands_for
-        if one.all_changes > kept[-1].all_changes:
-            kept[-1] = one
+        count = kept[-1].stands_for + decision.stands_for
+        if decision.all_changes > kept[-1].all_changes:
+            kept[-1] = decision
         kept[-1].stands_for = count
     return kept
 
@@ -88,5 +88,5 @@ def _thin_marks(marks: Iterable[Mark], grain: int) -> list[Mark]:
 
 def _thin_partitions(lane: AppLane, grain: int) -> None:
     """Keep the last partition decided in each grain of time."""
-    kept = {one.decided_at // grain: one for one in lane.partitions.values()}
+    kept = {partition.decided_at // grain: partition for partition in lane.partitions.values()}
     lane.partitions = {one.number: one for one in kept.values()}

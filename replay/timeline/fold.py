@@ -390,7 +390,7 @@ class Watcher:
         starting = running = stopping = 0
         nodes: dict[str, int] = {}
         for generation in app.generations.values():
-            held = sum(1 for one in generation.all_containers() if one.state != "exited")
+            held = sum(1 for container in generation.all_containers() if container.state != "exited")
             if not generation.released or not held:
                 continue
             if generation is current:

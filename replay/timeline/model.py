@@ -195,7 +195,11 @@ class AppLane(msgspec.Struct):
     @property
     def adjustments(self) -> list[Partition]:
         """Partitions that replaced a running one, and were released."""
-        return [one for one in self.partitions.values() if one.adjustment == "restart" and one.released_at]
+        return [
+            partition
+            for partition in self.partitions.values()
+            if partition.adjustment == "restart" and partition.released_at
+        ]
 
     @property
     def peak(self) -> int:
@@ -348,7 +352,7 @@ def only(picture: Timeline, apps: Collection[str] = (), nodes: Collection[str] =
     they had containers.  Raises TimelineError if one is not in the picture.
     """
     known = {name for lane in picture.apps.values() for name in (lane.id, lane.name)}
-    for name in [*(one for one in apps if one not in known), *(one for one in nodes if one not in picture.nodes)]:
+    for name in [*(app for app in apps if app not in known), *(node for node in nodes if node not in picture.nodes)]:
         some = list(dict.fromkeys([lane.name for lane in picture.apps.values()])) if name in apps else [*picture.nodes]
         what = "app" if name in apps else "node"
         raise TimelineError(
@@ -367,10 +371,10 @@ def only(picture: Timeline, apps: Collection[str] = (), nodes: Collection[str] =
         picture,
         apps={name: lane for name, lane in picture.apps.items() if name in shown},
         nodes=here,
-        decisions=[one for one in picture.decisions if any(change.app in shown for change in one.changes)
-                   or any(reason.app in shown for reason in one.reasons)],
-        marks=[one for one in picture.marks
-               if one.kind == "cluster" or one.app in shown or (one.node in here and not one.app)],
+        decisions=[decision for decision in picture.decisions if any(change.app in shown for change in decision.changes)
+                   or any(reason.app in shown for reason in decision.reasons)],
+        marks=[mark for mark in picture.marks
+               if mark.kind == "cluster" or mark.app in shown or (mark.node in here and not mark.app)],
     )  # fmt: skip
     said = f"Only {', '.join(sorted([*apps, *nodes]))}; utilization, fairness loss and waits are the whole cluster's."
     return msgspec.structs.replace(found, notes=[*picture.notes, said])

@@ -80,8 +80,8 @@ def _draw(picture: Timeline, title: str) -> Drawing:
     for height, gap in zip(heights, gaps, strict=True):
         top -= gap + height
         axes.append(drawing.add_axes((0.15, top / tall, 0.83, height / tall), sharex=axes[0] if axes else None))
-    for one in axes:
-        _plain(one, picture)
+    for ax in axes:
+        _plain(ax, picture)
     _decisions(axes[0], picture)
     _curve(axes[1], picture, [("waiting", picture.waiting, "#d99a00")], "apps waiting", fill=True)
     _fairness(axes[2], picture)
@@ -159,8 +159,8 @@ def _heading(axes: Axes, text: str) -> None:
 def _decisions(axes: Axes, picture: Timeline) -> None:
     size = 26 if len(picture.decisions) < 200 else 9
     axes.scatter(
-        [_day(one.time) for one in picture.decisions], [0] * len(picture.decisions), marker="D", s=size,
-        c=[_STRIPS["start"] if one.all_changes else _STRIPS["wait"] for one in picture.decisions],
+        [_day(decision.time) for decision in picture.decisions], [0] * len(picture.decisions), marker="D", s=size,
+        c=[_STRIPS["start"] if decision.all_changes else _STRIPS["wait"] for decision in picture.decisions],
         edgecolors="white", linewidths=0.5,
     )  # fmt: skip
     axes.set_ylim(-1, 1)
@@ -280,10 +280,10 @@ def _apps(axes: Axes, picture: Timeline, colors: dict[str, str]) -> None:
     bars.draw(axes)
     axes.plot(decided_x, decided_y, color=_INK, linewidth=0.8)
     rows = {lane.id: index for index, lane in enumerate(lanes)}
-    failures = [one for one in picture.marks if one.kind == "failed" and one.app in rows]
+    failures = [mark for mark in picture.marks if mark.kind == "failed" and mark.app in rows]
+    days, heights = [_day(failure.time) for failure in failures], [-rows[failure.app] - 0.42 for failure in failures]
     axes.plot(
-        [_day(one.time) for one in failures], [-rows[one.app] - 0.42 for one in failures], "x", color="#d3313b",
-        markersize=4.5, markeredgewidth=1.3,
+        days, heights, "x", color="#d3313b", markersize=4.5, markeredgewidth=1.3,
     )  # fmt: skip
     _lanes(axes, [lane.name for lane in lanes], [lane.peak for lane in lanes], f"apps ({len(lanes)})")
 

@@ -105,12 +105,13 @@ class _Trace:
             yield self._counter(_CLUSTER, "fairness loss", time, loss=value)
         for time, count in _pairs(picture.waiting):
             yield self._counter(_CLUSTER, "apps waiting", time, apps=count)
-        for one in picture.decisions:
-            lines = decision_lines(one, len(picture.decided))
+        for decision in picture.decisions:
+            lines = decision_lines(decision, len(picture.decided))
             yield self._instant(
-                _CLUSTER, 1, decision_title(one), one.time, "g" if one.all_changes else "t",
-                at=clock(one.time), said=lines, policy=one.policy, status=one.status, trigger=one.trigger,
-                utilization=_number(one.utilization), fairness_loss=_number(one.fairness_loss), excess=_number(one.excess),
+                _CLUSTER, 1, decision_title(decision), decision.time, "g" if decision.all_changes else "t",
+                at=clock(decision.time), said=lines, policy=decision.policy, status=decision.status, trigger=decision.trigger,
+                utilization=_number(decision.utilization), fairness_loss=_number(decision.fairness_loss),
+                excess=_number(decision.excess),
             )  # fmt: skip
 
     def _app(self, lane: AppLane, pid: int) -> Iterator[Event]:
@@ -154,27 +155,27 @@ class _Trace:
                 yield self._counter(pid, known.name if known else app, time, containers=count)
 
     def _marks(self) -> Iterator[Event]:
-        for one in self._picture.marks:
-            if one.kind == "ended":
+        for mark in self._picture.marks:
+            if mark.kind == "ended":
                 continue  # An app's own track has it.
-            pid = self._apps.get(one.app) or self._nodes.get(one.node) or _CLUSTER
+            pid = self._apps.get(mark.app) or self._nodes.get(mark.node) or _CLUSTER
             tid = _PHASES if pid != _CLUSTER else 2
-            text = mark_line(one, self._picture)
-            yield self._instant(pid, tid, one.what, one.time, "t", text=text, position=one.position)
+            text = mark_line(mark, self._picture)
+            yield self._instant(pid, tid, mark.what, mark.time, "t", text=text, position=mark.position)
 
     def _flows(self) -> Iterator[Event]:
         """Yield a flow from each decision to the first phase of each change."""
         number = 0
-        for one in self._picture.decisions:
-            for change in one.changes:
+        for decision in self._picture.decisions:
+            for change in decision.changes:
                 lane = self._picture.apps.get(change.app)
                 part = lane.partitions.get(change.generation) if lane else None
                 phases = part.phases(self._picture.end) if part else []
-                if part is None or not phases or part.decision != one.position:
+                if part is None or not phases or part.decision != decision.position:
                     continue
                 number += 1
                 flow = {"cat": "adjustment", "name": "decided", "id": number}
-                yield {"ph": "s", "pid": _CLUSTER, "tid": 1, "ts": self._us(one.time), **flow}
+                yield {"ph": "s", "pid": _CLUSTER, "tid": 1, "ts": self._us(decision.time), **flow}
                 yield {
                     "ph": "f", "bp": "e", "pid": self._apps[change.app], "tid": _ADJUSTMENTS,
                     "ts": self._us(phases[0][1]), **flow,

@@ -50,7 +50,7 @@ def change_text(change: Change) -> str:
 
 def plans_text(state: State, plans: Sequence[AppPlanned]) -> str:
     """Return the first plans of a round, one after the other, each with its app's name."""
-    named = [(state.apps[one.app].name if one.app in state.apps else one.app, one) for one in plans]
+    named = [(state.apps[plan.app].name if plan.app in state.apps else plan.app, plan) for plan in plans]
     parts = [f"{name} {planned(one)}" for name, one in named[:PLANS]]
     more = f", and {len(plans) - PLANS} more" if len(plans) > PLANS else ""
     return ". ".join(parts) + more
@@ -81,7 +81,7 @@ def decision_lines(decision: Decision, resources: int) -> list[str]:
         lines.append(f"• and {decision.all_changes - len(decision.changes)} more changes")
     if not decision.all_changes:
         lines.append("• no changes, only new reasons")
-    lines += [f"– {one.name}: {one.text} ({one.code})" for one in decision.reasons]
+    lines += [f"– {reason.name}: {reason.text} ({reason.code})" for reason in decision.reasons]
     if decision.all_reasons > len(decision.reasons):
         lines.append(f"– and {decision.all_reasons - len(decision.reasons)} more with reasons")
     return lines

@@ -210,9 +210,9 @@ class Stepper:
     async def wanted(self, events: Sequence[Logged], search: Search) -> set[Position]:
         """Return which of these events, which lie close together, match a search."""
         found: set[Position] = set()
-        for index in sorted({(one.position.seq - 1) // PAGE for one in events}):
+        for index in sorted({(event.position.seq - 1) // PAGE for event in events}):
             found |= {*await self._marks_of(index, search)}
-        return found.intersection(one.position for one in events)
+        return found.intersection(event.position for event in events)
 
     # --- searching ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Stepper:
             if index != own and not self._pages.has(index, self.end):
                 break
             marks = await self._marks_of(index, search)
-            beyond = [one for one in marks if (_key(one) > _key(place) if forward else _key(one) < _key(place))]
+            beyond = [mark for mark in marks if (_key(mark) > _key(place) if forward else _key(mark) < _key(place))]
             if beyond:
                 return beyond[0 if forward else -1]
             index += 1 if forward else -1

@@ -86,7 +86,9 @@ def put(new: Path, mounts: Sequence[Mount], *, mounting: bool) -> None:
             (folder / mount.name).symlink_to(mount.source)
     if mounting:
         fields = [
-            field for one in mounts for field in (one.name, one.source, one.target, "ro" if one.read_only else "rw")
+            field
+            for mount in mounts
+            for field in (mount.name, mount.source, mount.target, "ro" if mount.read_only else "rw")
         ]
         with (new / FILE).open("wb") as file:
             file.write(b"\0".join(map(os.fsencode, fields)))
@@ -184,7 +186,7 @@ def read_launch(folder: Path) -> Launch:
     try:
         *fields, rest = [os.fsdecode(field) for field in (folder / "launch").read_bytes().split(b"\0")]
         count = int(fields[2])
-        command, variables = tuple(fields[3 : 3 + count]), [one.partition("=") for one in fields[3 + count :]]
+        command, variables = tuple(fields[3 : 3 + count]), [field.partition("=") for field in fields[3 + count :]]
         whole = not rest and count == len(command) > 0 and fields[0] and all(name and is_ for name, is_, _ in variables)
     except (IndexError, ValueError, FileNotFoundError):
         whole = False
@@ -483,7 +485,7 @@ def _with_environment_of(folder: Path) -> list[int]:
         with contextlib.suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             stat = _stat(pid)
-            if any(one.startswith(sign) for one in variables) and stat and stat[0] not in (b"Z", b"X"):
+            if any(variable.startswith(sign) for variable in variables) and stat and stat[0] not in (b"Z", b"X"):
                 found.append(pid)
     return found
 

@@ -307,7 +307,7 @@ async def submit_app(call: Call[Parameters, dict[str, Any]]) -> Answer:
                 user=user,
                 idempotency_key=id,
                 answered=answered,
-                notes=tuple(one.text for one in findings(checked)),
+                notes=tuple(finding.text for finding in findings(checked)),
             ),
             client,
         )

@@ -181,7 +181,7 @@ async def list_decisions(call: Call[DecisionsQuery, None]) -> Answer:
 
 def _as_decisions(page: Page[msgspec.Raw], pack: bool) -> Answer:
     events = [msgspec.json.decode(item, type=dict[str, Any]) for item in page.items]
-    items = [_item(one["position"], one["at"], one["text"], one["body"]) for one in events]
+    items = [_item(event["position"], event["at"], event["text"], event["body"]) for event in events]
     made = Page(items=items, next=page.next, previous=page.previous, position=page.position)
     return answer(made, page.position, pack=pack)
 

@@ -180,7 +180,9 @@ async def get_diff(call: Call[Between, None]) -> Answer:
     set_by = await settings_between(log, before, after)
 
     def work() -> Answer:
-        if query.only is not None and not any(one.find_app(query.only) or query.only in one.nodes for one in states):
+        if query.only is not None and not any(
+            state.find_app(query.only) or query.only in state.nodes for state in states
+        ):
             raise Missing(f"at neither moment was there an app or node {query.only!r}", code="name.not_found")
         found = difference(before, after, set_by, (newest[0], newest[1]))
         shown = found if query.only is None else concerning(found, query.only)

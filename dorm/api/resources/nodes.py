@@ -200,8 +200,8 @@ async def node_usage(call: Call[UsageQuery, None]) -> Answer:
         )
     used: dict[str, int] = {}
     if found.measured:
-        used["memory"] = sum(one.memory for one in found.containers)
-        cores = [one.cpu for one in found.containers if one.cpu is not None]
+        used["memory"] = sum(container.memory for container in found.containers)
+        cores = [container.cpu for container in found.containers if container.cpu is not None]
         if len(cores) == len(found.containers):
             used["cpu"] = sum(cores)
     made = NodeUsage(
@@ -213,9 +213,15 @@ async def node_usage(call: Call[UsageQuery, None]) -> Answer:
         used=used,
         containers=[
             ContainerUsage(
-                one.app, known.names.get(one.app, one.app), one.generation, one.slot, one.cpu, one.over_s, one.memory
+                container.app,
+                known.names.get(container.app, container.app),
+                container.generation,
+                container.slot,
+                container.cpu,
+                container.over_s,
+                container.memory,
             )
-            for one in found.containers
+            for container in found.containers
         ],
     )
     return answer(made, position, pack=call.packs)

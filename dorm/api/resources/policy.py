@@ -337,7 +337,7 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             updates = (AppUpdated(app=change.app, weight=change.weight, n_min=change.n_min, n_max=change.n_max),)
         return Assumed(
             settings=self.policy or {},
-            joins=tuple(NewNodes(one.count, one.amounts(), one.labels, one.like) for one in self.nodes),
+            joins=tuple(NewNodes(node.count, node.amounts(), node.labels, node.like) for node in self.nodes),
             removed=_names(self.without),
             drained=_names(self.drain),
             undrained=_names(self.undrain),
@@ -500,7 +500,7 @@ async def fork_log(call: Call[Seen, ForkAsked]) -> Answer:
 
     Bounded in time; closing the request ends the simulation.  `trust` is the error of the unchanged simulation."""
     services, body = call.services, call.body
-    if sum(one.count for one in body.nodes) > _MOST_NODES:
+    if sum(node.count for node in body.nodes) > _MOST_NODES:
         raise Invalid(f"a fork adds at most {_MOST_NODES} nodes; `dorm whatif` has no such bound")
     seconds = services.options.limits.long_answer_s - _SPARE_S
     moment: Moment | None = None

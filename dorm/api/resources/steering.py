@@ -224,7 +224,7 @@ def _tried(state: State, now: int, name: str, user: str, body: Edit) -> TriedEdi
         at_once=sides(changes.at_once),
         by_restart=sides(changes.by_restart),
         restarts=bool(changes.by_restart) and app.current is not None and not app.ended,
-        changes=[one for one in planned.apps if one.kind or one.end] if planned is not None else [],
+        changes=[app for app in planned.apps if app.kind or app.end] if planned is not None else [],
     )
 
 

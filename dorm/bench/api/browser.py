@@ -84,7 +84,7 @@ async def resize_lags(connection: Connection, url: str, seconds: float, tell: Te
         await tab.evaluate(_POSITIONS)
         begin = await connection.log.end()
         await asyncio.sleep(seconds)
-        resizes = [one async for one in _resizes(connection, begin)]
+        resizes = [resize async for resize in _resizes(connection, begin)]
         if not resizes:
             raise BenchError("the master resized nothing", code="bench.nothing_measured")
         try:
@@ -93,7 +93,7 @@ async def resize_lags(connection: Connection, url: str, seconds: float, tell: Te
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise BenchError(f"a resize was not drawn within {_PATIENCE_S:g} s", code="bench.too_slow") from None
-    return [max(0.0, next(at for seq, at in drawn if seq >= one.seq) - one.time / 1e9) for one in resizes]
+    return [max(0.0, next(at for seq, at in drawn if seq >= resize.seq) - resize.time / 1e9) for resize in resizes]
 
 
 def _drawn(noted: list[tuple[str, float]]) -> list[tuple[int, float]]:

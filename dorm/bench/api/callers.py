@@ -157,7 +157,7 @@ async def _open(url: str, readers: int) -> tuple[list[_Reader], list[_Drained]]:
                 others.append(_Drained(other))
         for reader in measuring:
             await reader.opened.wait()
-        while not all(one.opened for one in others):
+        while not all(other.opened for other in others):
             await _drain(others, _EACH_S)
     return measuring, others
 
@@ -167,8 +167,8 @@ async def _drain(others: list[_Drained], seconds: float) -> None:
     ends = asyncio.get_running_loop().time() + seconds
     while (left := ends - asyncio.get_running_loop().time()) > 0:
         await asyncio.sleep(min(_EACH_S, left))
-        for one in others:
-            one.take()
+        for other in others:
+            other.take()
 
 
 class _Drained:

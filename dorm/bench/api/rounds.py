@@ -55,7 +55,7 @@ class Rounds(NamedTuple):
 
     def figures(self, goals: Mapping[str, str]) -> dict[str, Figure]:
         alone, together = _all(self.alone), _all(self.together)
-        lags = [one for turn in self.lags for one in turn.seconds]
+        lags = [second for turn in self.lags for second in turn.seconds]
         lag, change = "sse_lag_p99_s", "master_round_change_percent"
         return {
             "sse_lag_p50_s": figure(percentile(lags, 50), "s"),

@@ -96,17 +96,17 @@ def _masters(state: State, node: str) -> Masters | None:
 def _may_run(app: App, node: str) -> bool:
     """Return whether a container that was released to this node may run, or is about to."""
     return any(
-        one.node == node and one.state != "exited"
+        container.node == node and container.state != "exited"
         for generation in app.generations.values()
         if generation.released
-        for one in generation.all_containers()
+        for container in generation.all_containers()
     )
 
 
 def _is_placed(app: App, node: str) -> bool:
     """Return whether the latest generation has a place on the node."""
     generation = app.generations[app.generation]
-    return any(one.node == node for one in generation.all_containers())
+    return any(container.node == node for container in generation.all_containers())
 
 
 def _app(state: State, app: App, generation: Generation, node: str) -> AppPart:
@@ -182,9 +182,9 @@ def _held(state: State, app: App, generation: Generation) -> HeldPart | None:
 
 def _containers(app: App, node: str) -> list[ContainerPart]:
     return [
-        ContainerPart(number, one.slot, one.state)
+        ContainerPart(number, container.slot, container.state)
         for number, generation in sorted(app.generations.items())
         if generation.released
-        for one in sorted(generation.all_containers(), key=lambda one: one.slot)
-        if one.node == node
+        for container in sorted(generation.all_containers(), key=lambda container: container.slot)
+        if container.node == node
     ]

@@ -175,7 +175,7 @@ def gist_of(policy: str) -> str:
 def words(settings: Settings, plugins: Plugins = _NONE) -> list[str]:
     """Return the keys of all settings."""
     parameters, times = in_force(settings, plugins)
-    return [POLICY, CHECKPOINTS, *(one.word for one in parameters), *(one.word for one in times)]
+    return [POLICY, CHECKPOINTS, *(parameter.word for parameter in parameters), *(time.word for time in times)]
 
 
 def shown(setting: Setting, value: Any) -> str:

@@ -58,6 +58,6 @@ def standings(problem: Problem) -> Standings:
             fair=float(fair[row]),
             possible=bool(instance.possible[row]),
         )
-    counted = [one for one in apps.values() if one.possible]
+    counted = [app for app in apps.values() if app.possible]
     loss = shares.fairness_loss([one.share for one in counted], [one.fair for one in counted])
     return Standings(apps=apps, fairness_loss=loss, kinds=len(instance.kinds))

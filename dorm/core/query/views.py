@@ -166,7 +166,7 @@ def _early_end(app: App) -> str:
     current = app.current
     if current is None or not current.exited or current.exited == len(current.containers):
         return ""
-    ended = [one for one in current.containers.values() if one.state == "exited"]
+    ended = [container for container in current.containers.values() if container.state == "exited"]
     first = min(ended, key=lambda one: (one.exited_at, one.slot))
     how = f"exit code {first.exit_code}" if first.exit_code is not None else first.reason.replace("_", " ")
     left = len(current.containers) - len(ended)

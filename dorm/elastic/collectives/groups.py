@@ -185,7 +185,7 @@ class Groups:
 
     def _exchange(self, name: str) -> Exchange:
         if name not in self._exchanges:
-            unknown = [one for one in self._exchanges if one not in self._groups]
+            unknown = [exchange for exchange in self._exchanges if exchange not in self._groups]
             for one in unknown[: max(0, len(unknown) + 1 - _KEPT)]:
                 del self._exchanges[one]
                 self._said.pop(one, None)
@@ -204,7 +204,7 @@ class Groups:
     def _run(self, target: Callable[..., None], *arguments: Any) -> None:
         """Start a thread that the end of the process waits for: PyTorch must not return into an ending interpreter."""
         thread = threading.Thread(target=target, args=arguments, name="elastic-group", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(thread)
         thread.start()
 

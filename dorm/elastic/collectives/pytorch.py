@@ -194,7 +194,7 @@ def put_back(tensors: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -
 
 def as_arrays(buffers: Sequence[torch.Tensor]) -> list[npt.NDArray[Any]]:
     """Return the buffers for a sum over TCP.  NumPy has no bfloat16; its sums have twice the width."""
-    wide = [one.to(torch.float32) if one.dtype is torch.bfloat16 else one for one in buffers]
+    wide = [buffer.to(torch.float32) if buffer.dtype is torch.bfloat16 else buffer for buffer in buffers]
     return [one.cpu().numpy() for one in wide]
 
 

@@ -108,7 +108,7 @@ class Sums:
             raise ContractError(text, code="elastic.contract.sums_differ")
         for slot, one in zip(view.members, parts):
             self._measure(slot, one)
-        used = [sum(column) for column in zip(*(one.used for one in parts))]
+        used = [sum(column) for column in zip(*(part.used for part in parts))]
         result = m.Result(
             view.number,
             payload=self._total(parts),
@@ -116,7 +116,7 @@ class Sums:
             round=parts[0].round,
             used=[used[0], *(lane % 2**64 for lane in used[1:])],
             barrier=next_members(known) is not None,
-            stop=any(one.stop for one in parts),
+            stop=any(part.stop for part in parts),
         )
         for slot in view.members:
             if slot != known.slot:

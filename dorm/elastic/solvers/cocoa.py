@@ -144,7 +144,7 @@ class _Problem:
             places = {chunk: step.parts[chunk] - step.chunk_samples[chunk].start for chunk in chunks}
             known = np.concatenate([alphas[chunk][places[chunk]] for chunk in chunks])
             total += self._pass(samples[order], order, known, model, workers)
-            ends = np.cumsum([len(one) for one in places.values()])
+            ends = np.cumsum([len(place) for place in places.values()])
             for chunk, part in zip(chunks, np.split(known, ends[:-1])):
                 alphas[chunk][places[chunk]] = part
         return total, alphas

@@ -146,14 +146,16 @@ def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], boo
     def is_compared(one: Phases) -> bool:
         return numbers.get((one.app, one.generation), 0) // len(SIZES) % 2 == 1
 
-    timings = fit([one for one in phases if not is_compared(one)])
+    timings = fit([phase for phase in phases if not is_compared(phase)])
     said = rehearse(whole.history, whole.state, Fitting(whole.history), whole.history.decisions_s, timings)
-    real, simulated = ([one for one in _restarts(many) if is_compared(one)] for many in (phases, said.phases))
+    real, simulated = (
+        [restart for restart in _restarts(many) if is_compared(restart)] for many in (phases, said.phases)
+    )
     return timings, phase_rows(real, simulated), said.sizes == sizes(phases)
 
 
 def _restarts(phases: Sequence[Phases]) -> list[Phases]:
-    return [one for one in phases if one.kind == "restart"]
+    return [phase for phase in phases if phase.kind == "restart"]
 
 
 def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Row], int]:

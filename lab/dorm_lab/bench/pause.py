@@ -120,11 +120,11 @@ async def bench_pause(
 
 
 def _figures(runtime: str, samples: Sequence[Sample]) -> dict[str, Figure]:
-    figures = spread(f"{runtime}_real", [one.real for one in samples])
-    figures |= spread(f"{runtime}_shown", [one.shown for one in samples])
+    figures = spread(f"{runtime}_real", [sample.real for sample in samples])
+    figures |= spread(f"{runtime}_shown", [sample.shown for sample in samples])
     for name, errors in (
-        ("error", [one.error for one in samples]),
-        ("priced_error", [one.priced_error for one in samples]),
+        ("error", [sample.error for sample in samples]),
+        ("priced_error", [sample.priced_error for sample in samples]),
     ):
         figures[f"{runtime}_{name}_p50_ratio"] = figure(percentile(errors, 50), "ratio", f"<= {GOAL:g}")
         figures[f"{runtime}_{name}_p95_ratio"] = figure(percentile(errors, 95), "ratio")

@@ -80,15 +80,15 @@ def _notes(comparison: Comparison, contenders: Sequence[Contender], output: Form
     notes = [f"utilization and fairness loss: means over the first {sum(hours) / len(hours):.3g} h, until {until}"]
     if comparison.base and len(contenders) > 1:
         notes.append(f"speed-up: how much faster an app is done than under {comparison.base}, on average")
-    for one in contenders:
-        count = policy(one.policy).check_params({}).get("count")
-        if count is not None and not {"count", "counts"} & one.params.keys():
-            notes.append(f"{one.label}: the same number of containers for each app ({count})")
-    timed = [one for one in contenders if one.policy in BY_TIME and not in_rounds]
+    for contender in contenders:
+        count = policy(contender.policy).check_params({}).get("count")
+        if count is not None and not {"count", "counts"} & contender.params.keys():
+            notes.append(f"{contender.label}: the same number of containers for each app ({count})")
+    timed = [contender for contender in contenders if contender.policy in BY_TIME and not in_rounds]
     for every_s in sorted({LONG_ROUNDS_S.get(one.policy, ROUND_S) for one in timed}):
         asked = ", ".join(one.label for one in timed if LONG_ROUNDS_S.get(one.policy, ROUND_S) == every_s)
         notes.append(f"{asked}: asked every {every_s:g} s, the others when something happens; see --rounds")
-    if by_tasks := [one.label for one in contenders if one.label in comparison.tasks]:
+    if by_tasks := [contender.label for contender in contenders if contender.label in comparison.tasks]:
         notes.append(f"{', '.join(by_tasks)}: what launches of tasks take is in the utilization")
     if comparison.seeds > 1:
         spread = "lowest to highest" if output is Format.wide else "± half of their range"
@@ -103,7 +103,7 @@ def _done(comparison: Comparison, row: Row, apps: int) -> str:
 
 
 def _unit(spreads: Sequence[Spread | None]) -> tuple[str, float]:
-    largest = max((one.mean for one in spreads if one is not None), default=0.0)
+    largest = max((spread.mean for spread in spreads if spread is not None), default=0.0)
     return next(((name, length) for name, length in _UNITS if largest >= _MANY_UNITS * length), ("s", 1.0))
 
 
@@ -151,24 +151,26 @@ def document_of(
         "base": comparison.base,
         "policies": [
             {
-                "label": one.label,
-                "policy": one.policy,
-                "params": one.params,
-                "task_time_share": comparison.tasks.get(one.label, 0.0),
-                **_figures(comparison.row(one.label)),
+                "label": contender.label,
+                "policy": contender.policy,
+                "params": contender.params,
+                "task_time_share": comparison.tasks.get(contender.label, 0.0),
+                **_figures(comparison.row(contender.label)),
                 "runs": [
                     {
                         "seed": seed,
                         "window_s": comparison.window_of(place),
-                        "utilization": comparison.window_means(one.label, "utilization")[place],
-                        "fairness_loss": comparison.window_means(one.label, "fairness_loss")[place],
+                        "utilization": comparison.window_means(contender.label, "utilization")[place],
+                        "fairness_loss": comparison.window_means(contender.label, "fairness_loss")[place],
                         **_run(run),
                         **({"apps": _apps(run)} if with_apps else {}),
                     }
-                    for place, (seed, run) in enumerate(zip(settings["seeds"], comparison.runs[one.label], strict=True))
+                    for place, (seed, run) in enumerate(
+                        zip(settings["seeds"], comparison.runs[contender.label], strict=True)
+                    )
                 ],
             }
-            for one in contenders
+            for contender in contenders
         ],
     }
 

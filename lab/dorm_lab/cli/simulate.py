@@ -173,7 +173,11 @@ def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tupl
     from dorm_lab.workloads.requests import by_request
     from replay.simulator.contenders import STATIC_COUNTS
 
-    lacking = [one for one in contenders if one.policy in _FIXED and not {"count", "counts"} & one.params.keys()]
+    lacking = [
+        contender
+        for contender in contenders
+        if contender.policy in _FIXED and not {"count", "counts"} & contender.params.keys()
+    ]
     counts: dict[str, int] = {}
     if workloads[0].name == "paper":
         counts = dict(STATIC_COUNTS)
@@ -184,14 +188,14 @@ def _with_counts(contenders: list[Contender], workloads: list[Workload]) -> tupl
     if not counts:
         return contenders, workloads
     given = {one.label: msgspec.structs.replace(one, params={**one.params, "counts": counts}) for one in lacking}
-    return [given.get(one.label, one) for one in contenders], workloads
+    return [given.get(contender.label, contender) for contender in contenders], workloads
 
 
 def _base(wanted: str | None, contenders: Sequence[Contender]) -> str:
     """Return the label of the contender that the others are compared with, '' for none."""
-    labels = [one.label for one in contenders]
+    labels = [contender.label for contender in contenders]
     if wanted is None:
-        return next((one.label for one in contenders if one.policy == "static"), "")
+        return next((contender.label for contender in contenders if contender.policy == "static"), "")
     if wanted not in labels:
         raise Fail(
             f"--base {wanted!r} is not among the policies that are compared: {', '.join(labels)}",
@@ -313,7 +317,7 @@ def _failing(scenario: Scenario, mtbf: str, repair: str, seed: int) -> Scenario:
 
 def _check_declared(contenders: Sequence[Contender], workload: Workload) -> None:
     needy = ("dorm-speed", "oasis", "optimus", "shockwave", "srtf", "themis")
-    asking = [one.policy for one in contenders if one.policy in needy]
+    asking = [contender.policy for contender in contenders if contender.policy in needy]
     if asking and not any(app.spec.steps for app in workload.apps):
         _say(
             f"{asking[0]} needs the work that is left, which no app of {workload.name} reports; add told=yes to the workload"
@@ -328,7 +332,9 @@ def _run(
     from dorm_lab.compare.runs import run_all
 
     jobs = [
-        (one, seed, one.of(scenario)) for one in contenders for seed, scenario in zip(seeds, scenarios, strict=True)
+        (contender, seed, contender.of(scenario))
+        for contender in contenders
+        for seed, scenario in zip(seeds, scenarios, strict=True)
     ]
     if len(jobs) > _MOST_RUNS:
         raise Fail(f"{len(jobs):,} runs are too many; at most {_MOST_RUNS:,}", USAGE, code="simulation.too_many_runs")
@@ -339,9 +345,10 @@ def _run(
             every_s=every_s, workers=workers, tell=told, logs=logs, force=force,
         )  # fmt: skip
     by_label = {
-        one.label: tuple(run for run, (its, _, _) in zip(runs, jobs, strict=True) if its is one) for one in contenders
+        contender.label: tuple(run for run, (its, _, _) in zip(runs, jobs, strict=True) if its is contender)
+        for contender in contenders
     }
-    tasks = {one.label: 1 - one.tasks.efficiency for one in contenders if one.tasks is not None}
+    tasks = {contender.label: 1 - contender.tasks.efficiency for contender in contenders if contender.tasks is not None}
     return Comparison(name=name, runs=by_label, base=base, tasks=tasks)
 
 

@@ -132,9 +132,9 @@ def _adjusted(comparison: Comparison) -> dict[str, Any]:
     data = []
     for place, label in enumerate(comparison.labels):
         points = [
-            ((one.at - run.begin) / SECOND / 3600, one.changed, one.budget, one.running)
+            ((decision.at - run.begin) / SECOND / 3600, decision.changed, decision.budget, decision.running)
             for run in comparison.runs[label]
-            for one in run.decisions
+            for decision in run.decisions
         ]
         texts = [
             f"{changed} of {running} apps" + ("" if budget is None else f", {budget} allowed")

@@ -112,7 +112,9 @@ def adjusted(drawing: Drawing | SubFigure, comparison: Comparison) -> None:
     most = 1
     for place, (label, axes) in enumerate(zip(comparison.labels, panels, strict=True)):
         for seed, run in enumerate(comparison.runs[label]):
-            inside = [one for one in run.decisions if one.at - run.begin < comparison.window_of(seed) * SECOND]
+            inside = [
+                decision for decision in run.decisions if decision.at - run.begin < comparison.window_of(seed) * SECOND
+            ]
             hours = [(one.at - run.begin) / SECOND / 3600 for one in inside]
             axes.plot(hours, [one.changed for one in inside], ".", color=color(place), markersize=3, alpha=0.5)
             most = max([most, *(one.changed for one in inside)])

@@ -130,7 +130,7 @@ def fairness_loss(run: Run, window_s: float) -> float | None:
 def adjustments(run: Run, window_s: float) -> int:
     """Return how many times running apps were changed, in this many seconds from the run's start."""
     until = run.begin + int(window_s * SECOND)
-    return sum(one.changed + one.forced for one in run.decisions if one.at <= until)
+    return sum(decision.changed + decision.forced for decision in run.decisions if decision.at <= until)
 
 
 def in_words(found: Backtest | None) -> str:

@@ -162,8 +162,8 @@ class Fitting:
         }
         phases = history.phases.phases
         self._phases = defaultdict(list)
-        for one in phases:
-            self._phases[one.app].append(one)
+        for phase in phases:
+            self._phases[phase.app].append(phase)
         self.common = fit_timings(phases)
         """Timings of all apps together."""
         self._measured = bool(phases)
@@ -183,8 +183,8 @@ class Fitting:
         else:
             done = saved = course.kept_s(at)
         failures = tuple(
-            Failure(course.steps_at(one, speed) if in_steps else course.work_s(one), one.exit_code)
-            for one in course.failures
+            Failure(course.steps_at(failure, speed) if in_steps else course.work_s(failure), failure.exit_code)
+            for failure in course.failures
         )
         by_end = (
             course.steps_at_end(speed, timings, self._history.end) if in_steps else course.kept_s(self._history.end)
@@ -206,7 +206,7 @@ class Fitting:
             model=model,
             done=done,
             saved=saved,
-            failures=sum(1 for one in course.failures if one.at <= at),
+            failures=sum(1 for failure in course.failures if failure.at <= at),
             least=max(work.least, done),
             most=max(work.most, done),
             work_from=work.basis,
@@ -263,7 +263,7 @@ class Fitting:
         """Return its total work and the basis of that; at least the work that it has done by the history's end."""
         total, done = did.by_end, max(did.done, did.by_end)
         if course.ended == "failed" and failures:
-            return _surely(max(total, *(one.work for one in failures)) + 1.0, "known")
+            return _surely(max(total, *(failure.work for failure in failures)) + 1.0, "known")
         came_out = course.ended in ("completed", "failed") and total > 0
         if came_out and did.basis == "known":
             return _surely(total, "known")
@@ -286,7 +286,7 @@ class Fitting:
 
     def _typical_s(self) -> float:
         """Return the median app's seconds from submission to completion."""
-        ended = [one for one in self._history.courses.values() if one.ended == "completed"]
+        ended = [course for course in self._history.courses.values() if course.ended == "completed"]
         return median((one.ended_at - one.submitted_at) / SECOND for one in ended) if ended else UNKNOWN_S
 
     def _total(self, course: Course, *, in_steps: bool) -> float:
@@ -347,7 +347,7 @@ def _pace(course: Course, faster: Mapping[str, float]) -> _Pace | None:
     stretches = [stretch for stretch in course.stretches if stretch.rate > 0 and stretch.containers]
     if not stretches:
         return None
-    seen = [(one, one.rate / pace_on(faster, one.types)) for one in stretches]
+    seen = [(stretch, stretch.rate / pace_on(faster, stretch.types)) for stretch in stretches]
     across = _across((len(one.counts) > 1, one.containers, rate) for one, rate in seen)
     found = _averaged(
         (one.containers, rate / (across if len(one.counts) > 1 else 1.0), one.rated_s) for one, rate in seen

@@ -179,7 +179,7 @@ def fit(phases: Iterable[Phases], *, gaps_s: Iterable[float] = (), default: Timi
     default = default or Timings()
     seen = list(phases)
     restarts = [one for one in seen if one.kind == "restart"]
-    saved = [one.checkpoint_s for one in restarts if one.checkpoint_s is not None]
+    saved = [restart.checkpoint_s for restart in restarts if restart.checkpoint_s is not None]
     every = list(gaps_s)
     booted, resumed = (
         [one.work_s for one in seen if one.work_s is not None and one.resumed is how] for how in (False, True)
@@ -190,7 +190,9 @@ def fit(phases: Iterable[Phases], *, gaps_s: Iterable[float] = (), default: Timi
 
     return Timings(
         checkpoint_s=mean(saved, default.checkpoint_s),
-        stop_s=mean([one.stop_s for one in restarts if one.checkpoint_s is not None or not saved], default.stop_s),
+        stop_s=mean(
+            [restart.stop_s for restart in restarts if restart.checkpoint_s is not None or not saved], default.stop_s
+        ),
         start_s=mean([one.start_s for one in seen if one.start_s is not None], default.start_s),
         boot_s=mean(booted, default.boot_s),
         resume_s=mean(resumed, default.resume_s),

@@ -92,9 +92,15 @@ def _points(speed: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]
 def _measured(course: Course) -> tuple[Measured, ...]:
     """Return its paces on known types; like `dorm-speed`, it ignores partitions on several types."""
     return tuple(
-        Measured(one.containers, one.rate, one.rated_s, len(one.counts), one.types[0] if len(one.types) == 1 else "")
-        for one in course.stretches
-        if one.rate > 0 and one.containers and one.types and one.rated_s > 0
+        Measured(
+            stretch.containers,
+            stretch.rate,
+            stretch.rated_s,
+            len(stretch.counts),
+            stretch.types[0] if len(stretch.types) == 1 else "",
+        )
+        for stretch in course.stretches
+        if stretch.rate > 0 and stretch.containers and stretch.types and stretch.rated_s > 0
     )
 
 

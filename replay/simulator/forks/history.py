@@ -152,19 +152,23 @@ class Course:
 
     def kept_s(self, until: int) -> float:
         """Container-seconds of work until then (UTC ns), without work that had to be done again."""
-        stretches = [one for one in self.stretches if one.begin <= until]
-        return self.before_s + sum(one.served_s(until) for one in stretches if one.kept or one.end > until)
+        stretches = [stretch for stretch in self.stretches if stretch.begin <= until]
+        return self.before_s + sum(
+            stretch.served_s(until) for stretch in stretches if stretch.kept or stretch.end > until
+        )
 
     def work_s(self, failed: Failed) -> float:
         """Container-seconds that it had done when it failed: the work that it had kept, and the work lost then."""
         lost = [
-            one.served_s(failed.at) for one in self.stretches if one.generation == failed.generation and not one.kept
+            stretch.served_s(failed.at)
+            for stretch in self.stretches
+            if stretch.generation == failed.generation and not stretch.kept
         ]
         return self.kept_s(failed.at) + sum(lost)
 
     def steps_at(self, failed: Failed, speed: OnTypes) -> float:
         """Steps that it had done when it failed."""
-        of_it = [one for one in self.stretches if one.generation == failed.generation and one.pace]
+        of_it = [stretch for stretch in self.stretches if stretch.generation == failed.generation and stretch.pace]
         return of_it[-1].steps_by(failed.at, speed) if of_it else 0.0
 
     @property
@@ -207,7 +211,9 @@ class History:
     @property
     def reported_every_s(self) -> float | None:
         """Mean seconds between progress reports of a working app; None if there were none."""
-        seen_s = sum(one.rated_s for course in self.courses.values() for one in course.stretches if one.pace)
+        seen_s = sum(
+            stretch.rated_s for course in self.courses.values() for stretch in course.stretches if stretch.pace
+        )
         return seen_s / self.told if seen_s and self.told else None
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
@@ -311,7 +317,7 @@ class History:
                 self.silences.append(Silence(fact.node, fact.last_heard))
             elif isinstance(fact, k.NodeRecovered):
                 # Its containers kept running, so its apps noticed nothing.
-                self.silences = [one for one in self.silences if one.node != fact.node or one.until]
+                self.silences = [silence for silence in self.silences if silence.node != fact.node or silence.until]
 
     def _accepted(self, state: State, fact: k.AppAccepted) -> None:
         app = state.apps.get(fact.app)

@@ -127,7 +127,7 @@ def starting(history: History, state: State, app: str, now: int, changes: Assume
     assumptions = ["no other app is submitted", "no node fails", *_basis(base, unknown)]
     holders = [one.id for one in state.live_apps() if one.id != app and one.current is not None]
     # The least work of a guess is a valid bound; the most is not.
-    bounded = not holders or not all(base.fitted[one].work_from == "guess" for one in holders)
+    bounded = not holders or not all(base.fitted[holder].work_from == "guess" for holder in holders)
     return _start(tries, assumptions, "", bounded=bounded)
 
 
@@ -135,11 +135,11 @@ def _basis(fork: Fork, unknown: list[str]) -> list[str]:
     """Describe the assumed work of these apps."""
     models = [fork.fitted[app] for app in unknown]
     words = []
-    guessed = [one.model.spec.name for one in models if one.work_from == "guess"]
+    guessed = [model.model.spec.name for model in models if model.work_from == "guess"]
     if guessed:
         done = "it has" if len(guessed) == 1 else "each has"
         words.append(f"the remaining work of {_named(guessed)} is between half and twice what {done} done (a guess)")
-    alike = [one.model.spec.name for one in models if one.work_from != "guess"]
+    alike = [model.model.spec.name for model in models if model.work_from != "guess"]
     if alike:
         words.append(f"{_named(alike)} {_have(alike)} as much work as similar apps")
     return words

@@ -345,9 +345,9 @@ class _Telling:
         self._forks = (unchanged, changed)
         self._really, self._base, self._other = Played(really, really) if really else None, base, other
         plays = (self._really, base, other)
-        self._runs = [one.run for one in plays if one is not None]
+        self._runs = [play.run for play in plays if play is not None]
         self._fork_at = base.run.begin
-        self._outcomes = [_outcomes(one.run if one is not None else None) for one in plays]
+        self._outcomes = [_outcomes(play.run if play is not None else None) for play in plays]
 
     def tell(self, backtest: Backtest | None, ends_at: int, played_s: float) -> WhatIf:
         unchanged, changed = self._forks
@@ -384,7 +384,7 @@ class _Telling:
     def _figures(self, played: Played, window_s: float) -> Figures:
         run, window = played
         completed = common(self._runs)
-        began = [{app.app for app in one.apps if app.started > self._fork_at} for one in self._runs]
+        began = [{app.app for app in run.apps if app.started > self._fork_at} for run in self._runs]
         waited = set.intersection(*began)
         return Figures(
             completed=sum(1 for app in window.apps if app.how == "completed"),

@@ -416,7 +416,9 @@ class TestSuspects:
         assert world.app("long").phase == "running"
 
     @pytest.mark.parametrize("wait_s", [faults.SHORT_S, faults.SHORT_S / 2], ids=["at once", "awaited"])
-    def test_failures_count_although_others_ran_well_there_if_their_apps_run_well_elsewhere(self, wait_s: float) -> None:
+    def test_failures_count_although_others_ran_well_there_if_their_apps_run_well_elsewhere(
+        self, wait_s: float
+    ) -> None:
         """A node that fails now and then is not excused by what it starts in between."""
         bench = failing()
         bench.started("three")

@@ -154,11 +154,11 @@ def _pauses(wanted: Wanted, folder: Path, data: Path, found: Found, tell: Tell) 
         if library in found.not_measured:
             continue
         cycles = wanted.cycles if (library, how) == ("numpy", "live") else 1
-        for one in pauses(library, how, wanted.sizes, cycles, folder, data, tell):
-            if isinstance(one, Pause):
-                found.pauses.append(one)
+        for pause in pauses(library, how, wanted.sizes, cycles, folder, data, tell):
+            if isinstance(pause, Pause):
+                found.pauses.append(pause)
             else:
-                found.proven.append(one)
+                found.proven.append(pause)
 
 
 def _settings(wanted: Wanted, found: Found) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _settings(wanted: Wanted, found: Found) -> dict[str, Any]:
         "tasks": f"{TASKS} micro-tasks for each worker; resized after rounds {[after + 1 for after in RESIZED_AFTER]}",
         "target_time": "a core for each worker: CPU time of the slowest worker of each step, summed",
         "micro_tasks_need_more_epochs": claim,
-        "schedules": dict(sum((one.happened for one in found.tallies), Counter())),
+        "schedules": dict(sum((tally.happened for tally in found.tallies), Counter())),
     }
 
 
@@ -260,9 +260,9 @@ def _spread(name: str, seconds: Sequence[float], goal: str | None = None, tail: 
 def _shared_figures(found: Shared) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for how in ("live", "restart"):
-        some = [one.pause_s for one in found.resizes if one.how == how]
+        some = [resize.pause_s for resize in found.resizes if resize.how == how]
         figures |= _spread(f"cluster_{how}_pause", some) if some else {}
-    grown = [one for one in found.resizes if (one.how, one.cause) == ("live", "grow")]
+    grown = [resize for resize in found.resizes if (resize.how, resize.cause) == ("live", "grow")]
     if grown:
         figures["cluster_live_start_p50_s"] = figure(percentile([one.start_s for one in grown], 50), "s")
         figures["cluster_live_boot_p50_s"] = figure(percentile([one.boot_s for one in grown], 50), "s")
@@ -271,6 +271,6 @@ def _shared_figures(found: Shared) -> dict[str, Figure]:
     figures["sharing_step_noise_ratio"] = figure(found.noise, "ratio")
     figures["sharing_control_plane_cores_mean"] = figure(found.control_cores, "ratio")
     figures["sharing_overhead_at_rest_ratio"] = figure(found.at_rest, "ratio", f"<= {REST_GOAL:g}")
-    if any(one.how == "live" for one in found.resizes):
+    if any(resize.how == "live" for resize in found.resizes):
         figures["sharing_overhead_live_per_minute_ratio"] = figure(found.per_minute, "ratio", f"<= {MINUTE_GOAL:g}")
     return figures

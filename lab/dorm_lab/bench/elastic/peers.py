@@ -161,7 +161,7 @@ class _Peers:
             time.sleep(_LOOK_S)
 
     def _all(self) -> list[steps.Done]:
-        return [one for records in steps.trained(steps.read(self._folder)).values() for one in records]
+        return [record for records in steps.trained(steps.read(self._folder)).values() for record in records]
 
     def _run(self, slot: int, arguments: list[str], *, pipes: bool = False) -> subprocess.Popen[bytes]:
         environment = {

@@ -112,7 +112,7 @@ class Shared(NamedTuple):
     @property
     def noise(self) -> float:
         """The largest difference between two bare workers of a round."""
-        return max(abs(one - 1.0) for one in self.bare_ratios)
+        return max(abs(bare_ratio - 1.0) for bare_ratio in self.bare_ratios)
 
     @property
     def at_rest(self) -> float:
@@ -123,7 +123,7 @@ class Shared(NamedTuple):
     @property
     def per_minute(self) -> float:
         """The overhead with one live resize each minute."""
-        costs = [one.lost_container_s + one.control_s / NODES for one in self.resizes if one.how == "live"]
+        costs = [resize.lost_container_s + resize.control_s / NODES for resize in self.resizes if resize.how == "live"]
         return self.at_rest + fmean(costs) / PER_MINUTE_S
 
 
@@ -315,7 +315,7 @@ async def _live(cluster: LocalCluster, watch: Watch, app_id: str, size: int, cor
         change = app.generations[app.generation].change if app is not None else None
         if change is not None and change.released_at:
             moments["released"] = change.released_at
-            started = [one.started_at for one in change.newcomers.values() if one.started_at]
+            started = [newcomer.started_at for newcomer in change.newcomers.values() if newcomer.started_at]
             moments["started"] = max(started, default=change.released_at)
         if isinstance(event, MembershipChanged) and event.app == app_id and len(event.members) == size:
             changed.append(event)
@@ -406,6 +406,6 @@ async def _end(cluster: LocalCluster, watch: Watch, app_id: str) -> None:
 
     def gone(state: State, _: Event) -> bool:
         app = state.apps.get(app_id)
-        return app is not None and bool(app.ended) and all(one.ended for one in app.generations.values())
+        return app is not None and bool(app.ended) and all(generation.ended for generation in app.generations.values())
 
     await watch.until(gone, "the end of an app", timeout=_LONGEST_S)

@@ -55,7 +55,7 @@ def read(folder: Path) -> Records:
 
 def trained(records: Records) -> Records:
     """Return the steps alone, without the record before each worker's loop."""
-    return {key: [one for one in steps if one.step != FIRST] for key, steps in records.items()}
+    return {key: [step for step in steps if step.step != FIRST] for key, steps in records.items()}
 
 
 def live_pause(records: Records, generation: int, first: int) -> float:
@@ -79,8 +79,8 @@ def death_pause(records: Records, generation: int, died_at: float, dead: Sequenc
     for (of, slot), steps in records.items():
         if of != generation or slot in dead:
             continue
-        before = [one for one in steps if one.at <= died_at]
-        after = [one for one in steps if one.at > died_at][:_AFTER_DEATH]
+        before = [step for step in steps if step.at <= died_at]
+        after = [step for step in steps if step.at > died_at][:_AFTER_DEATH]
         if len(before) > 1 and after:
             ends = [before[-1].at, *(one.at for one in after)]
             pauses.append(max(b - a for a, b in pairwise(ends)) - _ordinary(before))
@@ -101,7 +101,7 @@ def restart_pause(records: Records, generation: int) -> float:
 
 
 def _of(records: Mapping[tuple[int, int], Sequence[Done]], generation: int) -> list[Done]:
-    return [one for (of, _), steps in records.items() if of == generation for one in steps]
+    return [step for (of, _), steps in records.items() if of == generation for step in steps]
 
 
 def _ordinary_of_any(records: Records, generation: int) -> float:
@@ -110,7 +110,7 @@ def _ordinary_of_any(records: Records, generation: int) -> float:
 
 def _ordinary(steps: Sequence[Done]) -> float:
     """Return the median duration of the last of these steps; of a worker that has made only one, 0."""
-    ends = [one.at for one in steps[-_ORDINARY - 1 :]]
+    ends = [step.at for step in steps[-_ORDINARY - 1 :]]
     return median(b - a for a, b in pairwise(ends)) if len(ends) > 1 else 0.0
 
 

@@ -214,25 +214,25 @@ def figures(samples: Samples) -> dict[str, Figure]:
     events, goal = samples.events, goals(samples.run)
     if not events:
         raise BenchError("it was stopped before the first event", code="bench.stopped")
-    cpu = [one.cpu_s for one in events]
+    cpu = [event.cpu_s for event in events]
     found = spread("event", cpu)
     found["event_p50_s"] = figure(percentile(cpu, 50), "s", goal.p50_s)
     found["event_p95_s"] = figure(percentile(cpu, 95), "s", goal.p95_s)
     found["event_max_s"] = figure(max(cpu), "s")
-    found["event_wall_p50_s"] = figure(percentile([one.wall_s for one in events], 50), "s")
+    found["event_wall_p50_s"] = figure(percentile([event.wall_s for event in events], 50), "s")
     found["cold_start_s"] = figure(percentile([one.cpu_s for one in samples.played if one.number == 1], 50), "s")
     found |= _gaps(samples, goal)
     budgets = [one for one in samples.played if one.loss_budget > 0]
     found["excess_mean"] = figure(_mean([one.answer.excess for one in samples.played]), "share")
     if budgets:
-        found["loss_over_budget_max"] = figure(max(one.loss / one.loss_budget for one in budgets), "ratio")
-    found["changed_apps_mean"] = figure(_mean([one.changed for one in events]), "apps")
-    found["moves_mean"] = figure(_mean([one.moved for one in events]), "containers")
+        found["loss_over_budget_max"] = figure(max(budget.loss / budget.loss_budget for budget in budgets), "ratio")
+    found["changed_apps_mean"] = figure(_mean([event.changed for event in events]), "apps")
+    found["moves_mean"] = figure(_mean([event.moved for event in events]), "containers")
     if divisions := [one.division for one in samples.played if one.division is not None]:
-        found["efficiency_mean"] = figure(_mean([one.efficiency for one in divisions]), "ratio")
-        found["utility_uniformity_mean"] = figure(_mean([one.uniformity for one in divisions]), "ratio")
-        found["envy_freeness_mean"] = figure(_mean([one.envy_freeness for one in divisions]), "ratio")
-        found["content_apps_mean"] = figure(_mean([one.content for one in divisions]), "ratio")
+        found["efficiency_mean"] = figure(_mean([division.efficiency for division in divisions]), "ratio")
+        found["utility_uniformity_mean"] = figure(_mean([division.uniformity for division in divisions]), "ratio")
+        found["envy_freeness_mean"] = figure(_mean([division.envy_freeness for division in divisions]), "ratio")
+        found["content_apps_mean"] = figure(_mean([division.content for division in divisions]), "ratio")
     found["instances"] = figure(len(samples.played), "instances")
     found["peak_memory_mb"] = figure(max(one.peak_mb for one in samples.played), "MiB")
     return found

@@ -42,7 +42,7 @@ def plot_run(samples: Samples, file: Path) -> None:
     from dorm.bench.report import percentile
 
     drawing, (left, right) = _panels(f"{samples.run}, seed {samples.run.seed}")
-    costs = [one.cpu_s for one in samples.events]
+    costs = [event.cpu_s for event in samples.events]
     left.plot(range(1, len(costs) + 1), costs, ".", color=_BLUE, label="event")
     for percent, style in ((50, "-"), (95, "--")):
         left.axhline(percentile(costs, percent), color=_BLUE, linestyle=style, linewidth=1, label=f"p{percent}")
@@ -77,7 +77,7 @@ def plot_scale(all_samples: Sequence[Samples], file: Path) -> None:
 def _draw_costs(axes: Axes, all_samples: Sequence[Samples], places: Sequence[int]) -> None:
     from dorm.bench.report import percentile
 
-    costs = [[one.cpu_s for one in samples.events] for samples in all_samples]
+    costs = [[event.cpu_s for event in samples.events] for samples in all_samples]
     for percent, marker, color in ((50, "o", _BLUE), (95, "^", _ORANGE)):
         values = [percentile(of_size, percent) for of_size in costs]
         _draw_line(axes, all_samples, places, values, marker=marker, color=color, label=f"p{percent}")
@@ -173,8 +173,8 @@ def _panels(title: str) -> tuple[Drawing, Sequence[Axes]]:
     FigureCanvasAgg(drawing)
     drawing.suptitle(title)
     axes = [drawing.add_subplot(1, 2, place) for place in (1, 2)]
-    for one in axes:
-        one.grid(visible=True, which="major", alpha=0.3)
+    for ax in axes:
+        ax.grid(visible=True, which="major", alpha=0.3)
     return drawing, axes
 
 

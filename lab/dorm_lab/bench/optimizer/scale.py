@@ -94,7 +94,7 @@ def _together(measured: Sequence[Samples]) -> dict[str, Figure]:
         return {}
     goal = goals(measured[0].run)
     gaps = [gap for samples in measured for gap in samples.gaps_to_exact()]
-    times = [one.cpu_s for samples in measured for one in samples.events]
+    times = [event.cpu_s for samples in measured for event in samples.events]
     return {
         f"{SMALL_SIZES}_event_p95_s": figure(percentile(times, 95), "s", goal.p95_s),
         f"{SMALL_SIZES}_gap_to_exact_mean": figure(sum(gaps) / len(gaps), "ratio", goal.to_exact_mean),

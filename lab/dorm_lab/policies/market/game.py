@@ -103,7 +103,7 @@ def equilibrium(worth: Floats, budgets: Floats, close: float = CLOSE, turns: int
             bids[user], price = bids[user] + move, price + move
         if gain <= close:  # No user gained in its turn; others have moved since.
             price = bids.sum(axis=0) + reserve
-            gains = [_answer(worth[one], price, bids[one], float(budgets[one]), reserve)[1] for one in users]
+            gains = [_answer(worth[user], price, bids[user], float(budgets[user]), reserve)[1] for user in users]
             gain = max(gains, default=0.0)
         turn += 1
     return Market(bids, bids / (bids.sum(axis=0) + reserve), turn, gain <= close)

@@ -93,7 +93,7 @@ class Demand(NamedTuple):
 
 def bounds_of(demands: Sequence[Demand], total: float, slots: int, kinds: int) -> Bounds:
     """Return U and L for one group of machines that have `total` of all kinds together.  Without any demand, prices are 1."""
-    used = [one for one in demands if one.best > 0 and sum(one.each) > 0]
+    used = [demand for demand in demands if demand.best > 0 and sum(demand.each) > 0]
     if not used or total <= 0:
         return Bounds(np.ones(kinds), 1.0)
     eta = slots * total / min(one.work * sum(one.each) for one in used)
