@@ -140,7 +140,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
         "if not all(g.ended for number, g in app.generations.items() if number < current.number):",
         "if False:",
     ),
-    "room is not checked": (deciding, "if _take_room(state, free, one)", "if True"),
+    "room is not checked": (deciding, "if _take_room(state, free, candidate)", "if True"),
     "an asked exit counts as done": (failures, "exit_code == 0 and not container.asked", "exit_code == 0"),
     "what runs takes no room": (deciding, 'container.state != "exited" and', 'container.state == "desired" and'),
     "overtaken decisions stand": (rounds, "app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("),
@@ -244,8 +244,8 @@ def _facts(world: World) -> list[Any]:
 LIVE_MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
     "newcomers start before their room is free": (
         deciding,
-        "if _take_room(state, free, one)",
-        "if one.change is not None or _take_room(state, free, one)",
+        "if _take_room(state, free, candidate)",
+        "if candidate.change is not None or _take_room(state, free, candidate)",
     ),
 }
 

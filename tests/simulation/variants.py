@@ -122,11 +122,11 @@ VARIANTS: dict[str, Variant] = {
     "no barrier: released before the last generation has ended": Variant(
         code(decide._candidate, ("if not all(g.ended for number, g in", "if not all(True for number, g in"))
     ),
-    "released without room": Variant(code(decide._releases, ("if _take_room(state, free, one)", "if one"))),
+    "released without room": Variant(code(decide._releases, ("if _take_room(state, free, candidate)", "if candidate"))),
     "a newcomer starts before its room is free": Variant(
         code(
             decide._releases,
-            ("if _take_room(state, free, one)", "if one.change is not None or _take_room(state, free, one)"),
+            ("if _take_room(state, free, candidate)", "if candidate.change is not None or _take_room(state, free, candidate)"),
         )
     ),
     "a membership is announced before its release": Variant(ways.announced_by_the_decision),
