@@ -800,22 +800,16 @@ def carried_over(state: State, node: Node, old: Node) -> None:
 
 
 def due_at(state: State) -> Iterator[int]:
-    """Yield when (UTC ns) a probe that runs now has run for long enough, or an app elsewhere so that its failure counts."""
+    """Yield when (UTC ns) a probe that runs now has run for long enough."""
     for node in state.nodes.values():
         app = probing(state, node) if node.suspect is not None else None
         if app is not None and (proven := _proven_at(node, app)) is not None:
             yield proven
-        if node.suspect is None and len(node.failed) >= (state.settings.suspect_after or 1):
-            for pair in node.failed.values():
-                app = state.apps.get(pair.app)
-                if pair.disproved and not pair.confirmed and app is not None and app.current is not None:
-                    started = [one.started_at for one in app.current.planned.values() if one.state == "running"]
-                    yield from (at + SHORT_S * SECOND for at in started)
 
 
 def ends_of_waits(state: State) -> Iterator[int]:
     """Yield when (UTC ns) a decision may place more: a probe is due, a pair is avoided no longer, a node is watched no longer,
-    or an app has run well on one that is."""
+    an app has run well on one that is, or elsewhere so that its failures count."""
     failed: dict[str, None] = {}
     within = int(state.settings.suspect_within_s * SECOND)
     for node in state.nodes.values():
@@ -837,7 +831,7 @@ def ends_of_waits(state: State) -> Iterator[int]:
                 yield pair.at + within
         if failed and current is not None and not current.worked:
             for container in current.containers.values():
-                if container.node in failed and container.state == "running":
+                if (app.failed_on or container.node in failed) and container.state == "running":
                     yield container.started_at + SHORT_S * SECOND
 
 

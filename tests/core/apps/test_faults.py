@@ -444,7 +444,7 @@ class TestSuspects:
         if wait_s < faults.SHORT_S:
             assert not any(isinstance(fact, k.NodeSuspected) for fact in after)
             known_at = bench.now + int((faults.SHORT_S - wait_s) * SECOND)
-            assert known_at in list(faults.due_at(bench.state)), "it is not awaited"
+            assert known_at in list(faults.ends_of_waits(bench.state)), "it is not awaited"
             bench.now = known_at
             after = bench.decide()
         assert [fact.apps for fact in after if isinstance(fact, k.NodeSuspected)] == [
