@@ -287,8 +287,8 @@ class Planner:
         )
 
     def _most(self, app: int) -> list[Row]:
-        """Return the most that its plan gives it on each node at any moment of each slot, from the present one on.  A plan that
-        also names a node that is gone, or a part of a gang, still promises the rest."""
+        """Return the most that its plan gives it on each node at any moment of each slot, from the present one on.  A plan
+        that also names a node that is gone, or a part of a gang, still promises the rest."""
         plan, gang = self.instance.apps[app].plan, int(self.instance.gang[app])
         found: list[Row] = [{} for _ in range(self.settings.slots)]
         for here, after in pairwise(plan.slots) if plan is not None else ():
