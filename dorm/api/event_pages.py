@@ -112,13 +112,13 @@ class Encoded:
         self._bytes = 0
 
     def of(self, logged: Logged) -> bytes:
-        found = self._kept.get(logged.position)
-        if found is None:
-            found = self._kept[logged.position] = encoded(logged)
-            self._bytes += len(found)
+        body = self._kept.get(logged.position)
+        if body is None:
+            body = self._kept[logged.position] = encoded(logged)
+            self._bytes += len(body)
             while self._bytes > _ROOM and len(self._kept) > 1:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
-        return found
+        return body
 
     def clear(self) -> None:
         self._kept.clear()
@@ -272,22 +272,22 @@ class EventPages:
             raise Missing(f"the log ends at {end.seq}, before {before}", code="moment.after_end")
         upto = end if before is None else await self._cut_before(before, end.beside)
         started = asyncio.get_running_loop().time()
-        found: list[_Seen] = []
+        seen: list[_Seen] = []
         # Without a filter nearly every record is an item of the page.
         window = _WINDOW if which != Filter() else limit + _SPARE
-        while len(found) <= limit and (upto.seq or upto.beside):
+        while len(seen) <= limit and (upto.seq or upto.beside):
             if asyncio.get_running_loop().time() - started > _TIME_S:
                 break
             first = await self._window(upto, window)
-            found = [*await self._last(which, first, upto, limit), *found][-(limit + 1) :]
+            seen = [*await self._last(which, first, upto, limit), *seen][-(limit + 1) :]
             upto, window = first, min(window * _WIDER, _WIDEST)
         page = _Page(limit, self._encode)
-        for one in reversed(found[-limit:]):
-            if page.take(one):
+        for event in reversed(seen[-limit:]):
+            if page.take(event):
                 break
         kept = page.seen[::-1]
         previous: str | None = None
-        if kept and len(kept) < len(found):
+        if kept and len(kept) < len(seen):
             previous = _as_before(kept[0].before, kept[0].event.position)
         elif upto.seq or upto.beside:
             previous = _as_before(upto, Position(upto.seq + 1))
@@ -367,13 +367,13 @@ class _Page:
         self.seen: list[_Seen] = []
         self._limit, self._bytes, self._encode = limit, 0, encode
 
-    def take(self, one: _Seen) -> bool:
+    def take(self, seen: _Seen) -> bool:
         """Add an item; return whether the page is full without it."""
-        body = self._encode(one.event)
+        body = self._encode(seen.event)
         if len(self.items) >= self._limit or (self.items and self._bytes + len(body) > _BYTES):
             return True
         self.items.append(msgspec.Raw(body))
-        self.seen.append(one)
+        self.seen.append(seen)
         self._bytes += len(body)
         return False
 

@@ -251,7 +251,7 @@ class Codes:
     def make(self, secret: str) -> str:
         """Return a code for a token's secret."""
         now = self._clock()
-        self._open = {code: one for code, one in self._open.items() if one[1] > now}
+        self._open = {code: session for code, session in self._open.items() if session[1] > now}
         while len(self._open) >= _MOST_CODES:
             del self._open[next(iter(self._open))]
         code = secrets.token_urlsafe(32)
@@ -302,8 +302,8 @@ def secret_of(request: web.Request) -> tuple[str, str] | None:
 
 def _certified(request: web.Request) -> str:
     """Return the common name of the client's certificate, which the server has verified; "" for none."""
-    found: Any = request.transport.get_extra_info("peercert") if request.transport is not None else None
-    names = [value for part in (found or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    certificate: Any = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""
 
 

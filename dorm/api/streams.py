@@ -226,8 +226,7 @@ _CHECK_S = 2.0
 
 class _Waits(NamedTuple):
     record: Record
-    beside: bool
-    """Whether it is of the stream of progress."""
+    of_progress: bool
 
 
 class _Frame(NamedTuple):
@@ -240,12 +239,12 @@ class _Frame(NamedTuple):
 class _Channel:
     """All readers with one filter."""
 
-    def __init__(self, wanted: Filter, beside: int | None) -> None:
+    def __init__(self, wanted: Filter, progress: int | None) -> None:
         """It takes the progress after that record; None if there is none."""
         self.wanted = wanted
         self.readers = Readers()
         self.queue: list[_Waits] = []
-        self.floor = self.position = Position(0, None, beside)
+        self.floor = self.position = Position(0, None, progress)
         """Frames are kept of everything after `floor`, up to `position`."""
         self.begun = asyncio.Event()
         self.unused_since = 0.0
@@ -266,31 +265,33 @@ class _Channel:
 
     def encode(self, waiting: Sequence[_Waits]) -> tuple[list[_Frame], Position]:
         """Filter and encode, in a thread.  Return the frames, and the position behind all that waited."""
-        found: list[_Frame] = []
+        frames: list[_Frame] = []
         reached = self.position
-        for record, beside in waiting:
-            if beside:
+        for record, of_progress in waiting:
+            if of_progress:
                 reached = replace(reached, beside=record.seq)
             elif record.seq <= reached.seq:
                 continue
-            for one in [logged_beside(record, reached.seq)] if beside else logged(record):
-                reached = reached if beside else replace(one.position, beside=reached.beside)
-                if self._concerns is None or self._concerns.wants(one):
-                    found.append(_Frame(one.position, reached, frame(str(reached), "event", encoded(one))))
-            reached = replace(reached, seq=reached.seq if beside else record.seq, index=None)
-        return found, reached
+            for logged_event in [logged_beside(record, reached.seq)] if of_progress else logged(record):
+                reached = reached if of_progress else replace(logged_event.position, beside=reached.beside)
+                if self._concerns is None or self._concerns.wants(logged_event):
+                    frames.append(
+                        _Frame(logged_event.position, reached, frame(str(reached), "event", encoded(logged_event)))
+                    )
+            reached = replace(reached, seq=reached.seq if of_progress else record.seq, index=None)
+        return frames, reached
 
     def publish(self, frames: list[_Frame], upto: Position) -> None:
-        for one in frames:
-            self._frames.append(one)
-            self._bytes += len(one.body)
+        for made in frames:
+            self._frames.append(made)
+            self._bytes += len(made.body)
         while len(self._frames) > _MOST_FRAMES or self._bytes > _FRAMES_ROOM:
             gone = self._frames.popleft()
             self._bytes -= len(gone.body)
             self.floor = gone.reached
         self.position = upto
         if frames:
-            self.readers.push(b"".join(one.body for one in frames))
+            self.readers.push(b"".join(made.body for made in frames))
 
     def reaches_back_to(self, position: Position) -> bool:
         """Return whether all frames after a position are kept."""
@@ -303,13 +304,13 @@ class _Channel:
 
     def after(self, position: Position) -> list[_Frame]:
         """Return the frames after a position, as many as are written at once."""
-        found = [one for one in self._frames if not position.covers(one.position)]
+        frames = [made for made in self._frames if not position.covers(made.position)]
         size = 0
-        for index, one in enumerate(found):
-            size += len(one.body)
+        for index, made in enumerate(frames):
+            size += len(made.body)
             if size > _WRITTEN_AT_ONCE:
-                return found[: index + 1]
-        return found
+                return frames[: index + 1]
+        return frames
 
 
 class EventStreams:
@@ -328,7 +329,7 @@ class EventStreams:
         follower.on_restart.append(self.finish)
 
     def _take(self, batch: list[Record]) -> None:
-        self._hand_on([_Waits(record, beside=False) for record in batch])
+        self._hand_on([_Waits(record, of_progress=False) for record in batch])
 
     def _hand_on(self, batch: list[_Waits]) -> None:
         for channel in self._channels.values():
@@ -343,7 +344,7 @@ class EventStreams:
             async with aclosing(progress.read(after=self._beside, follow=True)) as batches:
                 async for batch in batches:
                     self._beside = batch[-1].seq
-                    self._hand_on([_Waits(record, beside=True) for record in batch])
+                    self._hand_on([_Waits(record, of_progress=True) for record in batch])
         self._beside = None
 
     async def run(self) -> None:
@@ -364,7 +365,7 @@ class EventStreams:
                 if len(waiting) > _MOST_WAITING:
                     self._drop(channel)
                     continue
-                size = sum(len(one.record.body) for one in waiting)
+                size = sum(len(waits.record.body) for waits in waiting)
                 frames, upto = await apart_if_large(4 * size, partial(channel.encode, waiting))
                 if self._channels.get(channel.wanted) is channel:
                     channel.publish(frames, upto)
@@ -428,22 +429,22 @@ class EventStreams:
             channel.readers.drop(stream)
 
     async def _channel(self, wanted: Filter) -> _Channel:
-        found = self._channels.get(wanted)
-        if found is None:
+        channel = self._channels.get(wanted)
+        if channel is None:
             if len(self._channels) >= _MOST_CHANNELS:
                 raise Unavailable("too many different filters are being followed", code="api.streams.too_many")
-            found = self._channels[wanted] = _Channel(wanted, self._beside)
+            channel = self._channels[wanted] = _Channel(wanted, self._beside)
             try:
                 # Records that arrive in between wait in its queue; those that the state includes are left out.
-                found.begin(
-                    await self._follower.look(found.know) if wanted.users or wanted.nodes else self._follower.seq
+                channel.begin(
+                    await self._follower.look(channel.know) if wanted.users or wanted.nodes else self._follower.seq
                 )
             except BaseException:
-                self._drop(found)
+                self._drop(channel)
                 raise
             self._news.set()
-        await found.begun.wait()
-        return found
+        await channel.begun.wait()
+        return channel
 
     async def _catch_up(self, stream: Stream, channel: _Channel, position: Position) -> None:
         while True:
@@ -461,7 +462,7 @@ class EventStreams:
                     stream.finish()  # It was dropped in between; the reader resumes.
                 channel.readers.add(stream)
                 return
-            await stream.write(one.body for one in frames)
+            await stream.write(made.body for made in frames)
             position = frames[-1].reached
 
     async def _write_from_log(self, stream: Stream, wanted: Filter, after: Position, upto: Position) -> None:
@@ -473,9 +474,9 @@ class EventStreams:
         reached, piece = after, list[tuple[Position, Logged]]()
         async with aclosing(tail.events()) as events:
             async for event in events:
-                beside = event.position.beside
-                if beside is not None:
-                    reached = replace(reached, beside=beside)
+                progress = event.position.beside
+                if progress is not None:
+                    reached = replace(reached, beside=progress)
                 else:
                     reached = replace(event.position, beside=reached.beside)
                 piece.append((reached, event))
@@ -491,7 +492,7 @@ def _is_behind(channel: Position, reader: Position) -> bool:
 
 
 def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
-    return [frame(str(reached), "event", encoded(one)) for reached, one in events]
+    return [frame(str(reached), "event", encoded(event)) for reached, event in events]
 
 
 # --- changes of the view ----------------------------------------------------------------------------------------------
@@ -579,11 +580,11 @@ class ViewStream:
     def publish(self) -> None:
         """Hand on the changes that were taken."""
         while self._outbox:
-            one = self._outbox.popleft()
-            self._frames.append(one)
-            self._bytes += len(one.body)
-            self._position = one.upto
-            self._readers.push(one.body)
+            change = self._outbox.popleft()
+            self._frames.append(change)
+            self._bytes += len(change.body)
+            self._position = change.upto
+            self._readers.push(change.body)
         while len(self._frames) > _MOST_VIEW_FRAMES or self._bytes > _VIEW_FRAMES_ROOM:
             gone = self._frames.popleft()
             self._bytes -= len(gone.body)
@@ -627,11 +628,11 @@ class ViewStream:
                 position = self._position
                 await stream.write([_reset(position)])
                 continue
-            waiting = [one for one in self._frames if one.upto > position]
+            waiting = [change for change in self._frames if change.upto > position]
             if not waiting:
                 self._readers.add(stream)
                 return
-            await stream.write(_from(one, position) for one in waiting)
+            await stream.write(_from(change, position) for change in waiting)
             position = waiting[-1].upto
 
 
@@ -639,12 +640,12 @@ def _reset(position: int) -> bytes:
     return frame(str(position), "reset", msgspec.json.encode({"position": str(position)}))
 
 
-def _from(one: _ViewFrame, position: int) -> bytes:
+def _from(made: _ViewFrame, position: int) -> bytes:
     """Return a change for a reader that has seen a part of its records."""
-    if one.begin >= position:
-        return one.body
-    records = [record for record in one.change.records if parse(record.position).seq > position]
+    if made.begin >= position:
+        return made.body
+    records = [record for record in made.change.records if parse(record.position).seq > position]
     # What is left out is earlier than all that is listed: a reader that has seen some of these misses none of it.
-    more = one.change.more_records if len(records) == len(one.change.records) else 0
-    change = msgspec.structs.replace(one.change, records=records, more_records=more)
+    more = made.change.more_records if len(records) == len(made.change.records) else 0
+    change = msgspec.structs.replace(made.change, records=records, more_records=more)
     return frame(change.position, "change", msgspec.json.encode(change))

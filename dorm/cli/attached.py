@@ -80,36 +80,36 @@ class Printer:
     async def print(self, source: AsyncIterator[Line], rank: int) -> None:
         """Print the lines of one container as they come."""
         bar = _Bar(console.is_terminal)
-        async with contextlib.aclosing(_until_due(source, bar)) as found:
-            async for one in found:
-                if one is None or (one.whole and not _UP.search(one.text)):
-                    self._put(one or bar.taken(), rank, bar)
+        async with contextlib.aclosing(_until_due(source, bar)) as lines:
+            async for line in lines:
+                if line is None or (line.whole and not _UP.search(line.text)):
+                    self._put(line or bar.taken(), rank, bar)
                 else:
-                    bar.draw(one)
+                    bar.draw(line)
         if bar.waiting is not None and bar.waiting.whole:
             self._put(bar.taken(), rank, bar)
 
-    def put(self, one: Line, rank: int) -> None:
+    def put(self, line: Line, rank: int) -> None:
         """Print a line, if it is wanted."""
-        if (shown := self._shown(one)) is not None:
-            sys.stdout.buffer.write(self._prefix(rank) + _stamp(one) + shown + b"\n")
+        if (shown := self._shown(line)) is not None:
+            sys.stdout.buffer.write(self._prefix(rank) + _stamp(line) + shown + b"\n")
             sys.stdout.buffer.flush()
 
-    def _put(self, one: Line, rank: int, bar: _Bar) -> None:
+    def _put(self, line: Line, rank: int, bar: _Bar) -> None:
         """Print a line, if it is wanted and not the state of the bar that is there already."""
-        shown = self._shown(one) if bar.drawn else None
+        shown = self._shown(line) if bar.drawn else None
         if shown is None or shown != bar.shown:
-            self.put(one, rank)
-        bar.printed(one, shown)
+            self.put(line, rank)
+        bar.printed(line, shown)
 
-    def _shown(self, one: Line) -> bytes | None:
+    def _shown(self, line: Line) -> bytes | None:
         """Return a line as it is printed, None if it is not wanted.  Of a progress bar it is the last state: for a search, the
         last one that contains the text."""
-        states = one.text.split(b"\r")
+        states = line.text.split(b"\r")
         if len(states) > 1:
             states = [state for state in states if state.strip()] or [b""]
-        found = next((state for state in reversed(states) if self._wanted in state), None)
-        return _MOVES.sub(b"", found) if found is not None and (self._prefixed or one.time is not None) else found
+        last = next((state for state in reversed(states) if self._wanted in state), None)
+        return _MOVES.sub(b"", last) if last is not None and (self._prefixed or line.time is not None) else last
 
     def _prefix(self, rank: int) -> bytes:
         if not self._prefixed:
@@ -134,11 +134,11 @@ class _Bar:
         self.shown: bytes | None = None
         """The text that was printed last."""
 
-    def draw(self, one: Line) -> None:
+    def draw(self, line: Line) -> None:
         """Take a new state."""
         if not self.drawn:
             self.drawn, self._began = True, asyncio.get_running_loop().time()
-        self.waiting = one
+        self.waiting = line
 
     @property
     def due(self) -> float:
@@ -151,9 +151,9 @@ class _Bar:
         assert self.waiting is not None
         return self.waiting
 
-    def printed(self, one: Line, shown: bytes | None) -> None:
+    def printed(self, line: Line, shown: bytes | None) -> None:
         """Note that a line was printed, which ends the bar unless it is a state of it."""
-        if one is self.waiting:
+        if line is self.waiting:
             self._last = asyncio.get_running_loop().time()
         else:
             self.drawn = False
@@ -170,7 +170,7 @@ async def _until_due(source: AsyncIterator[Line], bar: _Bar) -> AsyncGenerator[L
     try:
         while True:
             if coming is None and bar.waiting is None:
-                found = await following()  # A task for each line would take longer than the line.
+                line = await following()  # A task for each line would take longer than the line.
             else:
                 coming = coming or asyncio.create_task(following())
                 if bar.waiting is not None:
@@ -179,18 +179,18 @@ async def _until_due(source: AsyncIterator[Line], bar: _Bar) -> AsyncGenerator[L
                     if not coming.done() or left <= 0:
                         yield None
                         continue
-                found, coming = await coming, None
-            if found is None:
+                line, coming = await coming, None
+            if line is None:
                 return
-            yield found
+            yield line
     finally:
         if coming is not None:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def _stamp(one: Line) -> bytes:
-    return b"" if one.time is None else stamp(one.time).encode() + b" "
+def _stamp(line: Line) -> bytes:
+    return b"" if line.time is None else stamp(line.time).encode() + b" "
 
 
 async def print_all(printer: Printer, outputs: Sequence[AsyncIterator[Line]], *, follow: bool) -> None:
@@ -221,20 +221,20 @@ async def print_merged(printer: Printer, outputs: Sequence[AsyncIterator[Line]])
 
     async def following(rank: int, source: AsyncIterator[Line], after: int) -> tuple[int, int, Line] | None:
         try:
-            found = await anext(source, None)
+            line = await anext(source, None)
         except DormError as error:
             _report(rank, error)
             return None
         # The order of one rank's own lines stays.
-        return None if found is None else (max(after, found.time or 0), rank, found)
+        return None if line is None else (max(after, line.time or 0), rank, line)
 
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(following(rank, source, 0)) for rank, source in enumerate(outputs)]
-    first = [result for task in asked if (result := task.result()) is not None]
+        first_lines = [tasks.create_task(following(rank, source, 0)) for rank, source in enumerate(outputs)]
+    first = [result for task in first_lines if (result := task.result()) is not None]
     heapq.heapify(first)
     while first:
-        time, rank, found = first[0]
-        printer.put(found, rank)
+        time, rank, next_line = first[0]
+        printer.put(next_line, rank)
         coming = await following(rank, outputs[rank], time)
         if coming is None:
             heapq.heappop(first)
@@ -588,6 +588,6 @@ async def _outcome(attached: Attached) -> int:
     if app.ended == "completed":
         return DONE
     reason = f": {app.end_reason}" if app.end_reason else ""
-    found = await missing_in(app, attached.folder, attached.last_output.decode(errors="replace")) or hint_for(app)
-    hint = f"; {found}" if found else ""
+    cause = await missing_in(app, attached.folder, attached.last_output.decode(errors="replace")) or hint_for(app)
+    hint = f"; {cause}" if cause else ""
     raise Fail(f"{app.name} {app.ended}{reason}{hint}", attached.exit_code or FAILED, code=f"app.{app.ended}")

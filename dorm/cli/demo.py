@@ -215,10 +215,10 @@ def _spec(path: Path, work: int, changes: dict[str, Any]) -> CheckedSpec:
     """Return the sample with this much work in its commands."""
     document = load_document(path)
     commands = {field: list(document[field]) for field in ("command", "resume") if field in document}
-    for words in commands.values():
+    for command in commands.values():
         for option in _WORK:
-            if option in words:
-                words[words.index(option) + 1] = str(work)
+            if option in command:
+                command[command.index(option) + 1] = str(work)
     return load_spec(path, {**commands, **changes})
 
 
@@ -231,7 +231,7 @@ async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
     first = 0
     async for record in cluster.client.records(follow=True):
         first = first or record.time
-        for event in (one.event for one in logged(record)):
+        for event in (each.event for each in logged(record)):
             if type(event).__name__ in _SHOWN:
                 seconds = (record.time - first) / 1e9
                 console.print(
@@ -290,13 +290,13 @@ def _picture(state: State, recent: list[Text]) -> RenderableType:
 
 def _paused(app: App) -> str:
     """Return the cost of the app's adjustments, by kind: those that it was live through, and restarts."""
-    words = ""
+    text = ""
     for live, kind in ((True, "live"), (False, "by restart")):
         costs = [cost for record in app.history if record.live == live and (cost := cost_s(record)) is not None]
         if costs:
             middle = statistics.median(costs)
-            words += f" ({kind}: {f'{1000 * middle:.0f} ms' if middle < 1 else f'{middle:.1f} s'} each)"
-    return words
+            text += f" ({kind}: {f'{1000 * middle:.0f} ms' if middle < 1 else f'{middle:.1f} s'} each)"
+    return text
 
 
 async def _conclude(cluster: LocalCluster, seconds: float) -> None:

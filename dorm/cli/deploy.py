@@ -166,17 +166,17 @@ def keys(
     from dorm.deploy.keys import prepare, write_apply
     from events.subjects import token
 
-    found = read(settings)
-    if not found.trust:
+    deployment = read(settings)
+    if not deployment.trust:
         raise Fail(
             "a cluster with `trust: false` has no keys; install its files right away", USAGE, code="deploy.keys.open"
         )
     kept = key_folder(folder)
-    renewed = prepare(found, kept, token(admin or kept.admin() or login_name()), time.time_ns())
-    console.print(Text(f"the keys of cluster {found.cluster} are in {kept.path}; {kept.admin()} is its admin"))
+    renewed = prepare(deployment, kept, token(admin or kept.admin() or login_name()), time.time_ns())
+    console.print(Text(f"the keys of cluster {deployment.cluster} are in {kept.path}; {kept.admin()} is its admin"))
     if renewed:
         console.print(Text(f"new certificates: {', '.join(renewed)}; install their machines again"))
-    if write_apply(found, kept):
+    if write_apply(deployment, kept):
         console.print(Text(f"{kept.apply} brings changed accounts to the servers: see that it does"))
 
 
@@ -219,24 +219,24 @@ def install(
     from dorm.deploy import installing
     from dorm.deploy.rendering import parts
 
-    found = read(settings)
+    deployment = read(settings)
     name = machine or socket.gethostname().split(".")[0]
-    has = parts(found, name)
-    files = _files(found, name, has, None if folder is None else key_folder(folder))
+    has = parts(deployment, name)
+    files = _files(deployment, name, has, None if folder is None else key_folder(folder))
     if check if check is not None else root == Path("/"):
-        _check(found, name, root)
+        _check(deployment, name, root)
     steps = installing.plan(root, name, files) if dry_run else installing.install(root, name, files, force=force)
     _show(root, steps, dry_run=dry_run)
     if not dry_run:
         _next(name, has, steps, elsewhere=root != Path("/"))
 
 
-def _files(found: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | None) -> list[File]:
+def _files(deployment: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | None) -> list[File]:
     from dorm.deploy.keys import keys_of
     from dorm.deploy.rendering import rendered
 
-    files = rendered(found, name)
-    if not found.trust or {part.name for part in has} == {"node"}:
+    files = rendered(deployment, name)
+    if not deployment.trust or {part.name for part in has} == {"node"}:
         return files
     if kept is None:
         raise Fail(
@@ -244,13 +244,13 @@ def _files(found: Deployment, name: str, has: Sequence[Part], kept: KeyFolder | 
             2,
             code="deploy.keys.missing",
         )
-    return [*files, *keys_of(found, name, kept)]
+    return [*files, *keys_of(deployment, name, kept)]
 
 
-def _check(found: Deployment, name: str, root: Path) -> None:
+def _check(deployment: Deployment, name: str, root: Path) -> None:
     from dorm.deploy.rendering import lacks
 
-    lacking = lacks(found, name, root)
+    lacking = lacks(deployment, name, root)
     for lack in lacking[:-1]:
         complain(lack.text, lack.code)
     if lacking:
@@ -260,11 +260,11 @@ def _check(found: Deployment, name: str, root: Path) -> None:
 def _show(root: Path, steps: Sequence[Step], *, dry_run: bool) -> None:
     from dorm.deploy.installing import changed
 
-    words = {"new": "would write", "changed": "would change", "removed": "would remove", "edited": "changed by hand"}
+    planned = {"new": "would write", "changed": "would change", "removed": "would remove", "edited": "changed by hand"}
     done = {"new": "wrote", "changed": "changed", "removed": "removed", "edited": "replaced"}
     for step in steps:
         if step.fate != "same":
-            say(f"{(words if dry_run else done)[step.fate]:<16}{root / step.path.lstrip('/')}")
+            say(f"{(planned if dry_run else done)[step.fate]:<16}{root / step.path.lstrip('/')}")
             if dry_run and step.difference:
                 say(step.difference)
     if not changed(steps):

@@ -97,8 +97,8 @@ def expected(error: BaseException) -> BaseException | None:
     Recognized by the defining module, so no command has to import all packages to report an error.
     """
     if isinstance(error, BaseExceptionGroup):
-        found = [expected(exception) for exception in error.exceptions]
-        return next((one for one in found if one is not None), None)
+        known = [expected(exception) for exception in error.exceptions]
+        return next((each for each in known if each is not None), None)
     ours = type(error).__module__.split(".")[0] in _OURS
     return error if ours or isinstance(error, OSError) else None
 
@@ -131,13 +131,13 @@ def _report(message: str, code: str, exit_code: int, others: Sequence[tuple[str,
     """Return an error as one line: text with the code after it, or JSON if the command's documents or logs are JSON.  `others` are
     texts and codes of what else is wrong with the same file: each has its own line, or is in a list of all of them."""
     if wants_json():
-        return "\n".join([json_line(message, code=code), *(json_line(text, code=one) for text, one in others)])
+        return "\n".join([json_line(message, code=code), *(json_line(text, code=other) for text, other in others)])
     if wants_document():
         document: dict[str, Any] = {"code": code, "message": message, "exit_code": exit_code}
         if others:
-            document["errors"] = [{"code": one, "message": text} for text, one in ((message, code), *others)]
+            document["errors"] = [{"code": other, "message": text} for text, other in ((message, code), *others)]
         return json.dumps({"error": document})
-    return "\n".join(f"error: {text}" + (f" [{one}]" if one else "") for text, one in ((message, code), *others))
+    return "\n".join(f"error: {text}" + (f" [{other}]" if other else "") for text, other in ((message, code), *others))
 
 
 def _end(message: str, code: str, exit_code: int, others: Sequence[tuple[str, str]] = ()) -> NoReturn:
@@ -177,7 +177,7 @@ def _run_and_exit(app: typer.Typer) -> NoReturn:
                 raise
             say(json_line(line(error), error), error=True)
             sys.exit(FAILED)
-        others = [(line(one), code_of(one)) for one in getattr(known, "others", ())]
+        others = [(line(other), code_of(other)) for other in getattr(known, "others", ())]
         _end(line(known), code_of(known), _exit_code(known), others)
     sys.exit(code if isinstance(code, int) and code else FAILED if complaints else DONE)
 

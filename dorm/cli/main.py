@@ -108,8 +108,8 @@ class _OnDemand(TyperGroup):
             self.list_commands(ctx)  # So that similar names can be suggested.
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None and ctx is not None:
-            for one in (command, *getattr(command, "commands", {}).values()):
-                _show_no_type(one.get_params(ctx))
+            for each in (command, *getattr(command, "commands", {}).values()):
+                _show_no_type(each.get_params(ctx))
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -254,39 +254,39 @@ async def list_checkpoints(cx: Cluster, app: AppName, output: Output = Format.ta
     from dorm.client.files import Files
 
     async with cx.client() as connected:
-        found = await checkpoints_of(connected, Files(connected), app)
+        checkpoints = await checkpoints_of(connected, Files(connected), app)
     if output in (Format.json, Format.yaml):
-        show_document(found, output)
+        show_document(checkpoints, output)
         return
     now = time.time_ns()
-    if found.checkpoints:
-        show([_row(checkpoint, now) for checkpoint in found.checkpoints], _COLUMNS, output)
-    console.print(_restart(found, now))
-    if found.doubt is not None:
-        console.print(Text(f"doubtful: {found.doubt['text']}", style="yellow"))
-        if found.doubt["advice"]:
-            console.print(Text(found.doubt["advice"]))
-    if found.kept_until is not None:
-        console.print(f"kept until {when(found.kept_until)}, with the outputs")
+    if checkpoints.checkpoints:
+        show([_row(checkpoint, now) for checkpoint in checkpoints.checkpoints], _COLUMNS, output)
+    console.print(_restart(checkpoints, now))
+    if checkpoints.doubt is not None:
+        console.print(Text(f"doubtful: {checkpoints.doubt['text']}", style="yellow"))
+        if checkpoints.doubt["advice"]:
+            console.print(Text(checkpoints.doubt["advice"]))
+    if checkpoints.kept_until is not None:
+        console.print(f"kept until {when(checkpoints.kept_until)}, with the outputs")
 
 
-def _row(one: CheckpointFile, now: int) -> dict[str, Any]:
-    step = f"~{one.step}" if one.step_by == "time" else one.step
+def _row(checkpoint: CheckpointFile, now: int) -> dict[str, Any]:
+    step = f"~{checkpoint.step}" if checkpoint.step_by == "time" else checkpoint.step
     return {
-        **msgspec.structs.asdict(one),
+        **msgspec.structs.asdict(checkpoint),
         "step": step,
-        "size": humanize(MEMORY, one.size),
-        "age": ago(max(0, now - one.modified) / 1e9),
-        "restart": "doubtful" if one.doubtful else "resumes here" if one.used else None,
+        "size": humanize(MEMORY, checkpoint.size),
+        "age": ago(max(0, now - checkpoint.modified) / 1e9),
+        "restart": "doubtful" if checkpoint.doubtful else "resumes here" if checkpoint.used else None,
     }
 
 
-def _restart(found: Checkpoints, now: int) -> str:
-    if found.restart_step is None:
-        said = "the app has reported no checkpoint" if not found.reports else "none that was reported counts"
-        return f"{said}, so a restart begins from nothing, with `command`"
+def _restart(checkpoints: Checkpoints, now: int) -> str:
+    if checkpoints.restart_step is None:
+        why = "the app has reported no checkpoint" if not checkpoints.reports else "none that was reported counts"
+        return f"{why}, so a restart begins from nothing, with `command`"
     by = ""
-    if found.restart_generation is not None and found.restart_at is not None:
-        by = f", which generation {found.restart_generation} reported {ago((now - found.restart_at) / 1e9)} ago"
-    more = "" if found.checkpoints else "; its folder holds no file"
-    return f"a restart would resume from step {found.restart_step}{by} ({counted(found.reports, 'report')} on the log){more}"
+    if checkpoints.restart_generation is not None and checkpoints.restart_at is not None:
+        by = f", which generation {checkpoints.restart_generation} reported {ago((now - checkpoints.restart_at) / 1e9)} ago"
+    more = "" if checkpoints.checkpoints else "; its folder holds no file"
+    return f"a restart would resume from step {checkpoints.restart_step}{by} ({counted(checkpoints.reports, 'report')} on the log){more}"

@@ -125,8 +125,8 @@ async def run_app(
     )
     try:
         if typed.workdir or typed.here:
-            check_script(typed.words, Path(typed.workdir or "."))
-        spec = document(typed, typed.name or made_name(typed.words))
+            check_script(typed.command, Path(typed.workdir or "."))
+        spec = document(typed, typed.name or made_name(typed.command))
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
     checked = check_spec(spec, every=True)
@@ -173,10 +173,10 @@ async def _submitted_unless_left(connected: Client, typed: Typed, url: str, sign
     """Submit it.  One interruption waits for the answer, so that the app can be cancelled; a second one does not."""
     from dorm.cli.signals import first_of
 
-    found: list[App] = []
+    apps: list[App] = []
 
     async def submit() -> None:
-        found.append(await _submitted(connected, typed, url, show_ignored))
+        apps.append(await _submitted(connected, typed, url, show_ignored))
 
     if await first_of(submit(), signals.second.wait()):
         raise Fail(
@@ -184,7 +184,7 @@ async def _submitted_unless_left(connected: Client, typed: Typed, url: str, sign
             INTERRUPTED,
             code="interrupted",
         )
-    return found[0]
+    return apps[0]
 
 
 async def _submitted(connected: Client, typed: Typed, url: str, show_ignored: bool) -> App:
@@ -195,7 +195,7 @@ async def _submitted(connected: Client, typed: Typed, url: str, show_ignored: bo
 
     state = await connected.state()
     local = check_nodes(typed, state.nodes.values(), url)
-    name = typed.name or free_name(made_name(typed.words), {app.name for app in state.apps.values()})
+    name = typed.name or free_name(made_name(typed.command), {app.name for app in state.apps.values()})
     checked = check_spec(document(typed, name, local=local))
     spec = await with_workdir(connected, checked, Path.cwd(), show_ignored=show_ignored)
     try:

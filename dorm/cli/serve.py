@@ -131,9 +131,9 @@ async def serve(
         from dorm.api.resources.process import checks_of
         from dorm.api.serving import serving
 
-        found = cx.target().as_process("api")
-        connection = await found.connection("dorm-api", patient=True)
-        seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, found))
+        target = cx.target().as_process("api")
+        connection = await target.connection("dorm-api", patient=True)
+        seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, target))
         try:
             async with serving(connection, seen, renewed=renewed) as server:
                 server.services.follower.on_ready.append(lambda _state: _keep_for_good())
@@ -151,14 +151,14 @@ async def serve(
     await run_service(work(), health, renewed.set)
 
 
-def _secret(found: Target) -> bytes:
+def _secret(target: Target) -> bytes:
     """Return what pseudonyms in users' views are made from: of the masters' key, if it is here, as `dorm views` does."""
     from dorm.master.sealing import pseudonyms_of, read_key
 
-    key = found.seal_key()
+    key = target.seal_key()
     if key is not None and os.access(key, os.R_OK):
         return pseudonyms_of(read_key(key))
-    credentials = found.read()
+    credentials = target.read()
     return credentials.seed if credentials is not None else b""
 
 
@@ -286,9 +286,9 @@ async def _session(connected: Client, ends: int) -> str:
     me, prefix = connected.user, f"session-{connected.user[:40]}-"
     over = await connected.look(
         lambda state: [
-            one.name
-            for one in (state.known.tokens.values() if state.known is not None else ())
-            if one.user == me and one.name.startswith(prefix) and 0 < one.expires_at < time.time_ns()
+            each.name
+            for each in (state.known.tokens.values() if state.known is not None else ())
+            if each.user == me and each.name.startswith(prefix) and 0 < each.expires_at < time.time_ns()
         ]
     )
     for name in over:

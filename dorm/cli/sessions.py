@@ -66,8 +66,8 @@ def complete_container(ctx: typer.Context, incomplete: str) -> list[str]:
         app, slash, _ = incomplete.partition("/")
         if not slash:
             return [app.name for app in state.apps.values() if not app.ended]
-        found = state.find_app(app)
-        current = found.current if found is not None else None
+        named = state.find_app(app)
+        current = named.current if named is not None else None
         return [f"{app}/{rank}" for rank in range(len(current.containers))] if current is not None else []
 
     return complete(ctx, incomplete, names)
@@ -207,15 +207,17 @@ class Attached:
 
     async def _until_ended(self, timeout: float | None) -> int:
         printing = asyncio.create_task(self._print())
-        beside = [asyncio.create_task(one) for one in (self._session.keep(), self._stopped.wait(), self._feed())]
+        others = [
+            asyncio.create_task(coroutine) for coroutine in (self._session.keep(), self._stopped.wait(), self._feed())
+        ]
         try:
-            await asyncio.wait({printing, beside[1]}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({printing, others[1]}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if printing.done():
                 return self._code(printing.result())
         finally:
-            for task in (printing, *beside, *self._tasks):
+            for task in (printing, *others, *self._tasks):
                 task.cancel()
-            await asyncio.gather(printing, *beside, *self._tasks, return_exceptions=True)
+            await asyncio.gather(printing, *others, *self._tasks, return_exceptions=True)
         if self._stopped.is_set():
             return INTERRUPTED if self._cause == signal.SIGINT else 128 + self._cause
         raise Fail(f"the command did not end within {timeout:g} s, and was killed", TIMED_OUT, code="session.timed_out")
@@ -399,9 +401,9 @@ async def shell(
 
         place = running_place(await connected.app(app), rank)
         _print_where(place)
-        words = (program,) if program else _BEST
+        shells = (program,) if program else _BEST
         term = os.environ.get("TERM", "")
-        session = Session(connected, place, "shell", words, terminal=terminal_size(), term=term)
+        session = Session(connected, place, "shell", shells, terminal=terminal_size(), term=term)
         code = await Attached(session, with_input=True).run_on_terminal(0)
     if code:
         raise typer.Exit(code)

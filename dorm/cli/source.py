@@ -143,8 +143,8 @@ async def log_of(
                     code="archive.sparse",
                 )
             damages = await _damages_of(archive, file, complains=not tells_damage)
-            async with _with_progress(await _readable(archive, damages, file, salvages=salvages), file) as found:
-                yield found
+            async with _with_progress(await _readable(archive, damages, file, salvages=salvages), file) as log:
+                yield log
     except (ReplayError, GapError) as error:
         raise Fail.of(error) from None
 
@@ -168,8 +168,8 @@ async def _with_progress(log: ReadableLog, file: Path) -> AsyncIterator[Readable
     if str(file) == "-" or not path_beside(file).is_file():
         yield log
         return
-    async with _archive(path_beside(file)) as beside:
-        yield WithProgress(log, ArchivedProgress(beside))
+    async with _archive(path_beside(file)) as progress:
+        yield WithProgress(log, ArchivedProgress(progress))
 
 
 async def _damages_of(archive: Archive, file: Path, *, complains: bool) -> list[Damage]:
@@ -208,8 +208,8 @@ def report_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None
     if last < first:
         text = "there is no record in that time"
     else:
-        words = " ".join(f"--{option} {value}" for option, values in wanted.items() for value in values)
-        text = f"nothing in records {first} to {last} matches {words or 'that'}"
+        conditions = " ".join(f"--{option} {value}" for option, values in wanted.items() for value in values)
+        text = f"nothing in records {first} to {last} matches {conditions or 'that'}"
     with contextlib.suppress(BrokenPipeError):
         say(line(Exception(text)), error=True, flush=True)
 

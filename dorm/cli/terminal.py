@@ -61,9 +61,11 @@ def _json(sign: str) -> str:
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
-def in_shell(words: Iterable[str]) -> str:
+def in_shell(command: Iterable[str]) -> str:
     """Return a command as bash takes it, on one line: each word in quotes if it needs them."""
-    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_ansi_c, word))}'" for word in words)
+    return " ".join(
+        shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_ansi_c, word))}'" for word in command
+    )
 
 
 def _ansi_c(sign: str) -> str:

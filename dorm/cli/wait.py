@@ -44,10 +44,10 @@ class Leaderless:
 
 
 @contextlib.asynccontextmanager
-async def reporting_missing_master(connected: Client, found: Leaderless | None = None) -> AsyncIterator[None]:
-    """While the block runs, report on stderr, and in `found`, when no master leads, and when one does again."""
-    found = found or Leaderless()
-    watching = None if connected.leadership is None else asyncio.create_task(_watch(connected.leadership, found))
+async def reporting_missing_master(connected: Client, leaderless: Leaderless | None = None) -> AsyncIterator[None]:
+    """While the block runs, report on stderr, and in `leaderless`, when no master leads, and when one does again."""
+    leaderless = leaderless or Leaderless()
+    watching = None if connected.leadership is None else asyncio.create_task(_watch(connected.leadership, leaderless))
     try:
         yield
     finally:
@@ -56,7 +56,7 @@ async def reporting_missing_master(connected: Client, found: Leaderless | None =
             await asyncio.wait([watching])
 
 
-async def _watch(leadership: Leadership, found: Leaderless) -> None:
+async def _watch(leadership: Leadership, leaderless: Leaderless) -> None:
     loop = asyncio.get_running_loop()
     seen: Held | None = None
     since = loop.time()
@@ -68,8 +68,8 @@ async def _watch(leadership: Leadership, found: Leaderless) -> None:
         if held is None or held != seen:  # Without a lease it is unknown.
             seen, since = held, loop.time()
         silent = seen is not None and loop.time() - since > seen.ttl_s + _TAKEOVER_S
-        if silent != found.now and (silent or (seen is not None and seen.holder)):
-            found.now = silent
+        if silent != leaderless.now and (silent or (seen is not None and seen.holder)):
+            leaderless.now = silent
             progress_console.print(Text(NOBODY if silent else "a master leads again"))
         await asyncio.sleep(max(_LEAST_LOOK_S, seen.ttl_s / 4 if seen else 0.0))
 

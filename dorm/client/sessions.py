@@ -63,7 +63,7 @@ def running_place(app: App, rank: int | None = None) -> Place:
     ranked = [generation.containers[slot] for slot in sorted(generation.containers)]
     if rank is not None and rank >= len(ranked):
         raise no_rank(app, f"generation {generation.number} of {app.name}", rank, len(ranked))
-    chosen = next(at for at, one in enumerate(ranked) if one.state == "running") if rank is None else rank
+    chosen = next(at for at, candidate in enumerate(ranked) if candidate.state == "running") if rank is None else rank
     container = ranked[chosen]
     if container.state != "running":
         raise NotRunning(
@@ -130,15 +130,15 @@ class Session:
     async def answers(self) -> AsyncGenerator[Answer, None]:
         """Yield `Begun`, `Output` … and at last `Ended`.  Raises SessionFailed if the agent does not answer or the server
         forbids it."""
-        async with contextlib.aclosing(self._ask("session", self._open)) as found:
-            async for one in found:
-                yield one
+        async with contextlib.aclosing(self._ask("session", self._open)) as opened:
+            async for each in opened:
+                yield each
 
     async def connect(self, connection: int) -> AsyncGenerator[Answer, None]:
         """Yield `Output` … and `Ended` of one more forwarded connection, under a number that this session did not have."""
-        async with contextlib.aclosing(self._ask("session", Connect(self._id, connection))) as found:
-            async for one in found:
-                yield one
+        async with contextlib.aclosing(self._ask("session", Connect(self._id, connection))) as opened:
+            async for each in opened:
+                yield each
         self._numbers.pop(connection, None)
 
     async def write(self, data: bytes, *, last: bool = False, connection: int = 0) -> bool:
@@ -177,8 +177,8 @@ class Session:
             async with contextlib.aclosing(self._client.bus.ask(self._subject(what), encoded(message))) as pieces:
                 async for piece in pieces:
                     begun = True
-                    yield (one := answer(piece))
-                    if isinstance(one, Ended):
+                    yield (given := answer(piece))
+                    if isinstance(given, Ended):
                         return
         except LogUnavailable as error:
             raise await self._unanswered(error, begun) from error

@@ -310,21 +310,25 @@ def _directives(seen: Observed, reading: Reading) -> Iterator[AppFinding]:
     """Judge lines with `#SBATCH`: a script that still has them may be started with the same options."""
     if not reading.directives:
         return
-    words = [
+    options = [
         part for option in reading.directives for part in (option.split("=", 1) if option[:2] == "--" else [option])
     ]
-    given = dict(pairwise(words))
+    given = dict(pairwise(options))
     tasks, nodes = given.get("--ntasks", given.get("-n", "")), given.get("--nodes", given.get("-N", ""))
     if each := given.get("--ntasks-per-node", ""):
         product = str(int(each) * int(nodes or 1)) if each.isdigit() and (nodes or "1").isdigit() else ""
         given["--ntasks"] = tasks = tasks or product
     if tasks:  # What counts containers; their nodes are not named.
         given = {name: value for name, value in given.items() if name not in ("--nodes", "-N")}
-    found = [_DIRECTIVES[name].format(_as_here(name, value)) for name, value in given.items() if name in _DIRECTIVES]
+    equivalents = [
+        _DIRECTIVES[name].format(_as_here(name, value)) for name, value in given.items() if name in _DIRECTIVES
+    ]
     yield _note(
         "program",
         f"nothing reads the options in the script's #SBATCH lines: {' '.join(reading.directives)[:200]}",
-        f"the same here: {' '.join(found)}" if found else "the page `Coming from Slurm` says what to write instead",
+        f"the same here: {' '.join(equivalents)}"
+        if equivalents
+        else "the page `Coming from Slurm` says what to write instead",
         code="check.program.directives",
     )
 
@@ -424,15 +428,15 @@ def _normal(name: str) -> str:
 
 def _paths(seen: Observed) -> Iterator[AppFinding]:
     """Judge the paths that the command and its scripts name: what is there in the shell may not be there in the copy."""
-    reading, told = seen.reading, set[tuple[str, str]]()
+    reading, reported = seen.reading, set[tuple[str, str]]()
     if reading is None:
         return
     yield from _results(seen, reading)
     for named in reading.paths:
-        found = _path(seen, named)
-        if found is not None and (found.code, named.target) not in told:
-            told.add((found.code, named.target))
-            yield found
+        finding = _path(seen, named)
+        if finding is not None and (finding.code, named.target) not in reported:
+            reported.add((finding.code, named.target))
+            yield finding
     for name, where in reading.local.items():
         if seen.folder is not None and seen.folder.refused is None and name not in seen.folder.names:
             yield _wrong(
@@ -477,9 +481,11 @@ def _path(seen: Observed, named: Named) -> AppFinding | None:
 
 def _output(named: Named, folder: Folder, made: set[str]) -> AppFinding | None:
     """Judge a file to which a shell script sends output: its folder has to be there."""
-    beside = posixpath.dirname(named.target)
-    made_too = any(one == beside or one.startswith(f"{beside}/") for one in made if one != named.target)
-    if made_too or beside in folder.names or not beside.strip("./"):
+    folder_of_output = posixpath.dirname(named.target)
+    made_too = any(
+        path == folder_of_output or path.startswith(f"{folder_of_output}/") for path in made if path != named.target
+    )
+    if made_too or folder_of_output in folder.names or not folder_of_output.strip("./"):
         return None
     return _wrong(
         "paths",
@@ -498,8 +504,8 @@ def _from_above(seen: Observed, named: Named, folder: Folder) -> str:
         up += 1
     inner = "/".join(PurePosixPath(posixpath.normpath(folder.path)).parts[-up:])
     above = "/".join([".."] * up)
-    words = shlex.join(seen.spec.command) if seen.spec is not None else ""
-    typed = f"--workdir {above} -- env -C {shlex.quote(inner)} {words if 0 < len(words) <= 100 else 'COMMAND'}"
+    command = shlex.join(seen.spec.command) if seen.spec is not None else ""
+    typed = f"--workdir {above} -- env -C {shlex.quote(inner)} {command if 0 < len(command) <= 100 else 'COMMAND'}"
     return f"ship the folder above and start the command in this one: `{typed}`"
 
 

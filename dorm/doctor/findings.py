@@ -50,7 +50,7 @@ def unknown(check: str, about: str, text: str, todo: str = "") -> Finding:
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings by severity, otherwise in their order."""
-    return sorted(findings, key=lambda one: LEVELS.index(one.level))
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def disk(check: str, about: str, path: str, free: int, total: int) -> Finding:
@@ -62,14 +62,14 @@ def disk(check: str, about: str, path: str, free: int, total: int) -> Finding:
     return ok(check, about, text)
 
 
-def disks(about: str, one: Disk) -> Iterator[Finding]:
+def disks(about: str, seen: Disk) -> Iterator[Finding]:
     """Judge a file system in all respects in which it may refuse a file."""
-    yield disk("disk", about, one.path, one.free, one.total)
-    if one.read_only:
+    yield disk("disk", about, seen.path, seen.free, seen.total)
+    if seen.read_only:
         todo = "see why it is read-only (`dmesg`), and mount it writable"
-        yield wrong("folder", about, f"the file system of {one.path} is read-only", todo)
-    if one.inodes and one.inodes_free < min(LEAST_INODES, one.inodes * SCARCE):
-        text = f"{one.inodes_free:,} of {one.inodes:,} inodes are free at {one.path}, so few more files can be made"
+        yield wrong("folder", about, f"the file system of {seen.path} is read-only", todo)
+    if seen.inodes and seen.inodes_free < min(LEAST_INODES, seen.inodes * SCARCE):
+        text = f"{seen.inodes_free:,} of {seen.inodes:,} inodes are free at {seen.path}, so few more files can be made"
         yield wrong("inodes", about, text, "remove small files there (`df -i`), or move the folder to another disk")
 
 

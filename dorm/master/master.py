@@ -458,18 +458,18 @@ class Master:
                 await self._elect()
                 self._parts.all_again(self.state)
             ready = self._leader.step(self._moment())
-            said = ready.publish
+            publish = ready.publish
             if ready.ask:
                 await self._ask(ready.ask)
                 continue
             if ready.compute is not None:
                 decision = await self.computing.allocation(self.state, ready.compute.now)
-                said = self._leader.computed(ready.compute, decision)
-                if said is None:
+                publish = self._leader.computed(ready.compute, decision)
+                if publish is None:
                     continue
-            if said is not None:
-                if not await self._publish(said):
-                    self._leader.overtaken(said, _loop_ns())
+            if publish is not None:
+                if not await self._publish(publish):
+                    self._leader.overtaken(publish, _loop_ns())
                 continue
             await self._seal()
             await self._wait(ready.wake)
@@ -497,8 +497,8 @@ class Master:
                 _log.debug("a silent node can't be asked for", node=node, reason=str(error))
                 self._leader.give_up_look(_loop_ns())
                 return
-            words = record.body if record and self._is_enrolled(node) and self._is_holders(node, record) else None
-            self._detector.stored(node, words, _loop_ns())
+            heartbeat = record.body if record and self._is_enrolled(node) and self._is_holders(node, record) else None
+            self._detector.stored(node, heartbeat, _loop_ns())
 
     async def _seal(self) -> None:
         """Publish a seal if one is due.  If another round comes first, the next turn of the loop retries."""
@@ -532,13 +532,13 @@ class Master:
 
     # --- publishing -----------------------------------------------------------------------------------------------------
 
-    async def _publish(self, said: Publish) -> bool:
+    async def _publish(self, publish: Publish) -> bool:
         """Publish a round, and fold up to it.  Return False if another round was stored first.  Raises Deposed,
         RoundsRefused."""
         # The last part makes the id unguessable, so no other publisher can use it first.
-        id = f"{self.name}.{said.round.epoch}.{said.round.basis}.{secrets.token_hex(4)}"
-        event = self._signed(msgspec.structs.replace(said.round, id=id, by=self.name), said.expected_last)
-        seq = await self._append(event, said.expected_last)
+        id = f"{self.name}.{publish.round.epoch}.{publish.round.basis}.{secrets.token_hex(4)}"
+        event = self._signed(msgspec.structs.replace(publish.round, id=id, by=self.name), publish.expected_last)
+        seq = await self._append(event, publish.expected_last)
         if seq is None:
             await self._catch_up()
             return False
@@ -548,11 +548,11 @@ class Master:
 
     def _signed(self, event: Round, previous: int) -> Round:
         """Return the round, signed if the cluster names its masters' keys.  Raises RoundsRefused: agents would not obey."""
-        found = sign_round(self._key, self.state.known, event, previous)
-        if found is None:
+        signed = sign_round(self._key, self.state.known, event, previous)
+        if signed is None:
             text = "the cluster does not know this master's key; start it with a key that an admin has named"
             raise RoundsRefused(text, code="master.key.unknown")
-        return found
+        return signed
 
     async def _append(self, event: Round, expected_last: int) -> int | None:
         """Append a round.  Return its sequence, or None when another round was first or the log refused this one.  Retries

@@ -185,10 +185,10 @@ def _make(path: Path) -> None:
 def _read(path: Path) -> bytes:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(file, "rb") as reader:
-        found = os.fstat(reader.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(reader.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise KeyFileError(f"key {path} is not a file", code="key.not_a_file")
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             raise KeyFileError(
                 f"key {path} can be read by others; `chmod 600 {path}`, or move it away for a new one",
                 code="key.too_open",
@@ -243,10 +243,10 @@ class Integrity:
         """Check the log before anything is folded, given the sequences of its snapshots and what the last leader had read.
         Return the log's end.  Raises LogAltered, LogDamaged, LogUnavailable."""
         await self.ask(log)
-        found = [Sighting(self._cluster, *leader)]
+        sightings = [Sighting(self._cluster, *leader)]
         if self._witness is not None and (own := await asyncio.to_thread(_read_place, self._witness, self._cluster)):
-            found.append(own)
-        self._sightings = sorted((one for one in found if one.seq), key=lambda one: one.seq)
+            sightings.append(own)
+        self._sightings = sorted((each for each in sightings if each.seq), key=lambda each: each.seq)
         end = await self.reach(log, max([*snapshots, *(sighting.seq for sighting in self._sightings)], default=0))
         return max(end, await log.end())
 
@@ -332,13 +332,13 @@ def _read_place(path: Path, cluster: str) -> Sighting | None:
     """Return the witness, None if it holds nothing about this cluster."""
     try:
         with path.open("rb") as file:
-            found = msgspec.json.decode(file.read(_LARGEST), type=Sighting)
+            sighting = msgspec.json.decode(file.read(_LARGEST), type=Sighting)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         _log.warning("what this master has seen of the log can't be read", file=str(path), reason=str(error))
         return None
-    return found if found.cluster == cluster and found.seq > 0 else None
+    return sighting if sighting.cluster == cluster and sighting.seq > 0 else None
 
 
 def _write(path: Path, sighting: Sighting) -> None:

@@ -61,12 +61,12 @@ class Histogram(msgspec.Struct):
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return cumulative counts by upper bound, as Prometheus writes them."""
-        found: list[tuple[str, float]] = []
+        cumulative: list[tuple[str, float]] = []
         below = 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             below += count
-            found.append((bound, below))
-        return found
+            cumulative.append((bound, below))
+        return cumulative
 
 
 class LastDecision(msgspec.Struct, frozen=True):
@@ -128,13 +128,13 @@ class Tally(msgspec.Struct):
     @classmethod
     def begin(cls, state: State) -> Tally:
         """Return a tally that counts from this state on."""
-        found = cls(since=state.seq, seq=state.seq)
+        tally = cls(since=state.seq, seq=state.seq)
         for app in state.apps.values():
             if not app.ended and app.waiting_since:
-                found.waiting[app.id] = app.waiting_since
+                tally.waiting[app.id] = app.waiting_since
             if not app.ended and app.history and app.history[-1].live:
-                found.lives[app.id] = app.history[-1].decided_at
-        return found
+                tally.lives[app.id] = app.history[-1].decided_at
+        return tally
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded into `state`; a record that is already counted changes nothing."""

@@ -55,9 +55,9 @@ def _points() -> list[Found]:
     return [Found(point.name, _distribution(point), point.value) for point in metadata.entry_points(group=GROUP)]
 
 
-def _of_laboratory(one: Found) -> bool:
+def _of_laboratory(plugin: Found) -> bool:
     """Return whether Dorm's own laboratory provides this policy, which is released together with Dorm."""
-    return one.name in LABORATORY and one.plugin.partition(" ")[0] == "dorm-lab"
+    return plugin.name in LABORATORY and plugin.plugin.partition(" ")[0] == "dorm-lab"
 
 
 def _distribution(point: metadata.EntryPoint) -> str:
@@ -69,16 +69,17 @@ def _distribution(point: metadata.EntryPoint) -> str:
 
 
 def _judged(same: list[Found]) -> Found:
-    one = same[0]
-    if built_in(one.name):
-        problem = f"{one.plugin}: policy {one.name!r} is one of Dorm's own; the plug-in needs another name"
-    elif not _NAME.fullmatch(one.name):
+    plugin = same[0]
+    if built_in(plugin.name):
+        problem = f"{plugin.plugin}: policy {plugin.name!r} is one of Dorm's own; the plug-in needs another name"
+    elif not _NAME.fullmatch(plugin.name):
         problem = (
-            f"{one.plugin}: {one.name[:80]!r} is not a policy name; use lower-case letters, digits, '-', '_' and '.'"
+            f"{plugin.plugin}: {plugin.name[:80]!r} is not a policy name; "
+            "use lower-case letters, digits, '-', '_' and '.'"
         )
     elif len(same) > 1:
         owners = ", ".join(each.plugin for each in same)
-        problem = f"policy {one.name!r} comes from several distributions ({owners}); uninstall all but one"
+        problem = f"policy {plugin.name!r} comes from several distributions ({owners}); uninstall all but one"
     else:
-        return one
-    return one._replace(problem=problem, plugin=", ".join(dict.fromkeys(each.plugin for each in same)))
+        return plugin
+    return plugin._replace(problem=problem, plugin=", ".join(dict.fromkeys(each.plugin for each in same)))

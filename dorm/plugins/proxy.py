@@ -35,10 +35,10 @@ _opening = threading.Lock()
 class PluginPolicy:
     """A `Policy`.  `allocate` raises PolicyFailure, `check_params` also ParameterError."""
 
-    def __init__(self, found: Found) -> None:
-        self.name = found.name
-        self.plugin = found.plugin
-        self._found = found
+    def __init__(self, plugin: Found) -> None:
+        self.name = plugin.name
+        self.plugin = plugin.plugin
+        self._found = plugin
         self._lock = threading.Lock()
         self._process: _Process | None = None
         loaded = self._load()
@@ -70,11 +70,11 @@ class PluginPolicy:
         named = f"policy {self.name!r} of the plug-in {self.plugin} cannot be loaded"
         process = _Process(self._found)
         try:
-            said = process.reply()
-            if isinstance(said, wire.Loaded):
+            reply = process.reply()
+            if isinstance(reply, wire.Loaded):
                 self._process = process
-                return said
-            raise PolicyFailure(said.text if isinstance(said, wire.Failed) else "it says something else")
+                return reply
+            raise PolicyFailure(reply.text if isinstance(reply, wire.Failed) else "it says something else")
         except PolicyFailure as failure:
             process.kill()
             raise PluginError(f"{named}: {failure}") from None
@@ -100,23 +100,23 @@ class PluginPolicy:
             process = self._process
             assert process is not None
             try:
-                said = process.reply(question)
+                reply = process.reply(question)
             except BaseException:  # Anything that it still sends would count as the next answer.
                 self._process = None
                 process.kill()
                 raise
-        return wire.answer_in(said, kind)
+        return wire.answer_in(reply, kind)
 
 
 class _Process:
     """A running `host`."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, plugin: Found) -> None:
         life, self._life = os.pipe()
         try:
             # In its own process group: Ctrl-C is for its owner, which then ends it.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dorm.plugins.host", found.name, found.value, str(life)],
+                [sys.executable, "-m", "dorm.plugins.host", plugin.name, plugin.value, str(life)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[life],
@@ -125,7 +125,7 @@ class _Process:
             )
         except OSError as error:
             os.close(self._life)
-            raise PluginError(f"no process can be started for policy {found.name!r}: {error}") from None
+            raise PluginError(f"no process can be started for policy {plugin.name!r}: {error}") from None
         finally:
             os.close(life)
         self._killing = threading.Lock()
@@ -197,15 +197,15 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def opened(found: Found) -> PluginPolicy:
+def opened(plugin: Found) -> PluginPolicy:
     """Return the plug-in's policy, one for each name in this program.  Raises PluginError."""
     with _opening:
-        if found.name not in _opened:
-            _opened[found.name] = PluginPolicy(found)
-        return _opened[found.name]
+        if plugin.name not in _opened:
+            _opened[plugin.name] = PluginPolicy(plugin)
+        return _opened[plugin.name]
 
 
 def close() -> None:
     """End all plug-ins' processes; a caller that waits for one gets a PolicyFailure.  A later question starts it again."""
-    for one in list(_opened.values()):
-        one.close()
+    for policy in list(_opened.values()):
+        policy.close()

@@ -145,7 +145,7 @@ async def plan(log: EventLog, cluster: str, policy: Policy, *, most: int = MOST_
 
 async def _last_seal(log: EventLog, cluster: str, after: int, upto: int, renamed: int) -> LogSealed | None:
     """Return the last signed seal of a record in this range."""
-    found: LogSealed | None = None
+    last: LogSealed | None = None
     until = min(await log.end(), upto + _LOOK_AHEAD)
     async with contextlib.aclosing(log.read(after=after, subjects=[subjects.rounds(cluster)])) as batches:
         async for batch in batches:
@@ -157,7 +157,7 @@ async def _last_seal(log: EventLog, cluster: str, after: int, upto: int, renamed
                     if not isinstance(fact, LogSealed) or not after < fact.upto <= upto or fact.upto >= record.seq:
                         continue
                     if record.seq > renamed and is_signed_seal(cluster, event.epoch, fact):
-                        found = fact if found is None or fact.upto > found.upto else found
+                        last = fact if last is None or fact.upto > last.upto else last
             if batch[-1].seq >= until:
                 break
-    return found
+    return last

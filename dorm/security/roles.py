@@ -204,7 +204,7 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
     ]
     publish += [f"dorm.{cluster}.{kind}.{author}" for kind in PUBLISHES[role]]
     if role == "node":
-        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in _fetching(cluster)]
+        publish += [each.replace(OWN_API, IMPORTED_API, 1) for each in _fetching(cluster)]
         publish += [names.report(cluster, name), names.progress_of(cluster, node=name)]
         listens = [inbox, names.asked_of(cluster, name, "logs"), names.ask_agents(cluster)]
         listens += [names.asked_of(cluster, name, what) for what in (FILES, PUT)]
@@ -217,10 +217,10 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
         publish.append(names.view(cluster, name))
     if role == "reader" and name == BACKUP:
         seen = shipping(cluster)
-        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in (*seen.single, *seen.many)]
+        publish += [each.replace(OWN_API, IMPORTED_API, 1) for each in (*seen.single, *seen.many)]
     if role == "reader" and name == DELIVERER:
         publish += [f"dorm.{cluster}.{kind}.{name}" for kind in _OF_DELIVERERS]
-        publish += [one.replace(OWN_API, IMPORTED_API, 1) for one in _delivering(cluster)]
+        publish += [each.replace(OWN_API, IMPORTED_API, 1) for each in _delivering(cluster)]
     if role in ("user", "operator"):
         publish += _of_shippers(cluster, role, tenant or name)
     tenant = (tenant or name) if role == "user" else "*"
@@ -239,11 +239,15 @@ def _delivering(cluster: str) -> list[str]:
 def _of_shippers(cluster: str, role: str, tenant: str) -> list[str]:
     """Return what a user or operator may publish on to ship folders.  An operator sees what all tenants have."""
     seen = shipping(cluster, tenant if role == "user" else "*")
-    asked = [*seen.single, *seen.many, *(_limits_asked(cluster) if role == "user" else [])]
+    requested = [*seen.single, *seen.many, *(_limits_asked(cluster) if role == "user" else [])]
     if role == "operator":
-        asked.append(f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}")
+        requested.append(f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}")
     own = [_limits_of_files(cluster)] if role == "operator" else []
-    return [names.file(cluster, tenant, "*"), *own, *(one.replace(OWN_API, IMPORTED_API, 1) for one in asked)]
+    return [
+        names.file(cluster, tenant, "*"),
+        *own,
+        *(subject.replace(OWN_API, IMPORTED_API, 1) for subject in requested),
+    ]
 
 
 def _limits_asked(cluster: str) -> list[str]:
@@ -297,7 +301,7 @@ def _of_masters(cluster: str) -> list[str]:
         f"{OWN_API}.STREAM.MSG.GET.{parts_config(cluster).name}",
         f"{OWN_API}.STREAM.PURGE.{snapshots}",
         # Removal of folders that no app needs any more from the store of shipped folders.
-        *(one for services in [shipping(cluster)] for one in (*services.single, *services.many)),
+        *(subject for services in [shipping(cluster)] for subject in (*services.single, *services.many)),
         f"{OWN_API}.STREAM.PURGE.{files_stream(cluster)}",
         f"{OWN_API}.STREAM.PURGE.{log_stream(cluster)}",  # Rotation: archived records leave the stream.
         *(f"{OWN_API}.STREAM.INFO.{stream}" for stream in all_streams(cluster)),

@@ -111,14 +111,14 @@ class Watch:
         self._fold = LiveFold(log, begin=self._open, thread=self._thread)
         self._fold.on_begin.append(lambda _state: self._fold.observers.append(self._see))
 
-    async def left_out(self, one: Logged) -> bool:
+    async def left_out(self, logged: Logged) -> bool:
         """Return whether an event, once folded, belongs to a void round or repeats an earlier one."""
-        if one.round is None and not isinstance(one.event, AppWaitsLong):
+        if logged.round is None and not isinstance(logged.event, AppWaitsLong):
             return False
-        seq = one.position.seq
+        seq = logged.position.seq
         await self._fold.reach(seq)
-        if isinstance(one.event, AppWaitsLong):
-            return self._published.get(_wait_of(one.event), seq) != seq
+        if isinstance(logged.event, AppWaitsLong):
+            return self._published.get(_wait_of(logged.event), seq) != seq
         return seq in self._voids
 
     async def app_after(self, seq: int, app_id: str) -> App | None:
@@ -215,8 +215,8 @@ async def standing_of(places: Places, endpoint: Endpoint) -> Standing | None:
         names = await places.names(WEBHOOK)
     except LogRefused:
         return None
-    found = next((name for name in names if is_place_of(name, endpoint)), None)
-    return await places.standing(found) if found is not None else None
+    place = next((name for name in names if is_place_of(name, endpoint)), None)
+    return await places.standing(place) if place is not None else None
 
 
 _SAFE = str.maketrans(dict.fromkeys("@+=", "_"))

@@ -168,7 +168,7 @@ class Worker:
     async def _send_all(self, delivery: Delivery) -> Outcome | None:
         """Send the events of a record that the endpoint does not have yet.  Return the failure that ended it, or None."""
         record = delivery.record
-        wanted = [one for one in logged(record) if endpoints.wants(self.endpoint, one.event)]
+        wanted = [event for event in logged(record) if endpoints.wants(self.endpoint, event.event)]
         if not wanted or await self._left_out(wanted[0]):
             return None
         for index in range(self._partly.get(record.seq, 0), len(wanted)):
@@ -190,9 +190,9 @@ class Worker:
         while len(self._partly) > MOST_PENDING:
             del self._partly[next(iter(self._partly))]
 
-    async def _send(self, one: Logged) -> Outcome:
+    async def _send(self, event: Logged) -> Outcome:
         return await self._post(
-            self.endpoint.url, endpoints.message_id(self._cluster, one), endpoints.body(one), one.time
+            self.endpoint.url, endpoints.message_id(self._cluster, event), endpoints.body(event), event.time
         )
 
     async def _post(self, url: str, message: str, body: bytes, time: int) -> Outcome:

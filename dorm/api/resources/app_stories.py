@@ -135,21 +135,21 @@ async def story_of(call: Call[StoryQuery, None], subject: Subject) -> Answer:
 
 
 def _story(last: int, pack: bool, life: Life) -> Answer:
-    found = life.story
-    if found is None:
+    story = life.story
+    if story is None:
         raise Missing(f"there is no app of this name up to record {life.seq}", code="app.not_found")
-    shown = found.chapters[-last:]
+    shown = story.chapters[-last:]
     made = StoryAnswer(
-        name=found.name,
-        id=found.id,
-        kind=found.kind,
-        seq=found.seq,
-        at=found.at,
-        totals=msgspec.to_builtins(found.totals),
-        earlier=len(found.chapters) - len(shown),
+        name=story.name,
+        id=story.id,
+        kind=story.kind,
+        seq=story.seq,
+        at=story.at,
+        totals=msgspec.to_builtins(story.totals),
+        earlier=len(story.chapters) - len(shown),
         chapters=shown,
     )
-    return answer(made, found.seq, pack=pack)
+    return answer(made, story.seq, pack=pack)
 
 
 async def app_story(call: Call[StoryQuery, None]) -> Answer:
@@ -172,10 +172,10 @@ async def explain_app(call: Call[Seen, None]) -> Answer:
 
 
 def _explained(now: int, pack: bool, life: Life) -> Answer:
-    found = explain(life.state, life.witness, max(life.state.time, now))
-    start = forecast(life.outlook, life.state, found.id, found.at)
-    told = {name: getattr(found, name) for name in found.__struct_fields__}
-    return answer(ExplainAnswer(**told, start=start), found.seq, pack=pack)
+    explanation = explain(life.state, life.witness, max(life.state.time, now))
+    start = forecast(life.outlook, life.state, explanation.id, explanation.at)
+    fields = {name: getattr(explanation, name) for name in explanation.__struct_fields__}
+    return answer(ExplainAnswer(**fields, start=start), explanation.seq, pack=pack)
 
 
 async def app_speed(call: Call[Seen, None]) -> Answer:
@@ -184,7 +184,7 @@ async def app_speed(call: Call[Seen, None]) -> Answer:
     def build(state: State) -> SpeedCurve | None:
         app = find_app(state, call.path("app"), call.user)
         problem = problem_of(state, state.time)
-        demand = next((one for one in problem.apps if one.id == app.id), None)
+        demand = next((asking for asking in problem.apps if asking.id == app.id), None)
         return speed_curve(demand, problem.nodes) if demand is not None else None
 
     return await seen(call, build)
@@ -287,7 +287,7 @@ class _Output:
 
     def missed(self) -> list[bytes]:
         """Return an event for each part that is missing before the last piece."""
-        frames = [frame("", "missed", msgspec.json.encode(one)) for one in self._missed]
+        frames = [frame("", "missed", msgspec.json.encode(gap)) for gap in self._missed]
         self._missed.clear()
         return frames
 
@@ -332,8 +332,8 @@ async def _timed_lines(stream: Stream, output: _Output, first: bytes | None) -> 
     piece = first
     while piece is not None:
         time, text = piece[:STAMP].decode().rstrip(), piece[STAMP + 1 : -1].decode(errors="replace")
-        said = {"text": text, "time": None if time == "-" else time}
-        await stream.write([*output.missed(), frame("", "line", msgspec.json.encode(said))])
+        timed = {"text": text, "time": None if time == "-" else time}
+        await stream.write([*output.missed(), frame("", "line", msgspec.json.encode(timed))])
         piece = await output.next(beat=beat)
     await stream.write([frame("", "end", b"{}")])
 

@@ -121,9 +121,9 @@ async def get_view(call: Call[Seen, None]) -> Answer:
         decided = decision_in(record) if record is not None else None
         return lambda state: view(state, decided)
 
-    found = await seen(call, services.view.view, prepare)
+    shown = await seen(call, services.view.view, prepare)
     services.view.publish()
-    return found
+    return shown
 
 
 async def follow_view(call: Call[After, None]) -> web.StreamResponse:
@@ -149,8 +149,8 @@ async def get_timeline(call: Call[Timespan, None]) -> Answer:
         raise Invalid("`to` is before `from`", code="moment.end_before_start")
     seq = services.follower.seq
     drawing = Drawing(query.width, query.page, frozenset(query.apps))
-    found = await services.pictures.draw(begin, finish, drawing)
-    return await asyncio.to_thread(answer, found, seq, pack=call.packs)
+    timeline = await services.pictures.draw(begin, finish, drawing)
+    return await asyncio.to_thread(answer, timeline, seq, pack=call.packs)
 
 
 async def _time(call: Call[Any, Any], text: str) -> int:
@@ -184,8 +184,8 @@ async def get_diff(call: Call[Between, None]) -> Answer:
             state.find_app(query.only) or query.only in state.nodes for state in states
         ):
             raise Missing(f"at neither moment was there an app or node {query.only!r}", code="name.not_found")
-        found = difference(before, after, set_by, (newest[0], newest[1]))
-        shown = found if query.only is None else concerning(found, query.only)
+        diff = difference(before, after, set_by, (newest[0], newest[1]))
+        shown = diff if query.only is None else concerning(diff, query.only)
         return answer(shown, after.seq, pack=call.packs)
 
     return await services.heavy.run(work)

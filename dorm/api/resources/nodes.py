@@ -152,7 +152,7 @@ async def get_node(call: Call[Seen, None]) -> Answer:
         if row is None:
             raise NotFound(f"there is no node {name!r}; `/v1/nodes` lists them", code="node.not_found")
         known: dict[str, Any] = {field: getattr(row, field) for field in NodeRow.__struct_fields__}
-        drained = [Leaving(one.id, one.name, one.containers, one.next) for one in leaving(state, name)]
+        drained = [Leaving(app.id, app.name, app.containers, app.next) for app in leaving(state, name)]
         return NodeDetails(
             **known,
             containers_now=list(_containers(state, name)),
@@ -192,24 +192,24 @@ async def node_usage(call: Call[UsageQuery, None]) -> Answer:
 
     known = await services.follower.look(look)
     position = str(services.follower.seq)
-    found = await services.reports.of(node, known.identity, known.started)
-    if found is None:
+    report = await services.reports.of(node, known.identity, known.started)
+    if report is None:
         return answer(
             NodeUsage(position=position, node=node, at=None, age_s=None, measured=False, used={}, containers=[]),
             position,
         )
     used: dict[str, int] = {}
-    if found.measured:
-        used["memory"] = sum(container.memory for container in found.containers)
-        cores = [container.cpu for container in found.containers if container.cpu is not None]
-        if len(cores) == len(found.containers):
+    if report.measured:
+        used["memory"] = sum(container.memory for container in report.containers)
+        cores = [container.cpu for container in report.containers if container.cpu is not None]
+        if len(cores) == len(report.containers):
             used["cpu"] = sum(cores)
     made = NodeUsage(
         position=position,
         node=node,
-        at=rfc3339(found.time),
-        age_s=max(0.0, round((services.clock() - found.time) / SECOND, 3)),
-        measured=found.measured,
+        at=rfc3339(report.time),
+        age_s=max(0.0, round((services.clock() - report.time) / SECOND, 3)),
+        measured=report.measured,
         used=used,
         containers=[
             ContainerUsage(
@@ -221,7 +221,7 @@ async def node_usage(call: Call[UsageQuery, None]) -> Answer:
                 container.over_s,
                 container.memory,
             )
-            for container in found.containers
+            for container in report.containers
         ],
     )
     return answer(made, position, pack=call.packs)
