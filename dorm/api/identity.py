@@ -127,18 +127,18 @@ class Doorkeeper:
     # --- following: in the state's thread -------------------------------------------------------------------------------
 
     def _begin(self, state: State) -> None:
-        self._know(state.known)
-        self._follower.observers.append(self._see)
+        self._copy_identities(state.known)
+        self._follower.observers.append(self._note_record)
         self._read = True
 
     def _forget(self) -> None:
         self._read = False
 
-    def _see(self, state: State, record: object, event: Event, folded: str) -> None:
+    def _note_record(self, state: State, record: object, event: Event, folded: str) -> None:
         if isinstance(event, get_args(OfIdentities)) and folded == "applied":
-            self._know(state.known)
+            self._copy_identities(state.known)
 
-    def _know(self, known: Identities | None) -> None:
+    def _copy_identities(self, known: Identities | None) -> None:
         """Take copies, which no later record changes."""
         tokens = known.tokens.values() if known is not None else ()
         self._tokens = {token.digest: (token.user, token.expires_at) for token in tokens}

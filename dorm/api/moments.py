@@ -226,9 +226,9 @@ class Pictures:
 
     def _begin(self, state: State) -> None:
         self._watcher, self._seen = Watcher(state), 0
-        self._follower.observers.append(self._see)
+        self._follower.observers.append(self._observe)
 
-    def _see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def _observe(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         assert self._watcher is not None
         self._watcher.see(state, record, event, folded)
         self._seen += 1

@@ -17,11 +17,11 @@ from rich.text import Text
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, Cluster, complete_app_or_node
 from dorm.cli.errors import Fail, WrongUsage
-from dorm.cli.fields import ShowIgnored, tell_findings
+from dorm.cli.fields import ShowIgnored, print_findings
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.source import clock_time
 from dorm.cli.tables import NamesArgument, show_app, show_apps, show_node, show_pause
-from dorm.cli.terminal import in_shell, say
+from dorm.cli.terminal import in_shell, print_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -94,14 +94,14 @@ async def submit(
     files = [(checked[index], specs[index]) for index in in_order(checked)]
     for parsed, file in files:
         _hint(parsed, file)
-        tell_findings(parsed)
+        print_findings(parsed)
     if dry_run:
         for parsed, file in files if show_ignored else ():
             show_left_out(parsed, file.absolute().parent)
         documents = [document_of(parsed) for parsed, _ in files]
         kind = Format.json if output is Format.json else Format.yaml
         for parsed, _ in files if kind is Format.yaml else ():
-            say(f"# {parsed.name} runs: {in_shell(parsed.command)}")
+            print_line(f"# {parsed.name} runs: {in_shell(parsed.command)}")
         show_document(documents[0] if len(documents) == 1 else documents, kind)
         return
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, complain, line
+from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, line, report_error
 from dorm.cli.output import console, counted, progress_console
 from dorm.client.errors import Refused
 from dorm.client.output import lines, stamp
@@ -254,7 +254,7 @@ def report_missed(who: str, lines: int | None, size: int) -> None:
 
 
 def _report(rank: int, error: DormError) -> None:
-    complain(f"rank {rank}: {line(error)}", code_of(error))
+    report_error(f"rank {rank}: {line(error)}", code_of(error))
 
 
 # --- an app that is followed to its end -------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Attached:
         self._flows = asyncio.Event()
         self._flows.set()
         self._printed = 0
-        self._told = ""
+        self._last_printed = ""
         self._hinted = False
         self._resumed = 0, ""
         """A generation, and where it continues from; it may save more checkpoints later."""
@@ -322,8 +322,8 @@ class Attached:
                 continue
             self.app = app
             self._note_exits(events)
-            self._tell_lost(events)
-            self._tell()
+            self._print_lost_work(events)
+            self._print_phase()
             self._changed.set()
             if app.ended:
                 return
@@ -336,7 +336,7 @@ class Attached:
                 if event.exit_code and (not self.exit_code or (self._follows_another and not event.peer_lost)):
                     self.exit_code, self._follows_another = event.exit_code, event.peer_lost
 
-    def _tell_lost(self, events: Sequence[Event]) -> None:
+    def _print_lost_work(self, events: Sequence[Event]) -> None:
         """Say which work a decision undoes, and once what its user can do about that."""
         decided = (fact for event in events if isinstance(event, Round) for fact in event.events)
         changes = (change for fact in decided if isinstance(fact, Resized) for change in fact.changes)
@@ -354,12 +354,12 @@ class Attached:
             for text in lines:
                 progress_console.print(Text(text))
 
-    def _tell(self) -> None:
+    def _print_phase(self) -> None:
         """Say what changed about the app's place, in one line."""
         app = self.app
         delayed = delay_without_time(app)
-        if delayed and f"{app.phase}: {delayed}" != self._told:
-            self._told = f"{app.phase}: {delayed}"
+        if delayed and f"{app.phase}: {delayed}" != self._last_printed:
+            self._last_printed = f"{app.phase}: {delayed}"
             progress_console.print(Text(f"{app.name}: {app.phase}: {delay_shown(app, time.time_ns())}"))
         if delayed or app.phase not in _NAMED_PHASES:
             return
@@ -371,8 +371,8 @@ class Attached:
             line = f"running, {counted(running, 'container')}{self._continues()}"
         else:
             line = f"{app.phase}: {reason.text}" if reason is not None else app.phase
-        if line != self._told:
-            self._told = line
+        if line != self._last_printed:
+            self._last_printed = line
             progress_console.print(Text(f"{app.name}: {line}"))
 
     def _continues(self) -> str:
@@ -444,7 +444,7 @@ class Attached:
         generation = self.app.generations.get(number)
         slots = sorted(generation.containers) if generation is not None else []
         for rank, slot in enumerate(slots):
-            if generation is not None and _wrote(generation.containers[slot]):
+            if generation is not None and _may_have_output(generation.containers[slot]):
                 yield slot, rank
 
     async def _print_rank(self, number: int, rank: int, printer: Printer | None, slot: int | None = None) -> None:
@@ -484,10 +484,10 @@ class Attached:
 def _has_output(generation: Generation) -> bool:
     """Return whether a container has started: the log of a container that has not started is empty, and ends at
     once."""
-    return any(_wrote(container) for container in generation.containers.values())
+    return any(_may_have_output(container) for container in generation.containers.values())
 
 
-def _wrote(container: Container) -> bool:
+def _may_have_output(container: Container) -> bool:
     """Return whether it may have written anything: not if it could not be started."""
     return bool(container.started_at) or container.state == "running" or container.exit_code is not None
 

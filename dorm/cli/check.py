@@ -299,10 +299,10 @@ async def _checked(app: _App, cx: Cluster) -> _Checked:
         async with cx.client() as connected:
             limits = await connected.log.files.limits()
             room = await _room(connected, app, limits) if app.ships else None
-            reached = await _asked(connected, app, place.cluster, place.url)
+            reached = await _ask_cluster(connected, app, place.cluster, place.url)
     except LogError as error:
         unreached = (code_of(error), line(error))
-    seen = await asyncio.to_thread(_seen, app, limits, room, reached, unreached)
+    seen = await asyncio.to_thread(_observe, app, limits, room, reached, unreached)
     return _Checked(app, place.cluster if reached is not None else "", judge_app(seen))
 
 
@@ -316,7 +316,9 @@ async def _room(connected: Client, app: _App, limits: Limits) -> int:
     return room_of(limits, tenant, await connected.log.files.listed(tenant), replaced=())
 
 
-def _seen(app: _App, limits: Limits, room: int | None, cluster: Reached | None, unreached: tuple[str, str]) -> Observed:
+def _observe(
+    app: _App, limits: Limits, room: int | None, cluster: Reached | None, unreached: tuple[str, str]
+) -> Observed:
     """Look at the folder and the program.  Blocks."""
     from dorm.doctor.apps import Observed
     from dorm.local.scripts import ask_python, read_program, shell_faults, unshipped
@@ -434,7 +436,7 @@ def _not_found(app: _App, reading: Reading | None, cluster: Reached | None) -> t
 # --- the cluster ----------------------------------------------------------------------------------------------------------
 
 
-async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
+async def _ask_cluster(connected: Client, app: _App, name: str, url: str) -> Reached:
     """Ask the cluster about an app; the spec may get another name."""
     from dorm.core.query.views import paused_text
     from dorm.doctor.apps import Cluster as Reached
@@ -442,7 +444,7 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
     from events.spec import check_spec
 
     state = await connected.state()
-    nodes = _usable(state, app.spec)
+    nodes = _usable_nodes(state, app.spec)
     local = check_nodes(Typed(command=("true",), demand={}, image="any", workdir="."), nodes, url)
     typed = app.typed
     if typed is not None and app.spec is not None:
@@ -462,17 +464,17 @@ async def _asked(connected: Client, app: _App, name: str, url: str) -> Reached:
         processes=tuple(node.id for node in nodes if not runs_images(node.runtime)),
         paused=paused_text(state),
     )
-    return reached if app.spec is None else await _placed(connected, state, app.spec, reached)
+    return reached if app.spec is None else await _with_placement(connected, state, app.spec, reached)
 
 
-def _usable(state: State, spec: CheckedSpec | None) -> list[Any]:
+def _usable_nodes(state: State, spec: CheckedSpec | None) -> list[Any]:
     from events.spec.requirements import requirement
 
     wanted = requirement(spec.require if spec is not None else "")
     return [node for _, node in sorted(state.nodes.items()) if not node.gone and wanted.matches(node.labels)]
 
 
-async def _placed(connected: Client, state: State, spec: CheckedSpec, reached: Reached) -> Reached:
+async def _with_placement(connected: Client, state: State, spec: CheckedSpec, reached: Reached) -> Reached:
     """Add whether the cluster would accept the app, and what it would get."""
     from dorm.core.admission import refusals
     from dorm.core.query.assumed import Assumed, PlanError
@@ -542,7 +544,7 @@ def _show(checked: _Checked, output: Format) -> None:
     else:
         for finding, following in zip_longest(checked.findings, checked.findings[1:]):
             console.print(Text(f"{finding.level:<8}{finding.check:<12}").append(_text(finding)))
-            if _tells(finding, following):
+            if _shows_todo(finding, following):
                 console.print(Text(f"{'':<20}{one_line(finding.todo)}"))
     verdict = "it would not run as it does here" if count["wrong"] else "nothing is wrong"
     rest = f"{counted(count['note'], 'note')}, {count['unknown']} unknown"
@@ -555,7 +557,7 @@ def _text(finding: AppFinding) -> str:
     return one_line(finding.text) + (f" [{finding.code}]" if finding.code else "")
 
 
-def _tells(finding: AppFinding, following: AppFinding | None) -> bool:
+def _shows_todo(finding: AppFinding, following: AppFinding | None) -> bool:
     """Return whether to say what to do: once for findings that follow each other and need the same."""
     return bool(finding.todo) and (following is None or following.todo != finding.todo)
 
@@ -567,7 +569,7 @@ def _show_folded(findings: Sequence[AppFinding]) -> None:
     drawn.add_column(overflow="fold")
     for finding, following in zip_longest(findings, findings[1:]):
         text = Text(_text(finding))
-        if _tells(finding, following):
+        if _shows_todo(finding, following):
             text.append(f"\n{one_line(finding.todo)}", style="dim")
         drawn.add_row(Text(finding.level, style=_STYLES[finding.level]), finding.check, text)
     console.print(drawn, soft_wrap=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from dorm.cli.errors import Fail, run
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 from events.addresses import shown
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Cluster(NamedTuple):
 
         url, cluster, credentials = self.url, self.cluster, self.credentials or ""
         if url:
-            _mind_password(url)
+            _warn_about_password(url)
         context = _context(self.context or "", usual=not url and not credentials)
         if context is not None:
             credentials = credentials or context.credentials
@@ -192,7 +192,7 @@ def _context(name: str, *, usual: bool) -> Context | None:
 
 
 @cache
-def _mind_password(url: str) -> None:
+def _warn_about_password(url: str) -> None:
     """Warn once."""
     if "@" in url:
         from dorm.cli.program_logs import json_line, wants_json
@@ -201,7 +201,7 @@ def _mind_password(url: str) -> None:
             "the URL holds a password, which process lists and shell histories show; use credentials "
             "(`dorm context add`, or --credentials)"
         )
-        say(json_line(text, level="warning") if wants_json() else f"warning: {text}", error=True)
+        print_line(json_line(text, level="warning") if wants_json() else f"warning: {text}", error=True)
 
 
 @contextlib.contextmanager
@@ -224,7 +224,7 @@ def _report_outage(url: str, lost: bool) -> None:
         else f"connected to {shown(url)} again"
     )
     with contextlib.suppress(BrokenPipeError):
-        say(message, error=True, flush=True)
+        print_line(message, error=True, flush=True)
 
 
 def complete(context: typer.Context, incomplete: str, names: Callable[[State], Iterable[str]]) -> list[str]:

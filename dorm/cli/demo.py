@@ -167,7 +167,7 @@ async def _act(cluster: LocalCluster, plain: bool) -> None:
                 interrupted = await first_of(_play(cluster, plain), events.first.wait())
         if interrupted:
             raise Fail("interrupted; everything was stopped", INTERRUPTED, code="interrupted")
-        await _conclude(cluster, time.monotonic() - began)
+        await _show_results(cluster, time.monotonic() - began)
     finally:
         await cluster.stop_now()
 
@@ -198,7 +198,7 @@ async def _play(cluster: LocalCluster, plain: bool) -> None:
         submitting = tasks.create_task(_submit(cluster))
         failing = tasks.create_task(cluster.failed())
         try:
-            await (_tell(cluster, submitting) if plain else _draw(cluster, submitting))
+            await (_print_events(cluster, submitting) if plain else _draw(cluster, submitting))
         finally:
             failing.cancel()
 
@@ -222,11 +222,11 @@ def _spec(path: Path, work: int, changes: dict[str, Any]) -> CheckedSpec:
     return load_spec(path, {**commands, **changes})
 
 
-def _over(state: State, submitting: asyncio.Task[None]) -> bool:
+def _all_ended(state: State, submitting: asyncio.Task[None]) -> bool:
     return submitting.done() and all(app.ended for app in state.apps.values())
 
 
-async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
+async def _print_events(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
     """Print one line for each event of interest."""
     first = 0
     async for record in cluster.client.records(follow=True):
@@ -237,7 +237,7 @@ async def _tell(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
                 console.print(
                     Text(f"{seconds:6.1f}s  {type(event).__name__:<19} {in_words(event)}"), soft_wrap=True
                 )  # fmt: skip
-        if _over(await cluster.client.state(), submitting):
+        if _all_ended(await cluster.client.state(), submitting):
             return
 
 
@@ -249,7 +249,7 @@ async def _draw(cluster: LocalCluster, submitting: asyncio.Task[None]) -> None:
             for event in events:
                 _remember(recent, event)
             live.update(_picture(state, recent))
-            if _over(state, submitting):
+            if _all_ended(state, submitting):
                 return
 
 
@@ -299,7 +299,7 @@ def _paused(app: App) -> str:
     return text
 
 
-async def _conclude(cluster: LocalCluster, seconds: float) -> None:
+async def _show_results(cluster: LocalCluster, seconds: float) -> None:
     """Show results, and prove them from the log: it is folded and decided again."""
     from replay.audit.audit import verify
     from replay.export.export import export

@@ -17,10 +17,10 @@ from rich.text import Text
 
 from dorm.cli.command import command, standalone
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import USAGE, Fail, complain
+from dorm.cli.errors import USAGE, Fail, report_error
 from dorm.cli.output import Format, Output, console, counted, show_document
 from dorm.cli.source import log_of, progress_of
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +143,7 @@ def example() -> None:
     """
     from dorm.deploy.rendering import TEMPLATES
 
-    say((TEMPLATES / "deploy.yaml").read_text().rstrip("\n"))
+    print_line((TEMPLATES / "deploy.yaml").read_text().rstrip("\n"))
 
 
 @app.command("keys")
@@ -252,7 +252,7 @@ def _check(deployment: Deployment, name: str, root: Path) -> None:
 
     lacking = lacks(deployment, name, root)
     for lack in lacking[:-1]:
-        complain(lack.text, lack.code)
+        report_error(lack.text, lack.code)
     if lacking:
         raise Fail(lacking[-1].text, code=lacking[-1].code)
 
@@ -264,24 +264,24 @@ def _show(root: Path, steps: Sequence[Step], *, dry_run: bool) -> None:
     done = {"new": "wrote", "changed": "changed", "removed": "removed", "edited": "replaced"}
     for step in steps:
         if step.fate != "same":
-            say(f"{(planned if dry_run else done)[step.fate]:<16}{root / step.path.lstrip('/')}")
+            print_line(f"{(planned if dry_run else done)[step.fate]:<16}{root / step.path.lstrip('/')}")
             if dry_run and step.difference:
-                say(step.difference)
+                print_line(step.difference)
     if not changed(steps):
-        say(f"all {len(steps)} files are up to date")
+        print_line(f"all {len(steps)} files are up to date")
 
 
 def _next(name: str, has: Sequence[Part], steps: Sequence[Step], *, elsewhere: bool) -> None:
     from dorm.deploy.installing import restarts, stops
 
     units = " ".join(unit for part in has for unit in part.units)
-    say(f"next{f', on {name}' if elsewhere else ''}:")
-    say("  systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload")
-    say(f"  systemctl enable --now {units}")
+    print_line(f"next{f', on {name}' if elsewhere else ''}:")
+    print_line("  systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload")
+    print_line(f"  systemctl enable --now {units}")
     if changed := restarts(steps):
-        say(f"  systemctl restart {' '.join(changed)}")
+        print_line(f"  systemctl restart {' '.join(changed)}")
     if gone := stops(steps):
-        say(f"  systemctl stop {' '.join(gone)}")
+        print_line(f"  systemctl stop {' '.join(gone)}")
 
 
 @app.command("found")
@@ -372,7 +372,7 @@ async def backup(
     console.print(Text(text), soft_wrap=True)
     if done.ahead:
         count = "1 copy is" if len(done.ahead) == 1 else f"{len(done.ahead)} copies are"
-        say(
+        print_line(
             f"warning: {count} later than this one, such as {done.ahead[-1]}: some clock was wrong. --keep neither counts nor "
             "removes them; remove those of the future by hand",
             error=True,

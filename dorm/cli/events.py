@@ -18,7 +18,7 @@ from dorm.cli.connect import Cluster, complete, complete_app, complete_node
 from dorm.cli.errors import WrongUsage
 from dorm.cli.output import as_yaml, console
 from dorm.cli.source import log_of, parse_moment, report_nothing_found
-from dorm.cli.terminal import in_document, one_line, say
+from dorm.cli.terminal import in_document, one_line, print_line
 from events.cloudevents import cloud_event, plain
 from events.instants import shown
 from events.log.records import LogUnavailable
@@ -168,7 +168,7 @@ async def _print_all(tail: Tail, printer: _Printer) -> None:
     except (asyncio.CancelledError, LogUnavailable):
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()
-            say(f"ended early; to continue from here: --after {tail.position}", error=True, flush=True)
+            print_line(f"ended early; to continue from here: --after {tail.position}", error=True, flush=True)
         raise
 
 

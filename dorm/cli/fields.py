@@ -10,7 +10,7 @@ import typer
 
 from dorm.cli.connect import complete_app, complete_engine
 from dorm.cli.errors import WrongUsage
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,7 +143,9 @@ class Given(NamedTuple):
     max_runtime: str | None = None
     after: Sequence[str] | None = None
 
-    def fields(self, note: Callable[[str], None] = lambda text: say(f"note: {text}", error=True)) -> dict[str, Any]:
+    def fields(
+        self, note: Callable[[str], None] = lambda text: print_line(f"note: {text}", error=True)
+    ) -> dict[str, Any]:
         """Return the fields of the spec, including the contents of the named files; `note` receives notes for their author.
         Raises WrongUsage, SpecError."""
         for pair in self.env or ():
@@ -169,13 +171,13 @@ class Given(NamedTuple):
         return set_fields | ({"after": list(self.after)} if self.after else {})
 
 
-def tell_findings(spec: AppSpec) -> None:
+def print_findings(spec: AppSpec) -> None:
     """Print what its author should look at before it runs.  Raises SpecError."""
     from events.spec.variables import check_names, findings
 
     check_names(spec)
     for finding in findings(spec):
-        say(f"note: {spec.name}: {finding.text}", error=True)
+        print_line(f"note: {spec.name}: {finding.text}", error=True)
 
 
 _READ_BY_PROGRAMS = (
@@ -207,10 +209,10 @@ def left_out_of(spec: AppSpec) -> str:
     return f"{', '.join(left)} {verb} set in this shell and not in the app's environment: {how}" if left else ""
 
 
-def tell_left_out(spec: AppSpec) -> None:
+def print_left_out(spec: AppSpec) -> None:
     """Print which well-known variables of this shell the app does not get, if there are any."""
     if text := left_out_of(spec):
-        say(f"note: {text}", error=True)
+        print_line(f"note: {text}", error=True)
 
 
 def command_of(

@@ -24,7 +24,7 @@ from dorm.cli.apps import undone_by_bounds, undone_by_restart
 from dorm.cli.command import command
 from dorm.cli.connect import AppName, AppNames, Cluster
 from dorm.cli.errors import Fail, WrongUsage
-from dorm.cli.fields import ShowIgnored, complete_field, tell_findings
+from dorm.cli.fields import ShowIgnored, complete_field, print_findings
 from dorm.cli.output import Format, Output, as_yaml, console, counted, show_document, solver_prints_elsewhere
 from dorm.local.spec_files import load_document, parse_spec
 from events.spec import SpecError, document_of
@@ -269,13 +269,13 @@ async def _edit(
     except SpecError as error:
         raise Fail(str(error), code=error.code) from None
     before = app.owners_spec
-    after = await _asked(connected, app, file, pairs, send=not dry_run, show_ignored=show_ignored)
+    after = await _wanted_spec(connected, app, file, pairs, send=not dry_run, show_ignored=show_ignored)
     changes = differing(before, after) if after is not None else None
     if after is None or changes is None or not changes.all:
         console.print(Text(f"nothing to change: {app.name} has this spec already"))
         return
     if not {"command", "resume", "checkpoint", "env"}.isdisjoint(changes.all):
-        tell_findings(after)
+        print_findings(after)
     planned = _planned(state, app, after) if not app.ended else None
     if output in (Format.json, Format.yaml) and dry_run:
         show_document(_document(app, before, after, changes, planned), output)
@@ -292,7 +292,7 @@ async def _edit(
         console.print(Text(f"{edited.name} has revision {edited.revision}{when}"))
 
 
-async def _asked(
+async def _wanted_spec(
     connected: Client, app: App, file: Path | None, pairs: list[str] | None, *, send: bool, show_ignored: bool
 ) -> AppSpec | None:
     """Return the spec that the user wants; None if an editor left it as it was.  A folder that it names is shipped with

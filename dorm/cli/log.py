@@ -92,10 +92,10 @@ def show_seals(report: SealReport, output: Format) -> None:
         return
     if not report.unknown:
         for line in seal_lines(report):
-            _say(line)
+            _print_note(line)
     if wrong := wrong_with(report):
         raise Fail(wrong, code="seal.differs")
-    _say(f"the log is as it was sealed up to sequence {max(report.sealed_upto, report.expected_seq)}", "green")
+    _print_note(f"the log is as it was sealed up to sequence {max(report.sealed_upto, report.expected_seq)}", "green")
 
 
 def seal_lines(report: SealReport) -> list[str]:
@@ -151,9 +151,9 @@ def show_audit(report: Report, output: Format) -> None:
             raise typer.Exit(FAILED)
         return
     for line in _audit_lines(report):
-        _say(line)
+        _print_note(line)
     if report.divergence is not None:
-        _say(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked")
+        _print_note(f"everything before sequence {report.divergence.seq} is as it should be, as far as checked")
         show_divergence(report.divergence)
         raise Fail(f"sequence {report.divergence.seq}: {report.divergence.what}", code="replay.differs")
     if report.seals.damage is not None:
@@ -168,7 +168,7 @@ def show_audit(report: Report, output: Format) -> None:
     same = "the same state and the same decisions"
     if report.not_checked:
         same = f"the same state, and the same decisions where they could be checked ({report.not_checked} could not)"
-    _say(f"the log was replayed and gave {same}; digest {report.digest}", "green")
+    _print_note(f"the log was replayed and gave {same}; digest {report.digest}", "green")
 
 
 def _audit_lines(report: Report) -> list[str]:
@@ -231,7 +231,7 @@ def show_divergence(divergence: Divergence) -> None:
     # The table above already shows the placements, far more readably.
     fields = [d for d in divergence.differences if not (divergence.apps and ".changes[" in d.path)]
     for difference in fields:
-        _say(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}")
+        _print_note(f"  {difference.path}\n    recorded  {difference.recorded}\n    again     {difference.again}")
 
 
 def _places(nodes: Mapping[str, int]) -> str:
@@ -242,7 +242,7 @@ def _places(nodes: Mapping[str, int]) -> str:
     return f"{sum(nodes.values())}: {', '.join(each)}"
 
 
-def _say(text: str, style: str = "") -> None:
+def _print_note(text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 

@@ -113,14 +113,14 @@ class _OnDemand(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from dorm.cli.verbs import meant
+        from dorm.cli.verbs import replacement_for
 
         try:
             return super().resolve_command(ctx, args)
         except typer.BadParameter:
             raise
         except Exception as error:  # The library's class for an unknown command is not public.
-            if args and (instead := meant(args[0])) and hasattr(error, "message"):
+            if args and (instead := replacement_for(args[0])) and hasattr(error, "message"):
                 error.message = f"No such command {args[0]!r}; use {instead}"
             raise
 

@@ -154,8 +154,8 @@ async def master(
         from dorm.metrics.server import SolveTimer
         from dorm.plugins.limits import limit_s
         from dorm.policies.registry import built_in
-        from dorm.rotation.service import open_checked, rotating_beside
-        from dorm.workdir.keeping import keeping_beside
+        from dorm.rotation.service import open_checked, rotating_while_leading
+        from dorm.workdir.keeping import keeping_while_leading
         from events.log.records import until_answered
 
         target = cx.target().as_process("master")
@@ -175,7 +175,7 @@ async def master(
             first = change if change is None or change.policy is None or built_in(change.policy) else None
             if first is not None:
                 await until_answered(lambda: client.change_policy(first), "changing the policy")
-            await _mind_the_copies(connection)
+            await _check_copies(connection)
             replicated = await until_answered(connection.leadership.replicas, "looking up the lease of the masters") > 1
             running = Master(
                 connection.log,
@@ -198,8 +198,8 @@ async def master(
             health.watch(master_checks(running, connection.log))
             apart = await target.connection("dorm-rotation", patient=True)
             stack.push_async_callback(apart.close)
-            await stack.enter_async_context(rotating_beside(running, apart, rotation, seal_key))
-            await stack.enter_async_context(keeping_beside(running, connection.log.files))
+            await stack.enter_async_context(rotating_while_leading(running, apart, rotation, seal_key))
+            await stack.enter_async_context(keeping_while_leading(running, connection.log.files))
             answering = answering_status(
                 connection.bus,
                 cluster_name,
@@ -276,7 +276,7 @@ def _limit(text: str | None) -> None:
         raise WrongUsage(f"--policy-limit: {error}", code="policy.limit.malformed") from None
 
 
-async def _mind_the_copies(connection: Connection) -> None:
+async def _check_copies(connection: Connection) -> None:
     """Check the log's copies; a server that forbids a master to change streams is logged and does not keep it from leading."""
     import structlog
 

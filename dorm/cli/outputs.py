@@ -18,7 +18,7 @@ from dorm.cli.connect import AppName, Cluster, complete_app
 from dorm.cli.errors import WrongUsage
 from dorm.cli.output import Format, Output, ago, console, counted, progress_console, show, show_document
 from dorm.cli.tables import when
-from dorm.cli.terminal import one_line, say
+from dorm.cli.terminal import one_line, print_line
 from events.copying import AREAS
 from events.quantities import MEMORY, humanize
 
@@ -148,7 +148,7 @@ async def _list(place: Named, output: Format, cx: Cluster) -> None:
         named_rows = [{**row, "path": row["path"] or place.path.rpartition("/")[2]} for row in rows]
         show(named_rows, _FILES if any(row.get("note") for row in rows) else _FILES[:3], output)
     else:
-        say(f"nothing is in {place.app}:{place.area}/{place.path}".rstrip("/"), error=True)
+        print_line(f"nothing is in {place.app}:{place.area}/{place.path}".rstrip("/"), error=True)
 
 
 async def _copy(from_app: Named | None, to_app: Named | None, source: Path, target: Path, cx: Cluster) -> None:
@@ -167,7 +167,7 @@ async def _copy(from_app: Named | None, to_app: Named | None, source: Path, targ
                     raise await _with_namesake(files, place, error) from None
             else:
                 done = await copy_to(files, source, where, place.path, bar)
-    _say(done)
+    _print_copied(done)
 
 
 async def _with_namesake(files: Files, place: Named, error: FilesRefused) -> FilesRefused:
@@ -187,7 +187,7 @@ async def _with_namesake(files: Files, place: Named, error: FilesRefused) -> Fil
     )
 
 
-def _say(done: Copied) -> None:
+def _print_copied(done: Copied) -> None:
     more = f"; {counted(done.unchanged, 'file')} already there" if done.unchanged else ""
     more += f"; {done.skipped} left out" if done.skipped else ""
     console.print(f"copied {counted(done.files, 'file')}, {humanize(MEMORY, done.size)}{more}")
@@ -219,7 +219,7 @@ def _bar(app: str) -> Iterator[Any]:
                 drawn.advance(task, size)
 
             def skip(self, path: str, why: str) -> None:
-                say(f"left out: {one_line(path)}: {why}", error=True)
+                print_line(f"left out: {one_line(path)}: {why}", error=True)
 
         yield Shown()
 

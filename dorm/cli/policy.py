@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete
-from dorm.cli.errors import FAILED, USAGE, Fail, complain
+from dorm.cli.errors import FAILED, USAGE, Fail, report_error
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
 
 if TYPE_CHECKING:
@@ -387,14 +387,14 @@ def list_policies(output: Output = Format.table) -> None:
         show(shown, columns, output, note=("MEANING", "meaning"))
     for row in plugins:
         if row["problem"]:
-            complain(row["problem"], "policy.plugin.broken")
+            report_error(row["problem"], "policy.plugin.broken")
 
 
 def _plugins() -> list[dict[str, Any]]:
     from dorm import plugins
 
     rows = []
-    for name, plugin in plugins.found().items():
+    for name, plugin in plugins.discover().items():
         row: dict[str, Any] = {"policy": name, "version": None, "default": False, "parameters": [], "meaning": ""}
         row |= {"plugin": plugin.plugin, "problem": ""}
         try:

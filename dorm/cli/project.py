@@ -50,8 +50,8 @@ async def with_workdir(connected: Client, spec: CheckedSpec, base: Path, *, show
             status.update(Text(f"{spec.name}: {sent} of {of} parts of its folder sent"))
 
         shipped = await ship_folder(connected.log.files, tenant, base / given, report=report)
-    _say_left_out(spec, shipped.scanned, show_ignored=show_ignored)
-    _say(spec.name, shipped)
+    _print_left_out(spec, shipped.scanned, show_ignored=show_ignored)
+    _print_shipped(spec.name, shipped)
     return msgspec.structs.replace(spec, workdir=shipped.workdir)
 
 
@@ -61,10 +61,10 @@ def show_left_out(spec: CheckedSpec, base: Path) -> None:
     from dorm.workdir import look_at
 
     if isinstance(spec.workdir, str):
-        _say_left_out(spec, look_at(base / spec.workdir), show_ignored=True)
+        _print_left_out(spec, look_at(base / spec.workdir), show_ignored=True)
 
 
-def _say_left_out(spec: CheckedSpec, scanned: Scanned, *, show_ignored: bool) -> None:
+def _print_left_out(spec: CheckedSpec, scanned: Scanned, *, show_ignored: bool) -> None:
     from dorm.workdir.leaving import listed, notices_of, summary_of
 
     lines = notices_of(scanned, volumes=bool(spec.volumes))
@@ -88,7 +88,7 @@ async def missing_in(app: App, folder: Path | None, output: str = "") -> str:
     return await asyncio.to_thread(explained, text, folder or Path.cwd())
 
 
-def _say(name: str, shipped: Shipped) -> None:
+def _print_shipped(name: str, shipped: Shipped) -> None:
     if shipped.sent:
         from events.quantities import MEMORY, humanize
 

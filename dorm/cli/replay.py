@@ -23,7 +23,7 @@ from rich.text import Text
 
 from dorm.cli.command import command, standalone
 from dorm.cli.connect import Cluster, complete, complete_app, complete_node
-from dorm.cli.errors import USAGE, Fail, WrongUsage, complain
+from dorm.cli.errors import USAGE, Fail, WrongUsage, report_error
 from dorm.cli.log import Expect, Jobs, Keys, check_expected, check_keys, jobs_of, show_audit
 from dorm.cli.output import (
     Format,
@@ -309,7 +309,7 @@ async def _import(log: ReadableLog, url: str, cx: Cluster) -> dict[str, Any]:
         with progress_of("importing") as report:
             done = await put(log, url, name, progress=report)
     except asyncio.CancelledError:
-        complain("interrupted; what is stored stays, and the same command continues from there", "interrupted")
+        report_error("interrupted; what is stored stays, and the same command continues from there", "interrupted")
         raise
     async with cx._replace(url=url, cluster=name).client() as connected:
         with progress_of("checking") as report:

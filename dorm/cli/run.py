@@ -14,7 +14,7 @@ from dorm.cli.command import command
 from dorm.cli.connect import Cluster
 from dorm.cli.errors import DONE, FAILED, INTERRUPTED, Fail, WrongUsage
 from dorm.cli.output import Format, Output, console, progress_console, show_document
-from dorm.cli.terminal import in_shell, say
+from dorm.cli.terminal import in_shell, print_line
 
 if TYPE_CHECKING:
     from dorm.cli.signals import Stops
@@ -130,15 +130,15 @@ async def run_app(
     except CommandRefused as error:
         raise WrongUsage.of(error) from None
     checked = check_spec(spec, every=True)
-    f.tell_findings(checked)
+    f.print_findings(checked)
     if dry_run:
         if show_ignored:
             show_left_out(checked, Path())
         if output is not Format.json:
-            say(f"# {checked.name} runs: {in_shell(checked.command)}")
+            print_line(f"# {checked.name} runs: {in_shell(checked.command)}")
         show_document(spec, Format.json if output is Format.json else Format.yaml)
         return
-    f.tell_left_out(checked)
+    f.print_left_out(checked)
     code = await _run(typed, detach, output, cx, show_ignored=show_ignored)
     if code:
         raise typer.Exit(code)

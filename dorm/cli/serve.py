@@ -136,7 +136,7 @@ async def serve(
         seen = msgspec.structs.replace(options, pseudonyms=await asyncio.to_thread(_secret, target))
         try:
             async with serving(connection, seen, renewed=renewed) as server:
-                server.services.follower.on_ready.append(lambda _state: _keep_for_good())
+                server.services.follower.on_ready.append(lambda _state: _freeze_objects())
                 health.watch(checks_of(server.services))
                 announce(server.url, connection.cluster, options)
                 if while_stdin_is_open:
@@ -162,7 +162,7 @@ def _secret(target: Target) -> bytes:
     return credentials.seed if credentials is not None else b""
 
 
-def _keep_for_good() -> None:
+def _freeze_objects() -> None:
     """Exempt all present objects from garbage collection.  A full collection looks at every object that the modules
     and the state consist of, and stops all threads for a tenth of a second meanwhile."""
     gc.collect()
@@ -304,7 +304,7 @@ async def _code(where: str, secret: str) -> str:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return await asyncio.to_thread(_asked, where, secret)
+            return await asyncio.to_thread(_request_code, where, secret)
         except _NotYet as error:
             if time.monotonic() > deadline:
                 raise Fail(f"{where} gives no session: {error}", code="page.no_session") from None
@@ -315,7 +315,7 @@ class _NotYet(Exception):
     """It may work in a moment."""
 
 
-def _asked(where: str, secret: str) -> str:
+def _request_code(where: str, secret: str) -> str:
     request = urllib.request.Request(
         f"{where}/v1/session/codes", data=b"", method="POST", headers={"Authorization": f"Bearer {secret}"}
     )

@@ -27,8 +27,8 @@ from dorm.cli.connect import Cluster, complete
 from dorm.cli.errors import FAILED, INTERRUPTED, TIMED_OUT, Fail, WrongUsage
 from dorm.cli.options import seconds_of
 from dorm.cli.output import progress_console
-from dorm.cli.signals import hears_ctrl_c
-from dorm.cli.terminal import say
+from dorm.cli.signals import receives_ctrl_c
+from dorm.cli.terminal import print_line
 from events.addresses import joined, loopback
 from events.errors import DormError
 from events.sessions import CHUNK, Begun, Ended, Output, Size
@@ -256,7 +256,7 @@ class Attached:
     def _signals(self, numbers: tuple[signal.Signals, ...], handler: Callable[[int], None]) -> Iterator[None]:
         with contextlib.ExitStack() as handlers:
             for number in numbers:
-                if number != signal.SIGINT or hears_ctrl_c():
+                if number != signal.SIGINT or receives_ctrl_c():
                     handlers.enter_context(_signal(number, handler, number))
             if signal.SIGHUP not in numbers and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
                 handlers.enter_context(_signal(signal.SIGHUP, self._stop, signal.SIGHUP))
@@ -476,7 +476,7 @@ class _Forwarding:
         self._session = session
         self._port = port
         self._count = 0
-        self._said = ""
+        self._printed = ""
 
     async def run(self, local: int) -> None:
         """Forward until the session ends.  Raises Fail if the local port is taken, or when the container has ended."""
@@ -489,7 +489,7 @@ class _Forwarding:
         try:
             server = await asyncio.start_server(serve, loopback(), local, limit=CHUNK, start_serving=False)
         except OSError as error:
-            raise _taken(error, local, self._port) from None
+            raise _cannot_listen(error, local, self._port) from None
         keeping = asyncio.create_task(self._session.keep())
         try:
             async with server, contextlib.aclosing(self._session.answers()) as answers:
@@ -506,7 +506,9 @@ class _Forwarding:
 
     def _print_where(self, server: asyncio.Server) -> None:
         place, (host, local) = self._session.place, server.sockets[0].getsockname()[:2]
-        say(f"{joined(host, local)} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True)
+        print_line(
+            f"{joined(host, local)} -> port {self._port} of {place} on node {place.node}; Ctrl-C ends it", flush=True
+        )
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
@@ -521,9 +523,9 @@ class _Forwarding:
                             writer.write(answer.data)
                             await writer.drain()
                         case Ended(code=code, reason=reason) if code:
-                            self._complain(reason, code)
+                            self._print_failure(reason, code)
         except DormError as error:
-            self._complain(str(error), error.code)
+            self._print_failure(str(error), error.code)
         except OSError:
             pass  # The local program has closed its connection.
         finally:
@@ -538,17 +540,17 @@ class _Forwarding:
                 return
         await self._session.write(b"", last=True, connection=number)
 
-    def _complain(self, reason: str, code: str) -> None:
+    def _print_failure(self, reason: str, code: str) -> None:
         """Say why a connection failed, each reason once: browsers try many times."""
-        if reason != self._said:
-            self._said = reason
-            say(f"warning: {reason} [{code}]", error=True, flush=True)
+        if reason != self._printed:
+            self._printed = reason
+            print_line(f"warning: {reason} [{code}]", error=True, flush=True)
 
 
-def _taken(error: OSError, local: int, port: int) -> Fail:
+def _cannot_listen(error: OSError, local: int, port: int) -> Fail:
     if error.errno == errno.EADDRINUSE:
         return Fail(
-            f"port {local} of this machine is taken; name another one, such as {_other(local)}:{port}, or 0:{port} for any that "
+            f"port {local} of this machine is taken; name another one, such as {_another_port(local)}:{port}, or 0:{port} for any that "
             "is free",
             code="session.local_port.taken",
         )
@@ -562,5 +564,5 @@ def _taken(error: OSError, local: int, port: int) -> Fail:
     )
 
 
-def _other(local: int) -> int:
+def _another_port(local: int) -> int:
     return local + 1 if local < _HIGHEST else local - 1

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import USAGE, Fail, WrongUsage, complain
+from dorm.cli.errors import USAGE, Fail, WrongUsage, report_error
 from dorm.cli.output import Format, Output, SafeConsole, counted, solver_prints_elsewhere
 from dorm.cli.settings import complete_policy, parse_params
 from dorm.cli.source import File, log_of, parse_moment, progress_of
@@ -127,7 +127,9 @@ async def shadow(
                 return
             begin = (await state_at(log, moment)).seq if moment else (await log.start() if file is not None else end)
             async with asyncio.TaskGroup() as tasks:
-                asking = tasks.create_task(_now_and_then(out, arguments, every_s)) if every_s and file is None else None
+                asking = (
+                    tasks.create_task(_what_if_regularly(out, arguments, every_s)) if every_s and file is None else None
+                )
                 with progress_of("comparing") as progress:
                     report = progress if file is not None else None
                     lines = shadowing.run(since=begin, end=end, follow=file is None, progress=report)
@@ -232,7 +234,7 @@ class _Out:
             self._failing = False
         except LogError as error:
             if not self._failing:
-                complain(f"comparisons are not published: {error}", error.code)
+                report_error(f"comparisons are not published: {error}", error.code)
             self._failing = True
 
 
@@ -247,7 +249,7 @@ def _whatif_arguments(policy: str, change: list[str] | None, file: Path | None, 
     return ["whatif", "--from", _WINDOW, "--policy", policy, *pairs, *source, "-o", "json"]
 
 
-async def _now_and_then(out: _Out, arguments: list[str], every_s: float) -> None:
+async def _what_if_regularly(out: _Out, arguments: list[str], every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         await _what_if(out, arguments)
@@ -274,10 +276,10 @@ async def _what_if(out: _Out, arguments: list[str]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
             await process.wait()
-    await out.what_if(_told(process.returncode, text, trouble))
+    await out.what_if(_result_of(process.returncode, text, trouble))
 
 
-def _told(code: int | None, text: bytes, trouble: bytes) -> dict[str, Any]:
+def _result_of(code: int | None, text: bytes, trouble: bytes) -> dict[str, Any]:
     try:
         printed = json.loads(text)
     except ValueError:

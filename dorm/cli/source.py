@@ -12,9 +12,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dorm.cli.connect import Cluster
-from dorm.cli.errors import Fail, WrongUsage, complain, line
+from dorm.cli.errors import Fail, WrongUsage, line, report_error
 from dorm.cli.output import progress_console
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 from events.instants import read, shown
 from events.quantities import SECOND
 from replay.moments import AtTime, MomentError, parse, parse_clock
@@ -177,9 +177,9 @@ async def _damages_of(archive: Archive, file: Path, *, complains: bool) -> list[
         damages = await archive.damages(report)
     if complains:
         for damage in damages[:_MOST_DAMAGES]:
-            complain(line(Exception(_in_words(damage, file))), "archive.damaged")
+            report_error(line(Exception(_in_words(damage, file))), "archive.damaged")
         if len(damages) > _MOST_DAMAGES:
-            complain(f"{file} is damaged in {len(damages) - _MOST_DAMAGES} more places", "archive.damaged")
+            report_error(f"{file} is damaged in {len(damages) - _MOST_DAMAGES} more places", "archive.damaged")
     return damages
 
 
@@ -211,7 +211,7 @@ def report_nothing_found(first: int, last: int, **wanted: Sequence[str]) -> None
         conditions = " ".join(f"--{option} {value}" for option, values in wanted.items() for value in values)
         text = f"nothing in records {first} to {last} matches {conditions or 'that'}"
     with contextlib.suppress(BrokenPipeError):
-        say(line(Exception(text)), error=True, flush=True)
+        print_line(line(Exception(text)), error=True, flush=True)
 
 
 @contextlib.contextmanager

@@ -140,7 +140,7 @@ def _word(text: str) -> str:
 # --- what is asked on a terminal --------------------------------------------------------------------------------------
 
 
-def asked(answers: Answers, given: set[str], check: Callable[[Answers], str]) -> Answers:
+def ask_missing(answers: Answers, given: set[str], check: Callable[[Answers], str]) -> Answers:
     """Return the answers after asking for all that is not `given` as an option.  `check` returns their error, "" for
     none: a wrong answer is asked for again."""
     for field, ask in _QUESTIONS.items():
@@ -282,7 +282,7 @@ def init(
     if asks:
         options = {"kind": kind, "command": command, "name": name, "sizes": n_min or n_max, "image": image}
         options["demand"] = cpu or memory or (gpu is not None)
-        chosen = asked(chosen, {field for field, value in options.items() if value}, _wrong)
+        chosen = ask_missing(chosen, {field for field, value in options.items() if value}, _wrong)
     if wrong := _wrong(chosen):
         raise WrongUsage(wrong)
     text = written(chosen)

@@ -493,7 +493,7 @@ class StepApp(App[None]):
             try:
                 self._ask_for(Go(_place(text)))
             except Exception as error:
-                self._complain(error)
+                self._show_error(error)
 
     def _close_question(self) -> None:
         field = self.query_one("#ask", Input)
@@ -543,7 +543,7 @@ class StepApp(App[None]):
                     self._moving.cancel()
                     await asyncio.wait({self._moving})
                     raise
-                self._tell(self._moving)
+                self._show_outcome(self._moving)
                 self._moving = None
                 # Also while more moves wait: a held key moves the display.
                 await self._show()
@@ -576,23 +576,23 @@ class StepApp(App[None]):
 
     def _progress(self, done: int, total: int) -> None:
         if total:
-            self._say(f"on the way: {done:,} of {total:,} records (Esc stops)")
+            self._set_status(f"on the way: {done:,} of {total:,} records (Esc stops)")
 
-    def _tell(self, moved: asyncio.Task[str]) -> None:
+    def _show_outcome(self, moved: asyncio.Task[str]) -> None:
         if moved.cancelled():
-            self._say("stopped")
+            self._set_status("stopped")
         elif (error := moved.exception()) is not None:
-            self._complain(error)
+            self._show_error(error)
         else:
-            self._say(moved.result())
+            self._set_status(moved.result())
 
-    def _complain(self, error: BaseException) -> None:
+    def _show_error(self, error: BaseException) -> None:
         known = expected(error)
         if known is None:
             raise error
-        self._say(line(known), style="bold red")
+        self._set_status(line(known), style="bold red")
 
-    def _say(self, text: str, style: str = "yellow") -> None:
+    def _set_status(self, text: str, style: str = "yellow") -> None:
         self.query_one("#status", Static).update(Text(f" {text}", style=style) if text else Text(_HINTS, style="dim"))
 
     async def _watch(self) -> None:
@@ -601,7 +601,7 @@ class StepApp(App[None]):
                 async for batch in batches:
                     self._ask_for(Grown(batch[-1].seq))
         except LogError as error:
-            self._complain(error)
+            self._show_error(error)
 
     # --- showing --------------------------------------------------------------------------------------------------------
 
@@ -609,7 +609,7 @@ class StepApp(App[None]):
         try:
             view = self._view = await look(self._stepper, self._search, self.size.height)
         except Exception as error:
-            self._complain(error)
+            self._show_error(error)
             return
         listed, state, document = self.query_one(Events), self.query_one("#state"), self.query_one("#details")
         wide, across = state.scrollable_content_region.width, document.scrollable_content_region.width

@@ -31,8 +31,8 @@ from dorm.cli.fields import (
     ShowIgnored,
     Volumes,
     command_of,
-    tell_findings,
-    tell_left_out,
+    print_findings,
+    print_left_out,
 )
 from dorm.cli.output import (
     Format,
@@ -48,7 +48,7 @@ from dorm.cli.output import (
     write_csv,
 )
 from dorm.cli.tables import SWEEPS, SweepName, phases_of, reported_step, sweep_lines, with_parameters
-from dorm.cli.terminal import in_shell, say
+from dorm.cli.terminal import in_shell, print_line
 from events.spec import SpecError
 from events.spec.groups import MOST_APPS, setting
 
@@ -224,7 +224,9 @@ def document_of(
 
         document = source.value if isinstance(source.value, dict) else {}
         try:
-            document = including(document, path, given, lambda text: say(f"note: {command[0]}: {text}", error=True))
+            document = including(
+                document, path, given, lambda text: print_line(f"note: {command[0]}: {text}", error=True)
+            )
         except SpecError as error:
             raise placed(error) from None
         if "sweep" in given and "array" in document and "array" not in given:
@@ -503,7 +505,7 @@ async def run_sweep(
         sweep = _expanded(document, most)  # Whatever is wrong with it is said before anything is connected to.
     except SpecError as error:
         raise placed(error) from None
-    tell_findings(sweep.specs[0])
+    print_findings(sweep.specs[0])
     made = _Made(document, command, name is not None, base_of(words), most, show_ignored)
     if dry_run:
         if show_ignored:
@@ -513,7 +515,7 @@ async def run_sweep(
         _show_specs(sweep, output)
         return
     if command is not None:
-        tell_left_out(sweep.specs[0])
+        print_left_out(sweep.specs[0])
     await _run(made, wait, output, cx)
 
 
@@ -539,7 +541,7 @@ def _show_specs(sweep: Sweep, output: Format) -> None:
     console.print(Text(f"{sweep.name}: {counted(len(sweep.specs), 'app')}{limit}"))
     show(rows, [("NAME", "name"), ("PARAMETERS", "parameters")], output, note=("COMMAND", "command"))
     for spec in sweep.specs if len(sweep.specs) < 2 else (sweep.specs[0], sweep.specs[-1]):
-        say(f"{spec.name} runs: {in_shell(spec.command)}")
+        print_line(f"{spec.name} runs: {in_shell(spec.command)}")
 
 
 # --- running ------------------------------------------------------------------------------------------------------------

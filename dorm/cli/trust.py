@@ -27,7 +27,7 @@ from dorm.cli.output import Format, Output, console, show, show_document
 from dorm.cli.program_logs import LogJson, Verbose, configure
 from dorm.cli.settings import parse_capacity, parse_pairs, parse_ports
 from dorm.cli.signals import first_of, run_until_stopped
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 from dorm.local.home import DEFAULT_CLUSTER, contexts_file
 from events.addresses import is_loopback, joined
 
@@ -95,17 +95,17 @@ async def acting(cx: Cluster, folder: Path | None) -> AsyncIterator[Acting]:
 
 
 async def apply(administration: Acting) -> None:
-    """Write the servers' configuration, and say what remains to be done."""
+    """Write the servers' configuration, and print what remains to be done."""
     servers = await administration.admin.apply()
     if servers:
         return
     if administration.folder is None:
-        say(
+        print_line(
             "the log has it; on the machine of the cluster's folder, run `dorm user list --apply --folder DIR`, so that the "
             "NATS servers know it too"
         )
     else:
-        say(
+        print_line(
             f"{administration.folder.accounts} is written, and no NATS server of this folder runs here: copy it to each server, and "
             "reload them (`nats-server --signal reload`)"
         )
@@ -400,7 +400,7 @@ def user_key(
         raise Fail(f"{file} exists; choose another file", code="credentials.file_exists")
     seed = new_seed()
     write_private(file.absolute(), seed + b"\n")
-    say(public_key(seed))
+    print_line(public_key(seed))
 
 
 # --- how an agent gets its key ----------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ async def node_target(given: Target, root: Path, node: str, introduction: Introd
         from dorm.security.joining import admitted
 
         await admitted(own)
-        say(f"node {own.name} is enrolled in cluster {own.cluster}; its key is in {file}")
+        print_line(f"node {own.name} is enrolled in cluster {own.cluster}; its key is in {file}")
     target = given if given.named or not file.exists() else Target("", "", str(file))
     credentials = target.read()
     if credentials is None:
@@ -543,9 +543,9 @@ async def intro(
 def _show(introduction: Introduction, ttl: str) -> None:
     from dorm.security.certificates import fingerprint
 
-    say(introduction.token(), flush=True)
+    print_line(introduction.token(), flush=True)
     trusts = f"; the authority's fingerprint is {fingerprint(introduction.ca)}" if introduction.ca else ""
-    say(
+    print_line(
         f"valid for {ttl} and one use: put it into a file on {introduction.node}, and run there\n"
         f"  dorm agent --token FILE{trusts}",
         error=True,

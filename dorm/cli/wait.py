@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete_app
-from dorm.cli.errors import TIMED_OUT, Fail, complain
+from dorm.cli.errors import TIMED_OUT, Fail, report_error
 from dorm.cli.options import seconds_of
 from dorm.cli.output import console, progress_console
 from events.log.records import LogError
@@ -105,7 +105,7 @@ class Sweeps:
         self._left[name], self._ends[name] = len(apps), {}
         return apps
 
-    def told(self, app: App, *, well: bool) -> bool:
+    def note(self, app: App, *, well: bool) -> bool:
         """Note that an app got there, or can't any more; return False for an app of no sweep, which the caller reports
         itself."""
         name = self._of.get(app.id)
@@ -118,7 +118,7 @@ class Sweeps:
             bad = sum(count for end, count in ends.items() if end not in ("completed", "runs"))
             reason = f": {app.end_reason}" if app.end_reason else ""
             if bad <= _NAMED:
-                complain(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
+                report_error(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
         self._left[name] -= 1
         if not self._left[name]:
             console.print(Text(f"{name}: {', '.join(f'{count} {end}' for end, count in sorted(ends.items()))}"))
@@ -132,7 +132,7 @@ async def until_all_ended(connected: Client, name: str) -> None:
     async for state, _ in connected.watch():
         for id in [id for id in pending if id in state.apps and state.apps[id].ended]:
             app = state.apps[id]
-            sweeps.told(app, well=app.ended == "completed")
+            sweeps.note(app, well=app.ended == "completed")
             pending.discard(id)
         if not pending:
             return
@@ -216,7 +216,7 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
         for id in list(pending):
             app = state.apps.get(id)
             if app is None:
-                complain(
+                report_error(
                     f"{pending.pop(id).name} has ended and the cluster keeps it no longer; `dorm events --app {id}` shows "
                     "how it ended",
                     "app.not_found",
@@ -227,7 +227,7 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
             if not there and not app.ended:
                 continue
             del pending[id]
-            if sweeps.told(app, well=there):
+            if sweeps.note(app, well=there):
                 continue
             if there:
                 console.print(Text(f"{app.name} {app.ended or 'runs'}"))
@@ -235,7 +235,7 @@ async def _until_settled(connected: Client, pending: dict[str, App], condition: 
                 reason = f": {app.end_reason}" if app.end_reason else ""
                 if missing := await missing_in(app, None):
                     reason = f"{reason}; {missing}"
-                complain(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
+                report_error(f"{app.name} {app.ended}{reason}", f"app.{app.ended}")
         if not pending:
             return
 

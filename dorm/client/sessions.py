@@ -145,23 +145,23 @@ class Session:
         """Send at most `CHUNK` bytes to the command, or over a connection; return once they are taken, and whether they were:
         an ended session accepts nothing more."""
         number = self._numbers[connection] = self._numbers.get(connection, 0) + 1
-        return await self._tell(Input(self._id, number, data, last, connection))
+        return await self._send(Input(self._id, number, data, last, connection))
 
     async def resize(self, size: Size) -> None:
         """Change the size of the command's terminal."""
-        await self._tell(Resize(self._id, size))
+        await self._send(Resize(self._id, size))
 
     async def signal(self, number: int) -> None:
         """Send a signal to the command's processes."""
-        await self._tell(Signal(self._id, number))
+        await self._send(Signal(self._id, number))
 
     async def keep(self) -> None:
         """Say from time to time that the client is there, until cancelled."""
         while True:
             await asyncio.sleep(ALIVE_S)
-            await self._tell(Alive(self._id))
+            await self._send(Alive(self._id))
 
-    async def _tell(self, message: Following) -> bool:
+    async def _send(self, message: Following) -> bool:
         """Send a message; return whether it was taken.  The session's answer states its error."""
         try:
             async with contextlib.aclosing(self._client.bus.ask(self._subject("input"), encoded(message))) as pieces:

@@ -217,7 +217,7 @@ class _Submission:
         self._unsent = len(specs)
         self._settled.clear()
         sending = asyncio.create_task(self._send(specs))
-        tasks = [sending, asyncio.create_task(self._hear()), asyncio.create_task(self._settled.wait())]
+        tasks = [sending, asyncio.create_task(self._follow_answers()), asyncio.create_task(self._settled.wait())]
         try:
             while not self._settled.is_set():
                 ended, _ = await asyncio.wait(
@@ -277,7 +277,7 @@ class _Submission:
 
     # --- hearing --------------------------------------------------------------------------------------------------------
 
-    async def _hear(self) -> None:
+    async def _follow_answers(self) -> None:
         """Follow the log for answers.  Raises Refused, NoAnswer."""
         loop = asyncio.get_running_loop()
         try:

@@ -162,7 +162,7 @@ class Tail:
         known = concerns.knowledge(self._cluster)
         if not known or not upto:
             return
-        begin = max(await self._log.start(), await self._know(concerns, upto))
+        begin = max(await self._log.start(), await self._start_from_snapshot(concerns, upto))
         async with aclosing(self._log.read(after=begin, subjects=known)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -171,7 +171,7 @@ class Tail:
                     for event in logged(record):
                         concerns.wants(event)
 
-    async def _know(self, concerns: Concerns, upto: int) -> int:
+    async def _start_from_snapshot(self, concerns: Concerns, upto: int) -> int:
         """Start from the latest snapshot that is not beyond `upto`; return its sequence, 0 if none can be read.
 
         A snapshot of any build will do: the filter takes only the apps' owners and nodes from it."""

@@ -44,9 +44,9 @@ async def judge_node(here: NodeHere, state: State | None) -> list[Finding]:
     """Judge a node on its own machine.  `state` is the cluster's, None if no server answers."""
     findings = [*_lease(here), *await asyncio.to_thread(lambda: list(_processes(here)))]
     for path in (here.root, here.checkpoints):
-        findings += await _patiently(path, here.name, _disk)
+        findings += await _within_time(path, here.name, _disk)
     expected = state.checkpoints if state is not None else ""
-    findings += await _patiently(here.checkpoints, here.name, lambda path, name: _mount(path, name, expected))
+    findings += await _within_time(here.checkpoints, here.name, lambda path, name: _mount(path, name, expected))
     if state is not None:
         findings += await asyncio.to_thread(lambda: list(_ports(here.name, state)))
         findings += await _engine(here.name, state)
@@ -55,10 +55,10 @@ async def judge_node(here: NodeHere, state: State | None) -> list[Finding]:
 
 async def judge_master(folder: Path) -> list[Finding]:
     """Judge a master's folder, which holds its key, on its own machine."""
-    return await _patiently(folder, "master", _disk)
+    return await _within_time(folder, "master", _disk)
 
 
-async def _patiently(path: Path, about: str, look: Callable[[Path, str], Iterable[Finding]]) -> list[Finding]:
+async def _within_time(path: Path, about: str, look: Callable[[Path, str], Iterable[Finding]]) -> list[Finding]:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await asyncio.to_thread(lambda: list(look(path, about)))

@@ -40,7 +40,7 @@ from dorm.metrics.address import Address
 from dorm.plugins.limits import limit_s
 from dorm.rotation import service as rotation
 from dorm.security.folder import KeyFolder
-from dorm.workdir.keeping import keeping_beside
+from dorm.workdir.keeping import keeping_while_leading
 from events import subjects
 from events.addresses import loopback
 from events.errors import DormError
@@ -277,8 +277,8 @@ class LocalCluster:
         self._parts = asyncio.create_task(self._run_parts(), name="cluster")
         settings = self.options.rotation or rotation_in(self.options.data)
         apart = await self._connect("rotation", "master")
-        await self._stack.enter_async_context(rotation.rotating_beside(self.master, apart, settings, key))
-        await self._stack.enter_async_context(keeping_beside(self.master, connection.log.files))
+        await self._stack.enter_async_context(rotation.rotating_while_leading(self.master, apart, settings, key))
+        await self._stack.enter_async_context(keeping_while_leading(self.master, connection.log.files))
         deliverer = await self._deliver_webhooks()
         await self._serve_metrics(key_file, deliverer)
         await self._serve_views(key_file)

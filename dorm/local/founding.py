@@ -105,7 +105,7 @@ async def found(
                 await administration.add_user(user)
         known = await administration.known()
         # A server that reloads its accounts is unavailable for a moment, so it only reloads when needed.
-        if not await asyncio.to_thread(keys.says, admin.cluster, known, clock()) and await administration.apply():
+        if not await asyncio.to_thread(keys.matches, admin.cluster, known, clock()) and await administration.apply():
             for node in nodes:
                 await admitted(replace(keys.credentials(node), url=url))
             await until_answered(connection.log.end, "waiting for the server's new accounts")

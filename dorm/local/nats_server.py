@@ -158,7 +158,7 @@ class EmbeddedServer:
                 elif free > _ENOUGH and low:
                     await _end(process)
                     return "its disk had been full"
-            return _how(ending.result())
+            return _describe_end(ending.result())
         finally:
             ending.cancel()
 
@@ -213,7 +213,8 @@ class EmbeddedServer:
         while asyncio.get_running_loop().time() < deadline:
             if self._process.returncode is not None:
                 raise EmbeddedError(
-                    f"the NATS server ended at once: {await asyncio.to_thread(self._last_words)}", code="server.ended"
+                    f"the NATS server ended at once: {await asyncio.to_thread(self._last_logged_line)}",
+                    code="server.ended",
                 )
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -228,7 +229,7 @@ class EmbeddedServer:
             code="server.not_ready",
         )
 
-    def _last_words(self) -> str:
+    def _last_logged_line(self) -> str:
         lines = (self._folder / "nats.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"no reason given, see {self._folder / 'nats.log'}"
 
@@ -261,7 +262,7 @@ async def _end(process: Process) -> None:
             await process.wait()
 
 
-def _how(returncode: int) -> str:
+def _describe_end(returncode: int) -> str:
     """Describe how a process ended."""
     if returncode >= 0:
         return f"exit code {returncode}"

@@ -90,7 +90,7 @@ class Lease:
         """The lease while this master has it, otherwise None."""
         self._good_until = 0.0
         self._seen = seen
-        self._vouched = False
+        self._publishes_sightings = False
         self.troubled = False
         """Whether the loop's last renewal failed."""
         self._stepped_at = 0.0
@@ -116,13 +116,13 @@ class Lease:
             raise LogUnavailable("looking up the lease of the masters: no answer in time") from None
         return (held.seq, held.chain) if held is not None else (0, "")
 
-    def vouch(self) -> None:
+    def publish_sightings(self) -> None:
         """From now on, publish in the lease how far this master has read the log, which it has compared with the last
         leader's."""
-        self._vouched = True
+        self._publishes_sightings = True
 
     def _with_sighting(self, held: Held) -> Held:
-        if not self._vouched:
+        if not self._publishes_sightings:
             return held
         seq, chain = self._seen()
         return msgspec.structs.replace(held, seq=seq, chain=chain)
@@ -131,7 +131,7 @@ class Lease:
 
     async def win(self) -> None:
         """Wait until this master has the lease."""
-        self._vouched = False
+        self._publishes_sightings = False
         seen: Held | None = None
         since: float | None = None
         """When `seen` was first seen, None if the last look failed."""
@@ -141,7 +141,7 @@ class Lease:
                 async with asyncio.timeout(self._timeout_s):
                     held = await self._leadership.look()
                     if since is None or held != seen:
-                        self._tell(seen, held)
+                        self._log_holder(seen, held)
                         seen, since = held, _now()
                     if self._may_take(held, since):
                         sent_at = _now()
@@ -163,7 +163,7 @@ class Lease:
             return pause
         return max(0.01, min(pause, since + seen.ttl_s - _now()))
 
-    def _tell(self, before: Held | None, held: Held | None) -> None:
+    def _log_holder(self, before: Held | None, held: Held | None) -> None:
         if held is None or held.holder in ("", self._name):
             return
         if before is None or before.holder != held.holder:

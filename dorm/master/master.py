@@ -109,7 +109,7 @@ class Refusals:
         """Note that a round was stored."""
         self._in_a_row = 0
 
-    async def bear(self, event: Round, error: LogRefused) -> bool:
+    async def log_and_wait(self, event: Round, error: LogRefused) -> bool:
         """Log the refusal and wait.  Return True after each `MOST_IN_A_ROW` of them, without a wait."""
         self._in_a_row += 1
         kinds = [type(fact).__name__ for fact in event.events]
@@ -235,7 +235,7 @@ class Master:
                 tasks.create_task(self._integrity.remember(self._seen))
                 while True:
                     await self._follow()
-                    await self._reign()
+                    await self._lead_until_deposed()
         finally:
             if self._lease is not None:
                 await self._lease.give_back()
@@ -278,7 +278,7 @@ class Master:
             # Tokens and names of nodes are equal: agents refuse other names.
             node = record.subject.split(".")[3]
             if node in self.state.nodes and self._is_enrolled(node) and self._is_holders(node, record):
-                self._detector.hear(node, _loop_ns(), record.body)
+                self._detector.note_heard(node, _loop_ns(), record.body)
 
     def _is_enrolled(self, node: str) -> bool:
         """Return whether the cluster knows this node; an open one knows all.  An expelled one is not kept alive."""
@@ -312,7 +312,7 @@ class Master:
             self._parts.see(self.state, record, event, folded)
             self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
-                self._detector.hear(event.node, _loop_ns())
+                self._detector.note_heard(event.node, _loop_ns())
         self._last, self._last_at = batch[-1], asyncio.get_running_loop().time()
         if not self._following:  # The leading master takes the snapshots.
             self._snapshots.offer(self.state, self._last, chain=self._sealer.chain)
@@ -362,14 +362,14 @@ class Master:
         while True:
             await self._fold_next()
 
-    async def _reign(self) -> None:
+    async def _lead_until_deposed(self) -> None:
         """Lead until this master is deposed or loses the lease.  Without a lease, raises Deposed."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._lease is not None:
                     tasks.create_task(self._lease.keep())
                 await self._elect()
-                tasks.create_task(self._feel_pulse())
+                tasks.create_task(self._probe_log())
                 tasks.create_task(self.computing.load(self.state))
                 tasks.create_task(self._parts.run(lambda: self.state))
                 try:
@@ -402,7 +402,7 @@ class Master:
             except LogRefused as error:
                 raise RoundsRefused(str(error)) from None
             if self._lease is not None:
-                self._lease.vouch()
+                self._lease.publish_sightings()
             # A master that was not there before can't know what time it is by the log; its own clock says whether that leapt.
             now = self._now() if self.elected.is_set() or self._time.leapt else max(self._clock(), self.state.time)
             elected = self._leader.elect(now, build=self._build, key=self._sealer.public, policies=self._plugins)
@@ -519,7 +519,7 @@ class Master:
         except (TimeoutError, LogError, MasterError) as error:
             _log.info("the last records are not sealed", reason=str(error) or "the log did not answer in time")
 
-    async def _feel_pulse(self) -> None:
+    async def _probe_log(self) -> None:
         """Probe the log.  If it answers but can't store (its disk is full, say), the failing lease makes heartbeats
         doubtful."""
         while True:
@@ -527,7 +527,7 @@ class Master:
                 async with asyncio.timeout(_PULSE_TIMEOUT_S):
                     await self._log.end()
                 if self._lease is None or not self._lease.troubled:
-                    self._detector.pulse(_loop_ns())
+                    self._detector.note_answer(_loop_ns())
             await asyncio.sleep(_PULSE_S)
 
     # --- publishing -----------------------------------------------------------------------------------------------------
@@ -573,7 +573,7 @@ class Master:
                 last = await self._last_round()
                 return last.seq if last and last.body == body else None
             except LogRefused as error:
-                if await self._refusals.bear(event, error) and self._lease is not None:
+                if await self._refusals.log_and_wait(event, error) and self._lease is not None:
                     raise RoundsRefused(f"the log refuses rounds: {error}") from None
                 return None
             else:

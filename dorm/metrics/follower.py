@@ -138,9 +138,9 @@ class Follower:
     def _count_from(self, state: State) -> None:
         self._tally = self._kept.tally if self._kept is not None else Tally.begin(state)
         self._record, self._last = self._kept.record if self._kept is not None else "", None
-        self._fold.observers.append(self._see)
+        self._fold.observers.append(self._observe)
 
-    def _see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def _observe(self, state: State, record: Record, event: Event, folded: Folded) -> None:
         self._tally.see(state, record, event, folded)
         self._last = record
 

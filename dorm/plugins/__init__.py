@@ -27,7 +27,7 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
-from dorm.plugins.finding import GROUP, Found, PluginError, found, laboratory
+from dorm.plugins.finding import GROUP, PluginError, PolicyEntry, discover, laboratory
 from dorm.plugins.proxy import PluginPolicy, close, opened
 from events.kinds import PolicyPlugin
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from dorm.policies.problem import Policy
 
 __all__ = [
-    "Found", "PluginError", "PluginPolicy", "close", "found", "laboratory_names", "laboratory_policy", "loadable", "names",
-    "policy",
+    "PluginError", "PluginPolicy", "PolicyEntry", "close", "discover", "laboratory_names", "laboratory_policy", "loadable",
+    "names", "policy",
 ]  # fmt: skip
 
 
@@ -46,12 +46,12 @@ MOST_ANNOUNCED = 64
 
 def names() -> list[str]:
     """Return the names of all plug-ins that may be used, sorted."""
-    return sorted(name for name, plugin in found().items() if not plugin.problem)
+    return sorted(name for name, plugin in discover().items() if not plugin.problem)
 
 
 def policy(name: str) -> PluginPolicy:
     """Return a plug-in, loaded in its process.  Raises PluginError."""
-    plugin = found().get(name)
+    plugin = discover().get(name)
     if plugin is None or plugin.problem:
         raise PluginError(plugin.problem if plugin is not None else f"there is no plug-in policy {name!r}")
     return opened(plugin)
@@ -76,7 +76,7 @@ def loadable() -> tuple[list[PolicyPlugin], list[str]]:
     """Load every plug-in.  Return a master's announcement of those that work, and one line for each that does not."""
     announced: list[PolicyPlugin] = []
     problems = []
-    for name, plugin in sorted(found().items()):
+    for name, plugin in sorted(discover().items()):
         if len(announced) == MOST_ANNOUNCED:
             problems.append(
                 f"{plugin.plugin}: policy {name!r} is left out; a master announces at most {MOST_ANNOUNCED} plug-ins"

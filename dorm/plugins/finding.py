@@ -21,7 +21,7 @@ class PluginError(UnknownPolicy):
     code = "policy.plugin.broken"
 
 
-class Found(NamedTuple):
+class PolicyEntry(NamedTuple):
     """An entry point."""
 
     name: str
@@ -34,9 +34,9 @@ class Found(NamedTuple):
 
 
 @cache
-def found() -> dict[str, Found]:
+def discover() -> dict[str, PolicyEntry]:
     """Return all plug-ins by name, those that cannot be used with their problem."""
-    points: dict[str, list[Found]] = {}
+    points: dict[str, list[PolicyEntry]] = {}
     for point in _points():
         if not _of_laboratory(point) and point not in points.setdefault(
             point.name, []
@@ -46,16 +46,16 @@ def found() -> dict[str, Found]:
 
 
 @cache
-def laboratory() -> dict[str, Found]:
+def laboratory() -> dict[str, PolicyEntry]:
     """Return the policies of the laboratory by name; none if it is not installed."""
     return {point.name: point for point in sorted(_points()) if _of_laboratory(point)}
 
 
-def _points() -> list[Found]:
-    return [Found(point.name, _distribution(point), point.value) for point in metadata.entry_points(group=GROUP)]
+def _points() -> list[PolicyEntry]:
+    return [PolicyEntry(point.name, _distribution(point), point.value) for point in metadata.entry_points(group=GROUP)]
 
 
-def _of_laboratory(plugin: Found) -> bool:
+def _of_laboratory(plugin: PolicyEntry) -> bool:
     """Return whether Dorm's own laboratory provides this policy, which is released together with Dorm."""
     return plugin.name in LABORATORY and plugin.plugin.partition(" ")[0] == "dorm-lab"
 
@@ -68,7 +68,7 @@ def _distribution(point: metadata.EntryPoint) -> str:
     return clipped(f"{name or 'an unknown distribution'} {version}".strip(), _LONGEST)
 
 
-def _judged(same: list[Found]) -> Found:
+def _judged(same: list[PolicyEntry]) -> PolicyEntry:
     plugin = same[0]
     if built_in(plugin.name):
         problem = f"{plugin.plugin}: policy {plugin.name!r} is one of Dorm's own; the plug-in needs another name"

@@ -23,7 +23,7 @@ from dorm.policies.parameters import ParameterError
 from dorm.policies.problem import Allocation, PolicyFailure
 
 if TYPE_CHECKING:
-    from dorm.plugins.finding import Found
+    from dorm.plugins.finding import PolicyEntry
     from dorm.policies.problem import Problem
 
 _T = TypeVar("_T")
@@ -35,10 +35,10 @@ _opening = threading.Lock()
 class PluginPolicy:
     """A `Policy`.  `allocate` raises PolicyFailure, `check_params` also ParameterError."""
 
-    def __init__(self, plugin: Found) -> None:
+    def __init__(self, plugin: PolicyEntry) -> None:
         self.name = plugin.name
         self.plugin = plugin.plugin
-        self._found = plugin
+        self._entry_point = plugin
         self._lock = threading.Lock()
         self._process: _Process | None = None
         loaded = self._load()
@@ -68,7 +68,7 @@ class PluginPolicy:
     def _load(self) -> wire.Loaded:
         """Start its process.  Raises PluginError."""
         named = f"policy {self.name!r} of the plug-in {self.plugin} cannot be loaded"
-        process = _Process(self._found)
+        process = _Process(self._entry_point)
         try:
             reply = process.reply()
             if isinstance(reply, wire.Loaded):
@@ -111,7 +111,7 @@ class PluginPolicy:
 class _Process:
     """A running `host`."""
 
-    def __init__(self, plugin: Found) -> None:
+    def __init__(self, plugin: PolicyEntry) -> None:
         life, self._life = os.pipe()
         try:
             # In its own process group: Ctrl-C is for its owner, which then ends it.
@@ -160,7 +160,7 @@ class _Process:
         if body is None:
             if late.is_set():
                 raise PolicyFailure(f"it took longer than {limit:g} s, and was ended", code="policy.too_slow")
-            raise PolicyFailure(f"its process {_how(self._wait())}", code="policy.ended")
+            raise PolicyFailure(f"its process {_describe_end(self._wait())}", code="policy.ended")
         return wire.reply_in(body)
 
     def kill(self) -> None:
@@ -181,7 +181,7 @@ class _Process:
             return None
 
 
-def _how(code: int | None) -> str:
+def _describe_end(code: int | None) -> str:
     if code is None:
         return "closed its output"
     return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
@@ -197,7 +197,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def opened(plugin: Found) -> PluginPolicy:
+def opened(plugin: PolicyEntry) -> PluginPolicy:
     """Return the plug-in's policy, one for each name in this program.  Raises PluginError."""
     with _opening:
         if plugin.name not in _opened:

@@ -243,7 +243,7 @@ class Settings(msgspec.Struct, frozen=True):
     policy: Policy = Policy()
 
 
-def rotating_beside(
+def rotating_while_leading(
     master: Master, connection: Connection, settings: Settings, key: SealKey
 ) -> AbstractAsyncContextManager[None]:
     """Rotate the log while the body runs and this master leads.  Raises StoreError for an invalid place."""

@@ -274,7 +274,7 @@ class KeyFolder:
         joining = [Key(node, "joining", joiner.public_key) for node, joiner in self.joining(now).items()]
         return accounts(cluster, [*own, *keys, *joining]).encode()
 
-    def says(self, cluster: str, known: Identities, now: int) -> bool:
+    def matches(self, cluster: str, known: Identities, now: int) -> bool:
         """Return whether the configuration agrees with the log.  Raises SecurityError, CredentialsError."""
         written = self.accounts.read_bytes() if self.exists else b""
         return written == self._configuration(cluster, known_keys(known), now)

@@ -118,7 +118,7 @@ async def add(client: Client, keys: Keys, name: str, url: str, events: Sequence[
         event = msgspec.structs.replace(
             event, key=before.key, previous_key=before.previous_key, previous_until=before.previous_until
         )
-    return await _say(client, event)
+    return await _publish_signed(client, event)
 
 
 async def rotate(client: Client, keys: Keys, name: str, overlap_s: float) -> WebhookSet:
@@ -131,21 +131,21 @@ async def rotate(client: Client, keys: Keys, name: str, overlap_s: float) -> Web
         previous_key=before.key if overlap_s > 0 and keys.knows(before.key) else "",
         previous_until=time.time_ns() + int(overlap_s * 1e9),
     )
-    return await _say(client, event)
+    return await _publish_signed(client, event)
 
 
 async def enable(client: Client, name: str, *, skip: bool) -> None:
     """Deliver again, from where it stopped, or with `skip` from now on.  Raises NoWebhook, and the log's errors."""
     before = await find(client, name)
     if skip:
-        await _say(client, WebhookRemoved(webhook=name))
-    await _say(client, _as_it_is(before))
+        await _publish_signed(client, WebhookRemoved(webhook=name))
+    await _publish_signed(client, _as_it_is(before))
 
 
 async def remove(client: Client, name: str) -> None:
     """Raises NoWebhook, and the log's errors."""
     await find(client, name)
-    await _say(client, WebhookRemoved(webhook=name))
+    await _publish_signed(client, WebhookRemoved(webhook=name))
 
 
 async def try_out(client: Client, name: str, timeout: float) -> WebhookTested:
@@ -155,7 +155,7 @@ async def try_out(client: Client, name: str, timeout: float) -> WebhookTested:
         text = f"webhook {name!r} is disabled ({endpoint.reason}); `dorm webhooks enable {name}` enables it"
         raise WebhookError(text, code="webhook.disabled")
     after = await client.log.end()
-    request = await _say(client, WebhookTestRequested(webhook=name))
+    request = await _publish_signed(client, WebhookTestRequested(webhook=name))
     wanted = [subjects.fact_pattern(client.cluster, WebhookTested.__name__)]
     no_answer = NoAnswer(f"no deliverer has answered within {timeout:g} s; start one with `dorm webhooks run`")
     waited = facts_after(client.log, after, timeout=timeout, no_answer=no_answer, subjects=wanted)
@@ -178,7 +178,7 @@ def _as_it_is(endpoint: Endpoint) -> WebhookSet:
     )
 
 
-async def _say(client: Client, event: Made) -> Made:
+async def _publish_signed(client: Client, event: Made) -> Made:
     signed = msgspec.structs.replace(
         event, id=f"{client.user}.{secrets.token_hex(8)}", at=time.time_ns(), by=client.user
     )

@@ -109,7 +109,7 @@ class Watch:
         self._voids: dict[int, None] = {}
         self._thread = Thread("dorm-webhooks")
         self._fold = LiveFold(log, begin=self._open, thread=self._thread)
-        self._fold.on_begin.append(lambda _state: self._fold.observers.append(self._see))
+        self._fold.on_begin.append(lambda _state: self._fold.observers.append(self._note_record))
 
     async def left_out(self, logged: Logged) -> bool:
         """Return whether an event, once folded, belongs to a void round or repeats an earlier one."""
@@ -153,7 +153,7 @@ class Watch:
                     self._note(decode(record), record.seq)
         return state
 
-    def _see(self, _state: State, record: Record, event: Event, folded: Folded) -> None:
+    def _note_record(self, _state: State, record: Record, event: Event, folded: Folded) -> None:
         if folded == "void":
             self._voids[record.seq] = None
             while len(self._voids) > _MOST_VOIDS:
@@ -280,7 +280,7 @@ class Deliverer:
             async with self._sender, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch.run())
                 for endpoint in self._endpoints:
-                    await self._bring(endpoint.name, tasks)
+                    await self._update_worker(endpoint.name, tasks)
                 tasks.create_task(self._remove_places())
                 self.ready.set()
                 while True:
@@ -300,7 +300,7 @@ class Deliverer:
             async for batch in batches:
                 for record in batch:
                     if name := self._endpoints.fold(record):
-                        await self._bring(name, tasks)
+                        await self._update_worker(name, tasks)
 
     async def _read_all(self) -> None:
         self._endpoints = endpoints.Endpoints()
@@ -310,7 +310,7 @@ class Deliverer:
                 for record in batch:
                     self._endpoints.fold(record)
 
-    async def _bring(self, name: str, tasks: asyncio.TaskGroup) -> None:
+    async def _update_worker(self, name: str, tasks: asyncio.TaskGroup) -> None:
         """Start, change or end the worker of a webhook."""
         endpoint = self._endpoints.get(name)
         before, running = self._workers.pop(name, (None, None))

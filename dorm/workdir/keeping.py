@@ -192,7 +192,7 @@ _log = structlog.get_logger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def keeping_beside(master: Master, files: Files) -> AsyncIterator[None]:
+async def keeping_while_leading(master: Master, files: Files) -> AsyncIterator[None]:
     """Check once a minute, while the body runs."""
     keeping = asyncio.create_task(_keep(files, lambda: master.state, lambda: master.leads), name="files")
     try:

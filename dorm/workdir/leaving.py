@@ -128,7 +128,7 @@ def _file(word: str, root: Path, left_out: Sequence[Left]) -> str:
     for start in range(len(parts) if path.startswith("/") else 1):
         inner = "/".join(parts[start:])
         for left in _holding(inner, root, left_out):
-            return _told(inner, left, root, left_out)
+            return _explanation(inner, left, root, left_out)
     return ""
 
 
@@ -156,7 +156,7 @@ def _module(name: str, root: Path, left_out: Sequence[Left]) -> str:
         # Its folder may be any one in which Python looks for modules.
         tails = [".".join(parts[start:]) for start in range(len(parts)) if parts[start]]
         if any(name == tail or name.startswith(f"{tail}.") for tail in tails):
-            return _told(left.path, left, root, left_out)
+            return _explanation(left.path, left, root, left_out)
         if left.kind == "environment" and _installed(name.partition(".")[0], root / left.path):
             return (
                 f"{name} is installed in {left.path} of {root}, and environments are not shipped: name its packages in a "
@@ -170,7 +170,7 @@ def _installed(package: str, environment: Path) -> bool:
     return any(place.name in (package, f"{package}.py") for place in places)
 
 
-def _told(path: str, left: Left, root: Path, left_out: Sequence[Left]) -> str:
+def _explanation(path: str, left: Left, root: Path, left_out: Sequence[Left]) -> str:
     fact = f"{path} is in {root}, but is not shipped from there"
     if left.kind == "link":
         return f"{fact}, as {left.path} is {left.why}, outside of the folder; {VOLUMES}"

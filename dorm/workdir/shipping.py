@@ -309,7 +309,7 @@ async def ship_folder(
     limits = await files.limits()
     for left in reversed(range(_TRIES)):
         try:
-            return await _once(files, tenant, folder, limits, clock, report)
+            return await _try_to_ship(files, tenant, folder, limits, clock, report)
         except Changing:
             if not left:
                 raise
@@ -324,7 +324,7 @@ async def folder_as_shipped(files: Files, folder: Path) -> Workdir:
     return Workdir(hash=packed.hash, files=packed.files, bytes=packed.size)
 
 
-async def _once(
+async def _try_to_ship(
     files: Files,
     tenant: str,
     folder: Path,

@@ -228,7 +228,7 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
     services, query, request = call.services, call.query, call.request
     limits = services.options.limits
     missed: list[dict[str, int | None]] = []
-    async with aclosing(_asked(call, missed)) as source:
+    async with aclosing(_output_of(call, missed)) as source:
         # The first piece, or the refusal, comes before the answer's head.
         output = _Output(source, request, missed)
         first = await output.next(None if query.follow else limits.answer_s)
@@ -251,7 +251,7 @@ async def app_logs(call: Call[LogsQuery, None]) -> web.StreamResponse:
             return response
 
 
-async def _asked(call: Call[LogsQuery, None], missed: list[dict[str, int | None]]) -> AsyncGenerator[bytes, None]:
+async def _output_of(call: Call[LogsQuery, None], missed: list[dict[str, int | None]]) -> AsyncGenerator[bytes, None]:
     """Yield what the container wrote: as it is, or whole lines with their times.  What is missing before a piece is added to
     `missed` first."""
     query, client = call.query, call.services.requester(call.user)
