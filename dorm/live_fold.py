@@ -93,7 +93,7 @@ class Thread:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._using = threading.Lock()
         self._took_s: dict[str, float] = {}
-        """How long each kind of work takes, by the names that callers gave it."""
+        """Seconds that each kind of work takes, by the names that callers gave it."""
 
     async def run(self, work: Callable[[], T], kind: str = "", *, short: bool = False) -> T:
         """Do some work.  It is short if the caller knows that, or if work of this kind, of which there are few, has been."""
@@ -193,9 +193,9 @@ class LiveFold:
         self.folded_at = 0.0
         """Loop time at which it was folded."""
         self.trouble = "the log is being read"
-        """Why this process is not up to date; "" while it follows."""
+        """Reason why this process is not up to date; "" while it follows."""
         self.caught_up = asyncio.Event()
-        """Set while it has folded everything that the log held when it (last) began."""
+        """Event that is set while it has folded everything that the log held when it (last) began."""
         self.observers: list[Observer] = []
         """Readers of each record, in the state's thread; dropped when it starts over."""
         self.watchers: list[Watcher] = []

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 _GIVE_UP_MS = 60_000
-"""After this long without an acknowledgement the system gives a connection up."""
+"""Milliseconds without an acknowledgement after which the system gives a connection up."""
 
 
 class Addresses:
@@ -55,7 +55,7 @@ class Addresses:
         self._connections: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._shares: dict[str, Shares] = {}
-        """Of users, by address."""
+        """The users' shares, by address."""
 
     def connect(self, address: str) -> None:
         """Raises TooMany, Unavailable."""

@@ -177,7 +177,7 @@ class Both(ReadableLog):
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 _TIME_S = 3.0
-"""How long to search for a page; what was found by then is the page."""
+"""Seconds to search for a page; what was found by then is the page."""
 _BYTES = 4 << 20
 """Most bytes of a page's items, unless one alone has more."""
 _WINDOW = 500

@@ -82,7 +82,7 @@ ACCESS: dict[str, Access] = {
     "cancel_sweep": "write",
     "change_policy": "write",
 }
-"""By operation; `any` for all others."""
+"""Access by operation; `any` for all others."""
 _READS_ALL = ("reader", "operator", "admin")
 CODE_S = 60
 """Seconds that a code for a browser is good for."""
@@ -112,7 +112,7 @@ class Doorkeeper:
         self._read = everyone
         """Whether the log was read once, so that it is known who is known."""
         self._users: dict[str, User] | None = None
-        """None for an open cluster."""
+        """Users by name; None for an open cluster."""
         self._tokens: dict[str, tuple[str, int]] = {}
         """User and end (UTC ns, 0 for none), by digest."""
         self._changed = False

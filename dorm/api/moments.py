@@ -59,7 +59,7 @@ _LARGE = 2 << 20
 """Bytes of a state of which no copies are kept on the way."""
 _CATCH_UP_S = 5.0
 _SKEW_NS = 2_000_000_000
-"""By how much a client's clock may be ahead."""
+"""Nanoseconds by which a client's clock may be ahead."""
 
 
 class Copies:

@@ -62,7 +62,7 @@ _SCHEMES = {
     "basic": {"type": "http", "scheme": "basic", "description": "The same, as the user's password: for browsers."},
     "certificate": {"type": "mutualTLS", "description": "A certificate with the user as its common name."},
 }
-"""On an open cluster none of them is needed."""
+"""Ways to sign in.  On an open cluster none of them is needed."""
 _KNOWN = {
     "dorm.api.resources.events.Decision": "dorm.api.resources.decisions.Decision",
     "dorm.api.resources.steering.Change": "dorm.api.resources.steering.trying.Change",

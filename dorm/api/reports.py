@@ -71,7 +71,7 @@ class Report(msgspec.Struct, frozen=True):
     """A node's last heartbeat."""
 
     time: int
-    """When it was stored (UTC ns)."""
+    """Time at which it was stored (UTC ns)."""
     measured: bool
     """False if the node's engine did not say in time what its containers use."""
     containers: list[Used]
@@ -128,10 +128,10 @@ def _report(
 # --- the newest progress ----------------------------------------------------------------------------------------------
 
 _PAUSE_S = 0.5
-"""Between two looks at what has come: answers are made again after each."""
+"""Seconds between two looks at what has come: answers are made again after each."""
 _AGAIN_S = 5.0
 _KEPT_NS = 180 * SECOND
-"""Of an app that has not reported for this long, the log has the last report."""
+"""Age of a last report in nanoseconds, after which it is forgotten here: the log has it."""
 
 
 class NewestReports:
@@ -276,7 +276,7 @@ class MastersWatch:
         self._held: Held | None = None
         self._written_at = 0
         self._renewed_at = float("-inf")
-        """By the loop's clock."""
+        """Loop time of the last renewal."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

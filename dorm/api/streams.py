@@ -207,7 +207,7 @@ class Readers:
 # --- the log's events -------------------------------------------------------------------------------------------------
 
 _PAUSE_S = 0.05
-"""Between two pieces of news, at least.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
+"""Least seconds between two pieces of news.  If handing one on takes long, the pause is `_PAUSE_TIMES` as long, up to
 `_LONGEST_S`: a thousand readers cost a twentieth of a processor, since a master and the log's server may run on the same
 machine.  Only computing counts: on a busy machine, waiting for a processor is no reason to wait longer."""
 _PAUSE_TIMES = 19
@@ -217,7 +217,7 @@ _FRAMES_ROOM = 8 << 20
 """Frames that a channel keeps, and their bytes."""
 _MOST_CHANNELS = 64
 _UNUSED_S = 30.0
-"""How long a channel without readers continues, for readers that come back."""
+"""Seconds for which a channel without readers continues, for readers that come back."""
 _MOST_WAITING = 50_000
 """Records that wait for a channel; if there are more, its readers resume from the log."""
 _WRITTEN_AT_ONCE = 256 << 10
@@ -232,7 +232,7 @@ class _Waits(NamedTuple):
 class _Frame(NamedTuple):
     position: Position
     reached: Position
-    """What a reader has read of both, once it has this event."""
+    """Position in both streams that a reader has read up to, once it has this event."""
     body: bytes
 
 
@@ -323,7 +323,7 @@ class EventStreams:
         self._channels: dict[Filter, _Channel] = {}
         self._both = Both(recent, follower)
         self._beside: int | None = None
-        """How far the stream of progress is read; None where it can't be."""
+        """Sequence up to which the stream of progress is read; None if it can't be read."""
         self._news = asyncio.Event()
         follower.watchers.append(self._take)
         follower.on_restart.append(self.finish)
@@ -498,8 +498,8 @@ def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
 # --- changes of the view ----------------------------------------------------------------------------------------------
 
 _VIEW_PAUSE_S = 0.1
-"""Between two changes, at least; four times as long as one takes to compute if that is longer, at most `_VIEW_LONGEST_S`: a
-single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page shows
+"""Least seconds between two changes; four times as long as one takes to compute if that is longer, at most `_VIEW_LONGEST_S`:
+a single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page shows
 a resize within a second of its event, even if a change takes a fifth of a second to compute."""
 _VIEW_LONGEST_S = 0.35
 _MOST_VIEW_FRAMES = 2000
@@ -526,9 +526,9 @@ class ViewStream:
         """Streams, among them those that catch up."""
         self._changes: Changes | None = None
         self._upto = 0
-        """In the state's thread: the sequence of the last change."""
+        """Sequence of the last change; belongs to the state's thread."""
         self._outbox: deque[_ViewFrame] = deque()
-        """From the state's thread to the loop, in order."""
+        """Frames on the way from the state's thread to the loop, in order."""
         self._frames: deque[_ViewFrame] = deque()
         self._bytes = 0
         self._floor = 0

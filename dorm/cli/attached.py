@@ -59,9 +59,9 @@ _AT_ONCE = 64
 _BAR_S = 1.0
 """Seconds between two states of a progress bar."""
 _BAR_PART = 0.1
-"""If the output is no terminal: the same, as a part of the time that the bar has lasted."""
+"""The same pause for an output that is no terminal, as a part of the time that the bar has lasted."""
 _MOVES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b[78DEHM]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x07\x08\x0b\x0c]")
-"""What moves the cursor or clears a part of the screen, which holds lines of other containers too.  Colors stay."""
+"""Sequences that move the cursor or clear a part of the screen, which holds lines of other containers too.  Colors stay."""
 _UP = re.compile(rb"\x1b\[[0-9]*[AF]")
 """A line that ends above itself is drawn again and again, by several progress bars below each other."""
 _COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -125,9 +125,9 @@ class _Bar:
     def __init__(self, terminal: bool) -> None:
         self._terminal = terminal
         self._began = 0.0
-        """When it was drawn first, in the loop's time."""
+        """Loop time of the first drawing."""
         self._last = -math.inf
-        """When a state was printed last; no faster for several bars after each other."""
+        """Loop time of the last printed state; several bars after each other share it."""
         self.drawn = False
         self.waiting: Line | None = None
         """The last state that is not printed yet."""
@@ -260,7 +260,7 @@ def _report(rank: int, error: DormError) -> None:
 # --- an app that is followed to its end -------------------------------------------------------------------------------
 
 _QUIET_S = 5.0
-"""After the end of an app: how long its last output may pause before it is taken for complete."""
+"""Seconds for which an ended app's last output may pause before it is taken for complete."""
 _LAST = 8192
 """Bytes of the end of the output, which may say which file is missing."""
 _NAMED_PHASES = ("waiting", "retrying", "running")
@@ -277,7 +277,7 @@ class Attached:
         self.last_output = b""
         """The end of what its containers wrote."""
         self.exit_code = 0
-        """Of the first container of its generation that failed by itself, and not because it had lost another, if there is
+        """Exit code of the first container of its generation that failed by itself, and not because it had lost another, if there is
         one; 0 while none has failed."""
         self._failed_in = 0
         self._follows_another = False

@@ -181,7 +181,7 @@ class _App:
     notes: list[str] = field(default_factory=list)
     apps: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     not_passed: str = ""
-    """Which variables of this shell the app does not get, in words."""
+    """The variables of this shell that the app does not get, as a sentence."""
     count: int = 1
 
 

@@ -368,7 +368,7 @@ class Part(msgspec.Struct, frozen=True):
     archive: str = ""
     """The archive's name, "" for the stream."""
     bytes: int | None = None
-    """Of the stream."""
+    """Size of the stream."""
 
 
 async def _parts(connection: Connection, place: str) -> list[Part]:

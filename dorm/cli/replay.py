@@ -429,7 +429,7 @@ async def write(
 # --- timeline ---------------------------------------------------------------------------------------------------------
 
 _NEEDS = {**dict.fromkeys(PAGES, ""), ".png": "matplotlib", ".json": ""}
-"""By file extension, the package of an extra that draws it."""
+"""Package of an extra that draws a file, by the file's extension."""
 
 
 def _timeline_file(path: Path) -> Path:

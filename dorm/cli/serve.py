@@ -204,7 +204,7 @@ def announce(url: str, cluster: str, options: Options) -> None:
 # --- dashboard --------------------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 20.0
-"""For a server that is just starting, or has yet to read of the token."""
+"""Seconds for a server that is just starting, or has yet to read of the token."""
 _PAUSE_S = 0.1
 _ANSWER_S = 5.0
 _LARGEST = 64 * 1024

@@ -174,7 +174,7 @@ _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUS
 _ENDING: Final = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)
 """Signals that end a shell on a terminal, where keys already arrive as such."""
 _AT_ONCE: Final = 3
-"""How many Ctrl-C a command gets to end by itself."""
+"""Number of Ctrl-C that a command gets to end by itself."""
 _NOT_FOUND: Final = 127
 
 

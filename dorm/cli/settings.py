@@ -40,7 +40,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str | None = None
     agents: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
     capacity: Annotated[dict[str, Quantity], msgspec.Meta(min_length=1)] | None = None
-    """Of each node."""
+    """Resources of each node."""
     runtime: WantedRuntime | None = None
     checkpoints: str | None = None
     volumes: dict[str, VolumeSettings] = {}

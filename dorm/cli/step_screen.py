@@ -71,7 +71,7 @@ class View(msgspec.Struct, frozen=True):
     cursor: Logged | None
     events: list[Logged]
     wanted: set[Position] | None
-    """Which of them match the filter; None without one."""
+    """Positions of the events that match the filter; None without one."""
     start: int
     end: int
     diff: Diff
@@ -424,7 +424,7 @@ class StepApp(App[None]):
         self._asking = ""
         self._view: View | None = None
         self.idle = asyncio.Event()
-        """Set while every request is done and drawn."""
+        """Event that is set while every request is done and drawn."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="heading")

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 POLICY = "dorm-speed"
 """The policy of a new cluster, unless another one is named."""
 _API_PORT = 4280
-"""As of `dorm serve`."""
+"""The port that `dorm serve` uses."""
 
 
 @standalone

@@ -82,7 +82,7 @@ T = TypeVar("T")
 _PAUSE_S = 0.2
 _TRY_S = 5.0
 _SETTLE_S = 30.0
-"""How long, in seconds, an append with an unknown outcome is retried."""
+"""Seconds for which an append with an unknown outcome is retried."""
 
 
 class Client:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 # --- questions to agents ----------------------------------------------------------------------------------------------
 
 _PATIENCE_S = 30.0
-"""How long, in seconds, a question is repeated if no node answers: servers and agents come back after an outage."""
+"""Seconds for which a question is repeated if no node answers: servers and agents come back after an outage."""
 _PAUSE_S = 0.5
 _ELSEWHERE = ("files.app_unknown", "files.not_mounted", "files.unavailable")
 """Refusals after which another node may have the files."""
@@ -83,7 +83,7 @@ class Where(msgspec.Struct, frozen=True):
     area: Area
     nodes: list[str]
     generation: int = 0
-    """Of `work`: which container's."""
+    """Generation of the container whose `work` it is."""
     slot: int = 0
 
     def place(self, path: str) -> Place:
@@ -271,7 +271,7 @@ def _changed(source: Path) -> FilesRefused:
 # --- download ---------------------------------------------------------------------------------------------------------
 
 _TRIES = 30
-"""How often a copy continues after a lost connection without a single new block."""
+"""Number of times that a copy continues after a lost connection without a single new block."""
 _DOWNLOAD_PAUSE_S = 1.0
 
 

@@ -113,7 +113,7 @@ class Ran(msgspec.Struct, frozen=True):
     app: App
     number: int
     nodes: dict[int, str]
-    """By slot: where its container runs or ran."""
+    """Nodes on which the containers run or ran, by slot."""
 
     def slot(self, *, slot: int | None = None, rank: int | None = None) -> int:
         """Return the slot to read: this one, or the container of this rank, or the first.  A rank is the position of a

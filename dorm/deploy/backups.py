@@ -269,7 +269,7 @@ class Kept(msgspec.Struct, frozen=True):
     ahead: list[str] = []
     """Copies that are later than this one, as made by a clock that was ahead; they are left alone."""
     shipped: Copied | None = None
-    """Of shipped folders; None if they were left out."""
+    """Copied parts of shipped folders; None if they were left out."""
 
 
 async def back_up(

@@ -373,7 +373,7 @@ class Lack(NamedTuple):
 
     code: str
     text: str
-    """What, and what to do."""
+    """Sentence that says what is missing and what to do."""
 
 
 def lacks(settings: Deployment, machine: str, root: Path) -> list[Lack]:

@@ -31,7 +31,7 @@ _RANKS = (
     "DORM_ARRAY_INDEX", "DORM_MASTER_ADDR", "DORM_MEMBERS", "DORM_PEERS", "DORM_RANK", "DORM_SLOT", "DORM_WORLD_SIZE",
     "LOCAL_RANK", "MPI", "RANK", "TF_CONFIG", "WORLD_SIZE", "dorm_elastic", "mpi4py",
 )  # fmt: skip
-"""What a program reads that shares its work among its workers."""
+"""Variables that a program reads if it shares its work among its workers."""
 _DISTRIBUTED = ("DistributedDataParallel", "FullyShardedDataParallel", "init_process_group", "Accelerator")
 _OWN_MASTER = ("MASTER_ADDR", "MASTER_PORT", "init_method")
 _PORT_OPTIONS = ("--master_port", "--master-port", "--rdzv_endpoint", "--rdzv-endpoint", "--main_process_port")
@@ -58,7 +58,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     names: frozenset[str] = frozenset()
     """Everything that it has, with the folders in between."""
     left_out: tuple[str, ...] = ()
-    """What is left out, in words."""
+    """The entries that are left out, as sentences."""
     room: int | None = None
     """Bytes, compressed, that its owner may still ship; None if that is not known."""
     refused: tuple[str, str] | None = None
@@ -79,12 +79,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[tuple[str, str], ...] = ()
     """Codes and texts for which the app would be refused."""
     planned: PlannedApp | None = None
-    """What the next decision would give it, None if it would be refused."""
+    """Plan of the next decision for the app; None if it would be refused."""
     others: tuple[str, ...] = ()
     """Other apps that this decision would change, in words."""
     paused: str = ""
     start: str = ""
-    """When it would start, if not at once; a sentence."""
+    """Sentence about its start, if that is not at once."""
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,30 +92,30 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     spec: CheckedSpec | None = None
-    """None if it has faults."""
+    """The checked spec; None if it has faults."""
     faults: tuple[tuple[str, str], ...] = ()
     """Codes and texts of what is wrong with the spec or the command."""
     notes: tuple[str, ...] = ()
-    """What the reader of the spec had to say."""
+    """Notes of the reader of the spec."""
     apps: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Of a sweep: the names and commands of its first and its last app."""
+    """Names and commands of a sweep's first and last app."""
     count: int = 1
-    """How many apps it is."""
+    """Number of apps."""
     folder: Folder | None = None
-    """None if none would be shipped."""
+    """The folder that would be shipped; None for none."""
     unshipped: str = ""
     """A script that is next to the spec and that nothing brings to the nodes."""
     reading: Reading | None = None
-    """None if no folder of this machine holds the program."""
+    """What the program's files hold; None if no folder of this machine holds the program."""
     python: Python | None = None
     unasked: str = ""
-    """Why there is no `python`."""
+    """Reason why there is no `python`."""
     not_found: tuple[str, ...] = ()
     """Programs that start it, and that are not on the nodes."""
     variables: tuple[tuple[str, str], ...] = ()
     """Codes and texts of what looks like variables that nothing expands."""
     not_passed: str = ""
-    """Which variables of the shell the app does not get, in words; "" for none."""
+    """The variables of the shell that the app does not get, as a sentence; "" for none."""
     cluster: Cluster | None = None
     unreached: tuple[str, str] = ("", "")
     """Code and text, if there is no `cluster`."""

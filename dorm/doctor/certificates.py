@@ -49,10 +49,10 @@ class Seen(NamedTuple):
     what: str
     """Such as `the NATS server's certificate`."""
     todo: str
-    """How it is renewed."""
+    """Way to renew it."""
     validity: Validity | None = None
     error: str = ""
-    """Why there is no `validity`."""
+    """Reason why there is no `validity`."""
 
 
 # --- judging ------------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class ApiHere(NamedTuple):
 
     url: str
     files: tuple[str, ...]
-    """Its certificate, and the authority of its clients if there is one."""
+    """Files of its certificate, and of the authority of its clients if there is one."""
 
 
 def apis_here() -> list[ApiHere]:

@@ -310,7 +310,7 @@ _CURES = (
         "raise the agent's limits of processes and files (`systemctl show -p TasksMax dorm-agent`, `ulimit -u`)",
     ),
 )
-"""By what the system says: what to do about it."""
+"""Advice by the system's message."""
 
 
 def _cure(node: str, reason: str) -> str:

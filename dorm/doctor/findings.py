@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Level = Literal["wrong", "unknown", "note", "ok"]
 LEVELS: tuple[Level, ...] = ("wrong", "unknown", "note", "ok")
-"""In order of severity: `wrong` needs a fix, `unknown` could not be checked, `note` is worth knowing."""
+"""Levels in order of severity: `wrong` needs a fix, `unknown` could not be checked, `note` is worth knowing."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -23,13 +23,13 @@ class Finding(msgspec.Struct, frozen=True):
 
     level: Level
     check: str
-    """Which check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
+    """Name of the check: `servers`, `quorum`, `masters`, `nodes`, `lease`, `clock`, `version`, `disk`, `settings`,
     `rotation`, `mount`, `ports`, `engine`, `folder`, `inodes`, `processes`, `starts`, `certificate`, `token`."""
     about: str
     """The server, stream, master, node or folder."""
     text: str
     todo: str = ""
-    """What to do; "" for nothing."""
+    """Advice; "" for none."""
 
 
 def ok(check: str, about: str, text: str) -> Finding:
@@ -84,7 +84,7 @@ def processes(about: str, free: int, most: int, of: str) -> Finding:
 
 LEAST_INODES = 10_000
 LEAST_PROCESSES = 200
-"""What has to be free, or a tenth of all, if that is less."""
+"""Number of processes that have to be free, or a tenth of all, if that is less."""
 SCARCE = 0.1
 """The part of a disk that has to be free,"""
 PLENTY = 20 * 2**30

@@ -36,7 +36,7 @@ class NodeHere(msgspec.Struct, frozen=True):
 
     name: str
     root: Path
-    """Its private folder."""
+    """Private folder of the node."""
     checkpoints: Path
 
 

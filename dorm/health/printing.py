@@ -43,7 +43,7 @@ class _Line(NamedTuple):
     dropped: int
     """Lines that were dropped right before it."""
     lost_text: Callable[[int], str] | None
-    """How to say that lines were lost, None if this output does not."""
+    """Function that returns the line about lost lines; None if this output has none."""
 
 
 class Writer:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from dorm.health.checks import Health
 
 _START_S = 1.0
-"""Between two looks at the checks while the process starts."""
+"""Seconds between two looks at the checks while the process starts."""
 _STATUS_S = 10.0
-"""Between two looks once it is ready."""
+"""Seconds between two looks once it is ready."""
 _LONGEST_START_S = 60.0
 """A starting process that is silent for this long is stuck."""
 _STATUS_LENGTH = 512

@@ -67,7 +67,7 @@ START_LIMIT_S = 120.0
 _QUIET_S = 5.0
 """Seconds before the first message; the pauses between later ones double."""
 MESSAGES = "the messages above (`-v` logs more)"
-"""Where master and agents of this process log."""
+"""Place to which master and agents of this process log."""
 
 
 class StartTooSlow(DormError):
@@ -163,12 +163,12 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Know users and nodes by their keys; existing data stays as it is.  Benches and the demo, which only last minutes, do
     without."""
     metrics: Address | None = None
-    """Where to serve the metrics of all parts; None does not."""
+    """Address that serves the metrics of all parts; None serves none."""
     metrics_else_any_port: bool = False
     webhooks: tuple[str, ...] | None = None
     """Networks in addition to the public ones into which webhooks are delivered; None delivers no webhooks here."""
     rotation: rotation.Settings | None = None
-    """Where the log's archives are, and when it is rotated; None puts them into the data folder, on request only."""
+    """Place of the log's archives, and times of its rotation; None puts them into the data folder, on request only."""
     volumes: dict[str, OfferedVolume] = {}
     """Folders of this machine that every node offers, by name."""
     ports: tuple[int, int] = DEFAULT_PORTS
@@ -203,7 +203,7 @@ class LocalCluster:
         self._detected: Detected | None = None
         self.runtime_name = ""
         self.runtime_note = ""
-        """Why this runtime, in words."""
+        """Reason for this runtime, as a sentence."""
         self.metrics_url = ""
         self._timer: SolveTimer | None = None
         self._stack = contextlib.AsyncExitStack()

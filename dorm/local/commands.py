@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 40
 """Characters of a generated name, which leaves room for a number after it."""
 _CANNOT_RUN = [125, 126, 127]
-"""What env(1) exits with if the folder or the program is missing: a retry would end the same way."""
+"""Exit codes of env(1) if the folder or the program is missing: a retry would end the same way."""
 
 _ENVIRONMENT = ("requirements", "setup", "python")
 """Fields that require an environment to be built."""
@@ -49,12 +49,12 @@ class Typed(msgspec.Struct, frozen=True):
     demand: dict[str, str]
     n_min: int = 1
     n_max: int | None = None
-    """None for `n_min`."""
+    """Most containers; None for `n_min`."""
     name: str = ""
     """"" for one made from the command."""
     image: str = ""
     folder: str = ""
-    """Its working directory on every node or in the image; "" for the current folder or the image's own."""
+    """Working directory on every node or in the image; "" for the current folder or the image's own."""
     workdir: str = ""
     """The folder of this machine that is shipped, in whose copy it runs; "" to ship none."""
     engine: str = "plain"

@@ -97,13 +97,13 @@ _OWN_FOLDER = re.compile(
     r"""\$\(\s*dirname\s+(?:--\s+)?"?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?\s*\)"""
     r"""|`dirname\s+"?\$0"?`|\$\{0%/\*\}|\$\{BASH_SOURCE(?:\[0\])?%/\*\}"""
 )
-"""How shell scripts name the folder that they are in."""
+"""Expression by which shell scripts name the folder that they are in."""
 _USED = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _ASKED = re.compile(
     r"""\$\(\s*(?:cd\s+(?:--\s+)?"?([^"$`()]*)"?\s*(?:&?>\s*/dev/null\s*)?(?:2>&1\s*)?(?:&&|;)\s*pwd(?:\s+-P)?"""
     r"""|(?:realpath|readlink\s+-f)\s+(?:--\s+)?"?([^"$`()]*)"?)\s*\)"""
 )
-"""How they make its path absolute."""
+"""Expression by which they make its path absolute."""
 _HERE = "/\x01/"
 """Stands for the folder that is shipped in the words of a shell script."""
 _SET = re.compile(
@@ -154,7 +154,7 @@ class Named(NamedTuple):
     """A path that a command or a script names, which is there, or which nothing needs to be."""
 
     path: str
-    """As it is written."""
+    """Path as it is written."""
     target: str
     """The same relative to the folder in which the command runs; an absolute path as it is."""
     there: bool
@@ -166,8 +166,8 @@ class Named(NamedTuple):
     written: bool
     """Whether results seem to go there."""
     pattern: str = ""
-    """What the program opens, with `*` for what it only computes when it runs: `data/*/*.bin`.  The path is one of those that
-    match."""
+    """Pattern of the paths that the program opens, with `*` for what it only computes when it runs: `data/*/*.bin`.  The path
+    is one of those that match."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,9 +180,9 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     absent: dict[str, str] = {}
     """Scripts that are started and are not there, with the places that start them."""
     faults: dict[str, str] = {}
-    """Why a file cannot be run, by its path."""
+    """Reasons why a file cannot be run, by its path."""
     unparsed: dict[str, str] = {}
-    """Why this program's own Python cannot parse a source; another version may."""
+    """Reasons why this program's own Python cannot parse a source; another version may."""
     pythons: dict[str, str] = {}
     """The words that start Python, as they are typed, with their places."""
     launchers: dict[str, str] = {}

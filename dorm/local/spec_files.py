@@ -302,7 +302,7 @@ SPEC = Shape(
         "sweep": Shape(values=_VALUES, items=Shape(values=SETTING)),
     }
 )
-"""What belongs at each place of a spec or a sweep in a file."""
+"""Fields that belong at each place of a spec or a sweep in a file."""
 
 
 class _Foreign(NamedTuple):

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from dorm.core.leader import Moment
 
 CUT_OFF_NS = 4_000_000_000
-"""Without an answer of the log for this long, heartbeats may have been missed too."""
+"""Nanoseconds without an answer of the log after which heartbeats may have been missed too."""
 
 
 LOOK_NS = 1_000_000_000
-"""Between two checks for silent nodes."""
+"""Nanoseconds between two checks for silent nodes."""
 
 
 class FailureDetector:
     """What one master has heard; no I/O and no clock.  The leader checks it once a second."""
 
     asks = True
-    """Before a silence has consequences, the last stored heartbeat is read."""
+    """Whether the last stored heartbeat is read before a silence has consequences."""
 
     def __init__(self, doubts: Callable[[], bool] = lambda: False) -> None:
         """`doubts` returns whether another sign shows that this master is cut off, such as a lease that is not renewed."""
@@ -43,7 +43,7 @@ class FailureDetector:
         self.alive: set[str] = set()
         """Nodes that were heard since the last restart."""
         self._at: dict[str, int] = {}
-        """When each node was heard, or last counted as heard."""
+        """Times at which each node was heard, or last counted as heard."""
         self._heartbeats: dict[str, bytes] = {}
         """The last heartbeat of each node that was heard, or found stored."""
         self._answered_at = 0

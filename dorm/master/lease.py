@@ -82,7 +82,7 @@ class Lease:
     ) -> None:
         """`seen` returns the sequence up to which this master has read the log, and the hash chain there."""
         self.settled = asyncio.Event()
-        """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
+        """Event that is set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._leadership = leadership
         self._name = name
         self._ttl_s = ttl_s
@@ -94,7 +94,7 @@ class Lease:
         self.troubled = False
         """Whether the loop's last renewal failed."""
         self._stepped_at = 0.0
-        """When the loop last took a step while it kept the lease."""
+        """Time at which the loop last took a step while it kept the lease."""
 
     @property
     def held(self) -> bool:
@@ -134,7 +134,7 @@ class Lease:
         self._publishes_sightings = False
         seen: Held | None = None
         since: float | None = None
-        """When `seen` was first seen, None if the last look failed."""
+        """Time at which `seen` was first seen; None if the last look failed."""
         while self._held is None:
             sent_at = _now()
             try:

@@ -177,11 +177,11 @@ class Master:
         self.state = State()
         self.name = name
         self.elected = asyncio.Event()
-        """Set while this master leads, also while its lease has lapsed (`leads`)."""
+        """Event that is set while this master leads, also while its lease has lapsed (`leads`)."""
         self._lease = Lease(leadership, name, lease_s, self._seen) if leadership is not None else None
         self._apart = apart
         self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
-        """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
+        """Event that is set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._log = log
         self._bus = bus
         self._cluster = cluster
@@ -200,7 +200,7 @@ class Master:
         self._last: Record | None = None
         """The record that was folded last; None until the first record after a snapshot is folded."""
         self._last_at = 0.0
-        """When it was folded, by the loop's clock."""
+        """Loop time at which it was folded."""
         self._following = False
         self._integrity = Integrity(cluster, witness, accept=accept_log)
         self._refusals = Refusals()

@@ -227,7 +227,7 @@ class Integrity:
         self._witness = witness
         self._accept = accept
         self._sightings: list[Sighting] = []
-        """Of records that are not yet folded, in order."""
+        """Sightings of records that are not yet folded, in order."""
         self._altered = ""
 
     async def ask(self, log: EventLog) -> None:

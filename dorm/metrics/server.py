@@ -116,7 +116,7 @@ class MetricsServer:
         self._runner: web.AppRunner | None = None
         self._making: asyncio.Task[bytes] | None = None
         self.address = address
-        """Where it listens."""
+        """Address on which it listens."""
 
     async def __aenter__(self) -> MetricsServer:
         """Raises MetricsError if the address is in use or not this machine's."""

@@ -26,11 +26,11 @@ class PolicyEntry(NamedTuple):
 
     name: str
     plugin: str
-    """Its distribution and version: `acme-dorm 1.2.0`."""
+    """Distribution and version: `acme-dorm 1.2.0`."""
     value: str
     """`package.module:Class`."""
     problem: str = ""
-    """Why it cannot be used, as far as that is known without importing it."""
+    """Reason why it cannot be used, as far as that is known without importing it."""
 
 
 @cache

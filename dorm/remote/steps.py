@@ -33,7 +33,7 @@ class Open:
 
     ask: Ask[Any]
     silence_s: float | None = None
-    """How long the answer may be silent; None for the client's own timeout."""
+    """Seconds for which the answer may be silent; None for the client's own timeout."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dorm.remote.steps import Each, One
 
 _LONG_S = 100.0
-"""How long the answer to a submission of many apps may be silent."""
+"""Seconds for which the answer to a submission of many apps may be silent."""
 
 
 def submit_sweep(document: Mapping[str, Any] | str, *, most: int | None = None) -> One[SubmittedSweep]:

@@ -37,7 +37,7 @@ along the way."""
 
 
 HELD_S = 7 * 86_400.0
-"""How long undelivered records of a webhook stay: longer than its attempts last."""
+"""Seconds for which undelivered records of a webhook stay: longer than its attempts last."""
 
 
 class RotationError(DormError):
@@ -87,7 +87,7 @@ class Policy(msgspec.Struct, frozen=True):
 # --- up to which seal -------------------------------------------------------------------------------------------------
 
 _LOOK_BACK = (5_000, 50_000)
-"""How many records before the target are searched for a seal: usually there is one in a thousand."""
+"""Numbers of records before the target that are searched for a seal: usually there is one in a thousand."""
 _LOOK_AHEAD = 5_000
 """Records after the target: a seal comes after the records that it covers."""
 

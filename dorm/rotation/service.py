@@ -48,7 +48,7 @@ CHECK_S = 60.0
 """Seconds between two checks whether a rotation is due."""
 _PAUSE_S = 1.0
 _SAY_AGAIN = 60
-"""After this many attempts at a due rotation that fail for the same reason, the log says so again: about once an hour."""
+"""Number of attempts at a due rotation, failing for the same reason, after which the log says so again: about once an hour."""
 _log = structlog.get_logger(__name__)
 NO_ARCHIVES = (
     "the leading master has no place for archives; start it with --archives FOLDER or --archives s3://BUCKET/PREFIX"

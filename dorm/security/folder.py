@@ -67,7 +67,7 @@ class Key(msgspec.Struct, frozen=True):
     role: str
     public_key: str
     tenant: str = ""
-    """Of a user; "" for the tenant named like the user."""
+    """Tenant of a user; "" for the tenant named like the user."""
 
 
 def known_keys(known: Identities) -> list[Key]:

@@ -43,7 +43,7 @@ from events.nats.streams import all_streams, log_stream, report_stream
 LOG, USERS, NODES = "LOG", "USERS", "NODES"
 """The accounts."""
 _RESPONSES = "_R_.>"
-"""Where the server receives answers to imported requests; each has its own random subject."""
+"""Subjects on which the server receives answers to imported requests; each has its own random subject."""
 
 
 def _written_by(*writers: k.Writer) -> tuple[str, ...]:

@@ -253,7 +253,7 @@ class Deliverer:
         self._workers: dict[str, tuple[Endpoint, asyncio.Task[None]]] = {}
         self._watch = Watch(self._log, self._cluster, who, clock=clock, after_s=self._waits)
         self.ready = asyncio.Event()
-        """Set once every webhook that the log named at the start has its worker."""
+        """Event that is set once every webhook that the log named at the start has its worker."""
 
     async def metrics(self) -> Iterable[Metric]:
         """Return its counts, for `dorm.metrics.server`."""

@@ -196,10 +196,10 @@ class Notification(NamedTuple):
     tenant: str
     url: str
     message: str
-    """Its `webhook-id`, the same for each attempt."""
+    """The `webhook-id`, the same for each attempt."""
     body: bytes
     time: int
-    """When the event was stored (UTC ns)."""
+    """Time at which the event was stored (UTC ns)."""
 
 
 def may_concern(event: k.Event) -> bool:

@@ -41,7 +41,7 @@ ones."""
 _AT_ONCE = 64
 """Records in progress at once."""
 _HOLDS = 4
-"""How often a record in progress is held within the time after which the server would give it out again."""
+"""Number of times that a record in progress is held within the time after which the server would give it out again."""
 _log = Logger(__name__)
 
 
@@ -70,11 +70,11 @@ class Notifier(Worker):
         self._hold_s = again_s / _HOLDS
         self._allowance = Allowance(asyncio.get_running_loop().time)
         self._waiting: dict[int, _Waiting] = {}
-        """By sequence of a record."""
+        """Waiting records by sequence."""
         self._waits = Shares(MOST_NOT_DONE // 2)
         self._working = Shares(_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By tenant: it has its notifications in the order of the log, except those that failed."""
+        """Locks by tenant: it has its notifications in the order of the log, except those that failed."""
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -144,9 +144,9 @@ class Outcome(NamedTuple):
     status: int
     """0 for no answer."""
     reason: str
-    """Why it failed, in one line; "" if it was delivered."""
+    """Reason of the failure, in one line; "" if it was delivered."""
     retry_after_s: float = 0.0
-    """How long the endpoint asks us to wait."""
+    """Seconds for which the endpoint asks Dorm to wait."""
 
     @property
     def delivered(self) -> bool:

@@ -163,7 +163,7 @@ class _Patterns(NamedTuple):
     """The patterns of one file."""
 
     prefix: str
-    """What to put before a path within the shipped folder, or, for patterns of folders below it, to leave out of it."""
+    """Prefix to put before a path within the shipped folder, or, for patterns of folders below it, to leave out of it."""
     within: str
     spec: GitIgnoreSpec
     rules: list[Rule]
@@ -265,7 +265,7 @@ class Answer(NamedTuple):
     """Whether an entry is left out."""
 
     rule: Rule | None = None
-    """Why; None if it is shipped, or if it is left out because of its name."""
+    """Rule that leaves it out; None if it is shipped, or if it is left out because of its name."""
     by_name: bool = False
     insisted: bool = False
     """A `.dormignore` says that it is shipped."""
@@ -282,7 +282,7 @@ class Ignored:
         """The `.gitignore` files, which count where git does not answer."""
         self._git = git
         self.notes = notes
-        """What the folder's owner should know of how the rules were read, one list for all folders."""
+        """Notes for the folder's owner on how the rules were read, one list for all folders."""
 
     @classmethod
     def of(cls, root: Path) -> Ignored:

@@ -55,7 +55,7 @@ class Use(msgspec.Struct, frozen=True):
     newest_at: int
     """UTC ns, when its latest part was stored."""
     folders: int
-    """How many different stored folders its apps name."""
+    """Number of different stored folders that its apps name."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -185,7 +185,7 @@ async def enforce_quotas(files: Files, state: State, limits: Limits) -> dict[str
 # --- removing ---------------------------------------------------------------------------------------------------------
 
 _EVERY_S = 60.0
-"""Between two checks of quotas."""
+"""Seconds between two checks of quotas."""
 _LOOKS = 60
 """One check in this many also removes parts that no app needs."""
 _log = structlog.get_logger(__name__)

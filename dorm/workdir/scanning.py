@@ -79,12 +79,12 @@ class Left(msgspec.Struct, frozen=True):
     """An entry that is left out."""
 
     path: str
-    """Within the shipped folder; a folder's ends with `/`."""
+    """Path within the shipped folder; a folder's ends with `/`."""
     kind: Literal["rule", "environment", "cache", "link", "special"]
-    """By a line of a file with patterns; as an environment; by a name such as `__pycache__`; as a link that leads out; as
-    neither a file, nor a folder, nor a link."""
+    """Cause: a line of a file with patterns; an environment; a name such as `__pycache__`; a link that leads out;
+    something that is neither a file, nor a folder, nor a link."""
     source: str = ""
-    """Of a rule: the file that has it."""
+    """File that has the rule, for a rule."""
     why: str = ""
     """The rule as `FILE:LINE: PATTERN`, or what is wrong with a link, or what the entry is."""
     files: int = 0
@@ -101,7 +101,7 @@ class Scanned(msgspec.Struct, frozen=True):
     left_out: list[Left]
     """Sorted by path.  Of an ignored folder in which git tracks some files, the others."""
     notes: list[str]
-    """What else its owner should know, in words."""
+    """Notes for its owner."""
 
     @property
     def size(self) -> int:
@@ -145,7 +145,7 @@ class _Scan:
         """Files that are shipped out of folders that are left out."""
         self._folders: list[str] = []
         self.over = ""
-        """Which limit is exceeded, in words; "" for none."""
+        """Sentence about the limit that is exceeded; "" for none."""
         self._code = ""
         self._sizes: dict[str, int] = defaultdict(int)
         """Bytes by the first part of the path, and by the first two."""

@@ -126,7 +126,7 @@ class Packed(msgspec.Struct, frozen=True):
     hash: str
     manifest: bytes
     blobs: dict[str, list[Source]]
-    """By their names, in the manifest's order."""
+    """Sources of blobs by their names, in the manifest's order."""
     files: int
     size: int
     """Bytes of all files together."""
@@ -273,13 +273,13 @@ class Shipped(msgspec.Struct, frozen=True):
 
     workdir: Workdir
     blobs: int
-    """Its parts, including its list of files."""
+    """Number of its parts, including its list of files."""
     sent: int
-    """How many of them had to be sent."""
+    """Number of parts that had to be sent."""
     sent_bytes: int
     """Their bytes, compressed."""
     scanned: Scanned
-    """What is in the folder, and what is left out."""
+    """Entries of the folder, and those that are left out."""
 
 
 async def ship(client: Client, folder: Path | str, *, user: str = "") -> dict[str, Any]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain"
 _BEAT_S = 10.0
-"""Between two looks at whether the client of a quiet container is still there."""
+"""Seconds between two looks at whether the client of a quiet container is still there."""
 _LINE = 64 << 10
 """Bytes of a line of output after which it is cut into two events."""
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dorm.core.state import State
 
 _ANSWER_S = 10.0
-"""How long a submission waits for the master's answer."""
+"""Seconds for which a submission waits for the master's answer."""
 
 
 class AppItem(msgspec.Struct, frozen=True, kw_only=True):

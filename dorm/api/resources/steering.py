@@ -40,7 +40,7 @@ IF_MATCH = "If-Match"
 _MATCH = r'^(\*|(W/)?"[0-9a-f]{16}")$'
 MATCHED = Header(IF_MATCH, "The `ETag` of the spec that the edit was made from; `*` stands for any.", _MATCH, 24)
 _TRIES = 3
-"""How often a patch is applied again after a concurrent edit."""
+"""Number of times that a patch is applied again after a concurrent edit."""
 
 
 class SpecDocument(msgspec.Struct, frozen=True, kw_only=True):
