@@ -20,7 +20,7 @@ without a thread folds on the loop, in pieces, with a turn for others between th
 after it was folded.  `seq` and `time` are those of the last piece that everyone has seen; everything else waits for them
 (`reach`, `moved`).
 
-**What ends it.**  Cancellation, and a connection that is closed for good (LogClosed).  Nothing else does: a log that is
+**What ends it.**  Cancellation, and a connection that is closed permanently (LogClosed).  Nothing else does: a log that is
 damaged, has a gap, was restored from a copy or refuses to be read, and an observer that raises, make the fold say so
 (`trouble`), forget what it knew (`on_restart`) and start over from a snapshot after a pause, until it can follow again.  So
 that no half-updated reader survives, the observers are dropped with the state, and made again by `on_begin` and `on_ready`.
@@ -221,7 +221,7 @@ class LiveFold:
     # --- following ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow until cancelled, or until the connection is closed for good (LogClosed)."""
+        """Follow until cancelled, or until the connection is closed permanently (LogClosed)."""
         while True:
             try:
                 await self._follow()

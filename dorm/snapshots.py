@@ -1,6 +1,6 @@
 """Snapshots of a cluster's log: which one to start from, and when the master takes another.
 
-The state is copied between two records, where it is consistent; checking, compressing and storing the copy run beside the
+The state is copied between two records, where it is consistent; checking, compressing and storing the copy run next to the
 fold.  At most one snapshot is in progress: while a store is slow or unavailable, fewer are taken and nothing waits for it.
 Snapshots only save time, so a missing one is logged and is not an error.
 """

@@ -1,4 +1,4 @@
-"""Events in pages: the log with the progress beside it, forwards from a place or backwards from one.
+"""Events in pages: the log with the progress next to it, forwards from a place or backwards from one.
 
 A place in both is a *cut*: a position of the log, and how many records of the stream of progress come with it.  Pages are
 what lies between two cuts, so none loses or repeats an event, whatever the clocks of the two streams say.  As text:
@@ -125,7 +125,7 @@ class Encoded:
         self._bytes = 0
 
 
-# --- the log and the progress beside it -------------------------------------------------------------------------------
+# --- the log and the progress next to it ------------------------------------------------------------------------------
 
 
 class Both(ReadableLog):

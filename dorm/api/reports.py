@@ -1,4 +1,4 @@
-"""What the API reads beside the log, which holds only what decisions need.
+"""What the API reads next to the log, which holds only what decisions need.
 
 Heartbeats: the resource use that nodes last reported for their containers, read on request.  The server keeps heartbeats
 for a short time, so only the present has them.  CPU time is counted from a container's start, so cores in use follow from

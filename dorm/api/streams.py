@@ -5,15 +5,15 @@ same bytes, which are encoded once and handed to each connection without waiting
 reader that does not keep up is ended, and resumes: the log is one order, so the id of the last event that it has seen says
 all that is needed.
 
-**The log's events**, with the progress beside it.  Readers with the same filter share a channel, which filters and encodes
+**The log's events**, with the progress next to it.  Readers with the same filter share a channel, which filters and encodes
 each record once.  A channel keeps its newest frames.  A reader that resumes further back reads the log, in its own time,
 up to where the channel is, and takes the frames from there: nothing is lost and nothing comes twice, since a position says
 exactly what was read.  The id of each event says how far a reader has come with both: `118.2~57`.
 
 **Changes of the view**: what a page that draws the present follows.  One observer of the fold knows what the last view had
 (`replay.page.changes`).  It is asked for changes only while they are read.  A change replaces whole entries, so a reader
-that resumes between two changes takes the next one without the records that it has seen.  One that was away for longer is
-told to fetch the view again (`reset`).
+that resumes between two changes takes the next one without the records that it has seen.  One that was away for longer
+has to fetch the view again (`reset`).
 """
 
 from __future__ import annotations
@@ -499,8 +499,8 @@ def _frames(events: Sequence[tuple[Position, Logged]]) -> list[bytes]:
 
 _VIEW_PAUSE_S = 0.1
 """Least seconds between two changes; four times as long as one takes to compute if that is longer, at most `_VIEW_LONGEST_S`:
-a single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page shows
-a resize within a second of its event, even if a change takes a fifth of a second to compute."""
+a single slow one (a first decision loads the solver, on a busy machine for seconds) must not silence what follows.  A page
+shows a resize within a second of its event, even if a change takes a fifth of a second to compute."""
 _VIEW_LONGEST_S = 0.35
 _MOST_VIEW_FRAMES = 2000
 _VIEW_FRAMES_ROOM = 16 << 20

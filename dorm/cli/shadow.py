@@ -1,4 +1,4 @@
-"""`dorm shadow`: another policy beside the one that decides."""
+"""`dorm shadow`: another policy next to the one that decides."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class Look(msgspec.Struct):
     lost: bool = False
     """Whether the log cannot be reached now."""
     newest: Newest = {}
-    """The apps' reports beside the log."""
+    """The apps' reports next to the log."""
 
 
 def picture(state: State, recent: Recent, look: Look, *, cluster: str, now: int, width: int, height: int) -> list[Text]:

@@ -134,9 +134,9 @@ class Client:
         """The lease of the cluster's masters; None for a client that was made from a log without a connection."""
         return self._connection.leadership if self._connection is not None else None
 
-    def report_outages(self, report: Callable[[bool], None]) -> None:
+    def report_outages(self, tell: Callable[[bool], None]) -> None:
         """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
-        self._report_outage = report
+        self._report_outage = tell
 
     def _on_outage(self, lost: bool) -> None:
         self._outages += lost

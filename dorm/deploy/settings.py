@@ -30,7 +30,7 @@ Name = Annotated[str, msgspec.Meta(pattern=_NAME)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]{0,252}$|^::[0-9a-fA-F:.]{0,40}$")]
 Folder = Annotated[str, msgspec.Meta(pattern=_PATH)]
 PlainPath = Annotated[str, msgspec.Meta(pattern=_PLAIN_PATH)]
-"""Of programs, whose first line no shell or kernel reads with spaces in it, and of `EnvironmentFile=`, which is a pattern."""
+"""Path of a program, whose first line no shell or kernel reads with spaces in it, or of `EnvironmentFile=`, a pattern."""
 Word = Annotated[str, msgspec.Meta(pattern=_WORD)]
 Span = Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9.a-z]{0,30}$")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -63,7 +63,7 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     clients: Port = 4222
     routes: Port = 6222
-    """For the other NATS servers."""
+    """Port for the other NATS servers."""
     monitor: Port = 8222
     """NATS's own monitoring, on loopback only."""
     api: Port = 4280
@@ -91,7 +91,7 @@ class Archives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: Quantity | None = None
     """Bytes of the stream from which on it is rotated."""
     age: Span | None = None
-    """How far the stream reaches back before it is rotated."""
+    """Age of the stream's oldest records at which it is rotated."""
     keep: Span | None = None
     """Records younger than that stay in the stream; None for the masters' default."""
     environment: PlainPath | None = None
@@ -108,7 +108,7 @@ class Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     machines: list[Name] = []
     allow: list[Word] = []
-    """Networks beside the public addresses to which they may deliver, as `dorm webhooks run --allow` takes them."""
+    """Networks in addition to the public addresses to which they may deliver, as `dorm webhooks run --allow` takes them."""
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,9 +149,9 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Default: the machines of the servers."""
     api: list[Name] = []
     nodes: dict[str, Node] = {}
-    """By name, or by a pattern with `*` and `?`; the first that matches counts."""
+    """Nodes by name, or by a pattern with `*` and `?`; the first that matches counts."""
     mount: Annotated[str, msgspec.Meta(pattern=rf"^(none|{_ANY})\Z")] | None = None
-    """Where the file system with the checkpoints is mounted.  Default: at that folder; `none` for a cluster of one machine."""
+    """Mount point of the file system with the checkpoints.  Default: at that folder; `none` for a cluster of one machine."""
     trust: bool = True
     """Whether the cluster knows its users, and encrypts: False for one that believes all who reach its servers."""
     store_limit: Quantity = "100GiB"

@@ -106,7 +106,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     unshipped: str = ""
     """A script that is next to the spec and that nothing brings to the nodes."""
     reading: Reading | None = None
-    """What the program's files hold; None if no folder of this machine holds the program."""
+    """Contents of the program's files; None if no folder of this machine holds the program."""
     python: Python | None = None
     unasked: str = ""
     """Reason why there is no `python`."""
@@ -176,7 +176,7 @@ def _spec(seen: Observed) -> Iterator[AppFinding]:
 
 
 def _argv(command: tuple[str, ...] | list[str]) -> str:
-    """Return the exact words, so that each can be told from its neighbor."""
+    """Return the exact words, so that each can be distinguished from its neighbor."""
     shown = msgspec.json.encode(list(command)).decode()
     return shown if len(shown) <= 300 else f"{shown[:297]}..."
 

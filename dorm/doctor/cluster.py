@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # --- servers ----------------------------------------------------------------------------------------------------------
 
 _LOG = "DORM-"
-"""The prefix of the name of a log's stream; the other streams are beside the log."""
+"""The prefix of the name of a log's stream; the other streams are next to the log."""
 _SLOW_S = 0.25
 _ALARM = 0.8
 """The fraction of its limit that a stream may use."""

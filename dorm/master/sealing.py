@@ -7,7 +7,7 @@
 A seal is due once `MOST_RECORDS` records are unsealed, or `LONGEST_NS` after the first of them, or on request
 (`SealRequested`).  Seals themselves don't count, so an idle log does not grow.
 
-Masters do not lead on a log that was truncated or changed unobserved.  What tells them:
+Masters do not lead on a log that was truncated or changed unobserved.  They learn of it from:
 
     server     the log's server reports that it lost records, or allows altering them (`EventLog.check`)
     seals      a seal does not fit the records before it

@@ -86,7 +86,7 @@ class Follower:
         """Event that is set once everything that the log held at the start is counted."""
 
     async def run(self) -> None:
-        """Follow the log until cancelled, or until the connection is closed for good."""
+        """Follow the log until cancelled, or until the connection is closed permanently."""
         saving = asyncio.create_task(self._save_at_times())
         try:
             with contextlib.suppress(LogClosed):

@@ -7,7 +7,7 @@ says.
 
     1  a seal is chosen, and the records up to it are written into a file              (`planning`, `writing`)
     2  the file is put into the store, fetched again, and compared with the seal       nothing depends on it yet
-    3  the snapshot at the cut is stored beside the log's others, pinned: nobody drops it
+    3  the snapshot at the cut is stored next to the log's others, pinned: nobody drops it
     4  the cut is stated on the log, signed (`LogRotated`)                             this commits the archive
     5  the archive is opened once more, and the stream is purged up to the cut         nothing else removes records
 

@@ -159,7 +159,7 @@ class Outcome(NamedTuple):
 
 
 class Sender:
-    """Use as an async context manager.  `allowed` are networks beside the public ones."""
+    """Use as an async context manager.  `allowed` are networks in addition to the public ones."""
 
     def __init__(self, allowed: Sequence[Network], *, timeout_s: float = TIMEOUT_S) -> None:
         self._allowed = allowed
