@@ -195,7 +195,7 @@ class Lives:
         self._limits = limits
         self._submitted = Submitted(recent, follower.cluster)
         self._known: OrderedDict[Subject, _Known] = OrderedDict()
-        self._asked: set[asyncio.Task[object]] = set()
+        self._questions: set[asyncio.Task[object]] = set()
 
     def forget(self) -> None:
         """Drop the cache: the log was replaced."""
@@ -205,11 +205,11 @@ class Lives:
     async def ask(self, subject: Subject, seq: int, question: Callable[[Life], T]) -> T:
         """Return what `question` finds in a life that reaches exactly up to a record which is folded; it runs in a thread, and
         returns nothing that following changes later.  Raises Missing, Unavailable, and the log's errors."""
-        if len(self._asked) >= _MOST_WAITING:
+        if len(self._questions) >= _MOST_WAITING:
             raise Unavailable("too many stories are being read; try again", code="api.busy")
         task = asyncio.create_task(self._answer(subject, seq, question))
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 

@@ -170,7 +170,7 @@ class Course:
     def __init__(self, after: int) -> None:
         self.after = after
         """The last record that was looked at."""
-        self.beside = 0
+        self.progress_read = 0
         """The last one of the stream of progress."""
         self.points: list[tuple[int, AppProgressed]] = []
         self._every = 1
@@ -224,7 +224,7 @@ class Courses:
                 async with asyncio.timeout(seconds):
                     await self._read(course, app, upto, reports)
                     with contextlib.suppress(LogUnavailable, LogRefused):  # The log has the marks.
-                        await self._read_beside(course, app, reports)
+                        await self._read_progress(course, app, reports)
                     complete = True
             course.take_all(reports)
             return course, complete
@@ -239,11 +239,11 @@ class Courses:
                 course.after = batch[-1].seq
         course.after = max(course.after, upto)
 
-    async def _read_beside(self, course: Course, app: str, reports: list[tuple[int, AppProgressed]]) -> None:
-        async with contextlib.aclosing(self._progress.read(after=course.beside, app=app)) as batches:
+    async def _read_progress(self, course: Course, app: str, reports: list[tuple[int, AppProgressed]]) -> None:
+        async with contextlib.aclosing(self._progress.read(after=course.progress_read, app=app)) as batches:
             async for batch in batches:
                 reports += _of(app, batch)
-                course.beside = batch[-1].seq
+                course.progress_read = batch[-1].seq
 
 
 def _of(app: str, batch: Iterable[Record]) -> list[tuple[int, AppProgressed]]:

@@ -322,7 +322,7 @@ class EventStreams:
         self._limits = limits
         self._channels: dict[Filter, _Channel] = {}
         self._both = Both(recent, follower)
-        self._beside: int | None = None
+        self._progress_read: int | None = None
         """Sequence up to which the stream of progress is read; None if it can't be read."""
         self._news = asyncio.Event()
         follower.watchers.append(self._take)
@@ -340,12 +340,12 @@ class EventStreams:
     async def _follow_progress(self) -> None:
         progress = self._both.progress
         with contextlib.suppress(LogRefused, LogClosed):
-            self._beside = await progress.end()
-            async with aclosing(progress.read(after=self._beside, follow=True)) as batches:
+            self._progress_read = await progress.end()
+            async with aclosing(progress.read(after=self._progress_read, follow=True)) as batches:
                 async for batch in batches:
-                    self._beside = batch[-1].seq
+                    self._progress_read = batch[-1].seq
                     self._hand_on([_Waits(record, of_progress=True) for record in batch])
-        self._beside = None
+        self._progress_read = None
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -404,19 +404,21 @@ class EventStreams:
     async def begin(self, text: Position | None) -> Position:
         """Return where a stream starts: at a position, or at the end.  Raises Missing for one beyond the log."""
         if text is None:
-            return Position(self._follower.seq, None, self._beside)
+            return Position(self._follower.seq, None, self._progress_read)
         if text.seq > self._follower.seq:
             end = await self._follower.log.end()
             if text.seq > end:
                 raise Missing(f"the log ends at {end}, before {text}", code="moment.after_end")
             await self._follower.reach(text.seq, self._limits.behind_s)
-        if self._beside is None:
+        if self._progress_read is None:
             return text
         if text.beside is None:
             time = await time_of(self._both, text.seq) if text.seq > await self._both.start() else 0
             with contextlib.suppress(LogRefused, LogUnavailable):
-                return replace(text, beside=min(self._beside, await self._both.progress.at_time(time)) if time else 0)
-        return replace(text, beside=min(self._beside, text.beside or 0))
+                return replace(
+                    text, beside=min(self._progress_read, await self._both.progress.at_time(time)) if time else 0
+                )
+        return replace(text, beside=min(self._progress_read, text.beside or 0))
 
     async def serve(self, stream: Stream, wanted: Filter, after: Position) -> None:
         """Write the events after a position, until the stream is over.  Raises ConnectionError, Unavailable, and what reading
@@ -433,7 +435,7 @@ class EventStreams:
         if channel is None:
             if len(self._channels) >= _MOST_CHANNELS:
                 raise Unavailable("too many different filters are being followed", code="api.streams.too_many")
-            channel = self._channels[wanted] = _Channel(wanted, self._beside)
+            channel = self._channels[wanted] = _Channel(wanted, self._progress_read)
             try:
                 # Records that arrive in between wait in its queue; those that the state includes are left out.
                 channel.begin(

@@ -90,19 +90,19 @@ class InputReader:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, _Future]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, _Future]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="input", daemon=True).start()
 
     async def read(self) -> bytes:
         """Return what there is, b"" at the end."""
         loop = asyncio.get_running_loop()
         answer: _Future = loop.create_future()
-        self._asked.put((loop, answer))
+        self._requests.put((loop, answer))
         return await answer
 
     def _work(self) -> None:
         while True:
-            loop, answer = self._asked.get()
+            loop, answer = self._requests.get()
             try:
                 data = os.read(self._descriptor, CHUNK)
             except OSError:  # The terminal is gone, or the descriptor is closed.

@@ -419,7 +419,7 @@ class StepApp(App[None]):
         self._source, self._stepper, self._label, self._follow = log, stepper, name, follow
         self._search = search
         self._moves: list[Move] = []
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._moving: asyncio.Task[str] | None = None
         self._asking = ""
         self._view: View | None = None
@@ -527,14 +527,14 @@ class StepApp(App[None]):
         elif len(self._moves) < 16:
             self._moves.append(move)
         self.idle.clear()
-        self._asked.set()
+        self._requested.set()
 
     async def _move_on(self) -> None:
         while True:
             if not self._moves:
                 self.idle.set()
-            await self._asked.wait()
-            self._asked.clear()
+            await self._requested.wait()
+            self._requested.clear()
             while self._moves:
                 self._moving = asyncio.create_task(self._do(self._moves.pop(0)))
                 try:

@@ -234,7 +234,7 @@ class _Reader:
         self._imports: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._paths: dict[Named, None] = {}
-        self._words: list[str] = []
+        self._typed_parts: list[str] = []
         self._options: set[str] = set()
         """Options of the command: what a script says of their defaults does not hold."""
         self._depth = 0
@@ -262,7 +262,7 @@ class _Reader:
             imports=self._imports,
             local=self._local,
             paths=tuple(self._paths),
-            text="\n".join([*self._words, *self._read.values()]),
+            text="\n".join([*self._typed_parts, *self._read.values()]),
         )
 
     # --- commands -------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class _Reader:
         if parts[:2] == ["env", "-C"] and len(parts) > 3:
             at, parts = at / parts[2], _without_prefix(parts[3:])
         if typed:
-            self._words += parts
+            self._typed_parts += parts
         self._options |= {word.partition("=")[0] for word in parts if word.startswith("--")}
         program = parts[0].rpartition("/")[2]
         if program in ("source", ".") and len(parts) > 1:
@@ -384,7 +384,7 @@ class _Reader:
     def _shell(self, rest: list[str], where: str, at: Path) -> None:
         for index, word in enumerate(rest):
             if word.startswith("-") and not word.startswith("--") and word.endswith("c") and index + 1 < len(rest):
-                self._words.append(rest[index + 1])
+                self._typed_parts.append(rest[index + 1])
                 self._shell_text(rest[index + 1], where, at, lines=False)
                 return
             if not word.startswith("-"):

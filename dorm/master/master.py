@@ -105,7 +105,7 @@ class Refusals:
     def __init__(self) -> None:
         self._in_a_row = 0
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Note that a round was stored."""
         self._in_a_row = 0
 
@@ -294,7 +294,7 @@ class Master:
     def _now(self) -> int:
         return self._time.now(self.state.time, _loop_ns())
 
-    def _leap_s(self) -> float:
+    def _log_ahead_s(self) -> float:
         return round((self.state.time - self._now()) / SECOND, 1)
 
     def _moment(self) -> Moment:
@@ -453,7 +453,7 @@ class Master:
         while True:
             if self._time.leapt:
                 _log.warning(
-                    "the log's clock is ahead of this master's; no time counts as passed", seconds=self._leap_s()
+                    "the log's clock is ahead of this master's; no time counts as passed", seconds=self._log_ahead_s()
                 )
                 await self._elect()
                 self._parts.all_again(self.state)
@@ -577,7 +577,7 @@ class Master:
                     raise RoundsRefused(f"the log refuses rounds: {error}") from None
                 return None
             else:
-                self._refusals.over()
+                self._refusals.reset()
                 if not stored.duplicate:
                     self._integrity.stored(stored.seq, event.basis)
                 return stored.seq

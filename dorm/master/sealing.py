@@ -83,7 +83,7 @@ class Sealer:
         """Records since the last seal that are not seals."""
         self._since = 0
         """Log time of the first of them."""
-        self._asked = False
+        self._is_requested = False
         self._recent = deque([self._chain.value], _REMEMBERED)
         """The chain after each of the most recent records."""
         self.misfit = 0
@@ -114,7 +114,7 @@ class Sealer:
             return
         self._unsealed += 1
         self._since = self._since or record.time
-        self._asked = self._asked or isinstance(event, SealRequested)
+        self._is_requested = self._is_requested or isinstance(event, SealRequested)
 
     def _sealed(self, record: Record, upto: int) -> None:
         """Records between a seal's basis and itself wait for the next seal."""
@@ -122,13 +122,13 @@ class Sealer:
         self._chain.forget(self._after)
         self._unsealed = record.seq - 1 - self._after
         self._since = record.time if self._unsealed else 0
-        self._asked = False
+        self._is_requested = False
 
     def due(self) -> int | None:
         """Return when (UTC ns) the next seal is due, 0 for now, None if there is nothing to seal."""
         if self._key is None or not self._unsealed:
             return None
-        return 0 if self._asked or self._unsealed >= MOST_RECORDS else self._since + LONGEST_NS
+        return 0 if self._is_requested or self._unsealed >= MOST_RECORDS else self._since + LONGEST_NS
 
     def seal(self, epoch: int) -> LogSealed:
         """Return a seal of all records that were taken."""

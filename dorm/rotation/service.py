@@ -86,7 +86,7 @@ class RotationService:
         self._room = room
         self._needed = needed
         self._check_s = check_s
-        self._asked: asyncio.Queue[tuple[Record, RotationRequested]] = asyncio.Queue(16)
+        self._requests: asyncio.Queue[tuple[Record, RotationRequested]] = asyncio.Queue(16)
         self._failed = ("", 0)
         """The last reason why a due rotation failed, and how often it did since the log says so."""
 
@@ -97,7 +97,7 @@ class RotationService:
             while True:
                 try:
                     async with asyncio.timeout(self._check_s):
-                        record, request = await self._asked.get()
+                        record, request = await self._requests.get()
                 except TimeoutError:
                     if self._leads() and self._rotator is not None:
                         await self._rotate_if_due()
@@ -130,8 +130,8 @@ class RotationService:
         event = decode(record)
         if not isinstance(event, RotationRequested):
             return
-        if forbidden(self._state(), event, subjects.who_of(record.subject)) is None and not self._asked.full():
-            self._asked.put_nowait((record, event))
+        if forbidden(self._state(), event, subjects.who_of(record.subject)) is None and not self._requests.full():
+            self._requests.put_nowait((record, event))
 
     async def _serve(self, record: Record, request: RotationRequested) -> None:
         policy = self._policy.asked(request.keep_records, request.keep_s)

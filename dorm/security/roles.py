@@ -230,8 +230,8 @@ def access(cluster: str, role: str, name: str, tenant: str = "") -> Access:
 
 
 def _delivering(cluster: str) -> list[str]:
-    """Return what deliverers ask of JetStream in addition to reading: which places in the log there are, and that a record is done.
-    Readers may make places and read from them."""
+    """Return what deliverers ask of JetStream in addition to reading: which places in the log there are, and that a record
+    is done.  Readers may make places and read from them."""
     stream = log_stream(cluster)
     return [f"{OWN_API}.CONSUMER.LIST.{stream}", f"$JS.ACK.{stream}.>"]
 

@@ -237,8 +237,8 @@ class Deliverer:
         timeout_s: float = TIMEOUT_S,
         again_s: float = AGAIN_S,
     ) -> None:
-        """`who` is the user in whose name it reports; `allowed` are networks in addition to the public ones.  Requests take at most
-        `timeout_s` seconds; deliveries of a killed deliverer are repeated after `again_s`."""
+        """`who` is the user in whose name it reports; `allowed` are networks in addition to the public ones.  Requests
+        take at most `timeout_s` seconds; deliveries of a killed deliverer are repeated after `again_s`."""
         self._connection = connection
         self._log = connection.log
         self._cluster = connection.cluster
