@@ -95,7 +95,7 @@ async def seq_of(call: Call[Any, Any], text: str | None) -> int | None:
     return None if seq == call.services.follower.seq else seq
 
 
-async def seen(
+async def answer_from_state(
     call: Call[Any, Any],
     build: Callable[[State], Any],
     prepare: Callable[[State], Awaitable[Callable[[State], Any]]] | None = None,

@@ -116,7 +116,7 @@ async def _demo(runtime: RuntimeChoice, docker: str | None, plain: bool) -> None
         cluster = LocalCluster(options)
         try:
             async with cluster:
-                await _act(cluster, plain)
+                await _show_demo(cluster, plain)
         finally:
             await cluster.remove_containers()
 
@@ -153,7 +153,7 @@ def _own_ports() -> Iterator[tuple[int, int]]:
     )
 
 
-async def _act(cluster: LocalCluster, plain: bool) -> None:
+async def _show_demo(cluster: LocalCluster, plain: bool) -> None:
     from dorm.local.companions import ApiProcess
 
     console.print(

@@ -257,13 +257,13 @@ class Output:
             try:
                 async for piece in self._ask(ran, question):
                     if retry is not None:
-                        retry.heard()
+                        retry.note_piece()
                     if len(piece) > skip:
                         yield piece[skip:]
                         taken += len(piece) - skip
                     skip -= min(skip, len(piece))
             except LogUnavailable:
-                if retry is None or not await retry.again():
+                if retry is None or not await retry.may_retry():
                     raise
             else:
                 return
@@ -297,7 +297,7 @@ class Output:
             try:
                 async with aclosing(self._ask(ran, question)) as answers:
                     async for answer in answers:
-                        retry.heard()
+                        retry.note_piece()
                         piece = _timed(answer, ran.nodes[slot])
                         question = msgspec.structs.replace(question, after=piece.mark)
                         if piece.lost:
@@ -310,7 +310,7 @@ class Output:
                         yield piece
             except LogUnavailable:
                 more = question.after != begin
-                if not (follow or more) or not await retry.again(more=more):
+                if not (follow or more) or not await retry.may_retry(more=more):
                     raise
             else:
                 return
@@ -344,11 +344,11 @@ class _Retry:
         self._outages = 0
         self._patience = 0.0
 
-    def heard(self) -> None:
+    def note_piece(self) -> None:
         """Note that a piece of the answer has come."""
         self._patience = 0.0
 
-    async def again(self, *, more: bool = False) -> bool:
+    async def may_retry(self, *, more: bool = False) -> bool:
         """Wait until the question may be repeated; return False if that is of no use.  `more`: the last one brought something,
         so its reader may have paused for longer than an agent waits, or the agent has started again."""
         now = asyncio.get_running_loop().time()

@@ -13,7 +13,7 @@ from aiohttp import web
 from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Missing
-from dorm.api.handlers import Seen, seen, seq_of, streamed
+from dorm.api.handlers import Seen, answer_from_state, seq_of, streamed
 from dorm.api.lives import Subject
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
@@ -187,7 +187,7 @@ async def app_speed(call: Call[Seen, None]) -> Answer:
         demand = next((asking for asking in problem.apps if asking.id == app.id), None)
         return speed_curve(demand, problem.nodes) if demand is not None else None
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 # --- progress -----------------------------------------------------------------------------------------------------------

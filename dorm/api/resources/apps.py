@@ -14,10 +14,10 @@ from dorm.api.handlers import (
     Page,
     Seen,
     Stored,
+    answer_from_state,
     idempotency_key,
     paged,
     requester,
-    seen,
     stored,
 )
 from dorm.api.routes import Call, Header, Link, Parameters, Route
@@ -277,7 +277,7 @@ async def with_newest(call: Call[Any, Any], build: Callable[[State, Newest], Any
         return build(state, now.reports)
 
     present.__qualname__ = build.__qualname__  # By which the follower knows how long such an answer takes.
-    return await seen(call, present, prepare, turn=now.turn)
+    return await answer_from_state(call, present, prepare, turn=now.turn)
 
 
 async def get_app(call: Call[Seen, None]) -> Answer:

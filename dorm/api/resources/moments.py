@@ -9,7 +9,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
-from dorm.api.handlers import At, MinSeq, Seen, parse_moment, seen, seq_of, settled, streamed
+from dorm.api.handlers import At, MinSeq, Seen, answer_from_state, parse_moment, seq_of, settled, streamed
 from dorm.api.moments import Drawing
 from dorm.api.resources.events import LAST_EVENT_ID, POSITION
 from dorm.api.routes import Call, Parameters, Route
@@ -108,7 +108,7 @@ async def get_state(call: Call[Seen, None]) -> Answer:
             counters=state.counters,
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def get_view(call: Call[Seen, None]) -> Answer:
@@ -121,7 +121,7 @@ async def get_view(call: Call[Seen, None]) -> Answer:
         decided = decision_in(record) if record is not None else None
         return lambda state: view(state, decided)
 
-    shown = await seen(call, services.view.view, prepare)
+    shown = await answer_from_state(call, services.view.view, prepare)
     services.view.publish()
     return shown
 

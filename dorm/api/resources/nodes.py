@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from dorm.api.answers import answer
-from dorm.api.handlers import Limit, MinSeq, Page, Seen, Stored, paged, requester, seen, settled, stored
+from dorm.api.handlers import Limit, MinSeq, Page, Seen, Stored, answer_from_state, paged, requester, settled, stored
 from dorm.api.resources.apps import Why
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
@@ -140,7 +140,7 @@ async def list_nodes(call: Call[NodesQuery, None]) -> Answer:
         rows, after = paged((row for row in node_rows(state) if wanted(row)), lambda row: row.name, query.limit)
         return Page(items=rows, next=after, previous=None, position=str(state.seq))
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def get_node(call: Call[Seen, None]) -> Answer:
@@ -159,7 +159,7 @@ async def get_node(call: Call[Seen, None]) -> Answer:
             leaving=drained if state.nodes[name].draining else [],
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 def _containers(state: State, node: str) -> Iterator[NodeContainer]:

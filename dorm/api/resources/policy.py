@@ -16,7 +16,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Unavailable
-from dorm.api.handlers import Page, Seen, Stored, requester, seen, seq_of, stored
+from dorm.api.handlers import Page, Seen, Stored, answer_from_state, requester, seq_of, stored
 from dorm.api.lives import Subject
 from dorm.api.resources.apps import Why
 from dorm.api.routes import Call, Link, Parameters, Route
@@ -154,7 +154,7 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
             refused=list(state.refused_changes),
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def list_policies(call: Call[Seen, None]) -> Answer:
@@ -167,7 +167,7 @@ async def list_policies(call: Call[Seen, None]) -> Answer:
             position=str(state.seq), policy=state.settings.policy, policies=offered(state.policy_plugins)
         )
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def change_policy(call: Call[Parameters, PolicyChange]) -> Answer:
@@ -226,7 +226,7 @@ async def get_scheduling(call: Call[Seen, None]) -> Answer:
             return Scheduling(position=position, paused=False)
         return Scheduling(position=position, paused=True, since=rfc3339(pause.at), by=pause.by, reason=pause.reason)
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def pause_scheduling(call: Call[Parameters, Why]) -> Answer:

@@ -16,7 +16,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Malformed
-from dorm.api.handlers import Seen, Stored, requester, seen, stored
+from dorm.api.handlers import Seen, Stored, answer_from_state, requester, stored
 from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import steering
 from dorm.client.errors import Refused
@@ -82,7 +82,7 @@ async def get_spec(call: Call[Seen, None]) -> Answer:
         )
         return answer(document, state.seq, headers={"ETag": f'"{document.tag}"'})
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 async def replace_spec(call: Call[Parameters, dict[str, Any]]) -> Answer:
