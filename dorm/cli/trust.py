@@ -96,8 +96,8 @@ async def acting(cx: Cluster, folder: Path | None) -> AsyncIterator[Acting]:
 
 async def apply(administration: Acting) -> None:
     """Write the servers' configuration, and print what remains to be done."""
-    servers = await administration.admin.apply()
-    if servers:
+    reloaded = await administration.admin.apply()
+    if reloaded:
         return
     if administration.folder is None:
         print_line(

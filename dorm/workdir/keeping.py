@@ -91,7 +91,7 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
     by_tenant: dict[str, list[StoredBlob]] = {}
     for blob in (each for each in listed if each.size):
         by_tenant.setdefault(blob.tenant, []).append(blob)
-    use_of = [
+    all_uses = [
         Use(
             tenant,
             len(blobs),
@@ -101,7 +101,7 @@ def uses(listed: Iterable[StoredBlob], folders: Collection[tuple[str, str]]) -> 
         )
         for tenant, blobs in by_tenant.items()
     ]
-    return sorted(use_of, key=lambda use: (-use.bytes, use.tenant))
+    return sorted(all_uses, key=lambda use: (-use.bytes, use.tenant))
 
 
 async def remove_unneeded(files: Files, state: State, now: int, keep_s: float, *, of: str = EVERY_TENANT) -> Removed:

@@ -184,7 +184,7 @@ async def app_speed(call: Call[Seen, None]) -> Answer:
     def build(state: State) -> SpeedCurve | None:
         app = find_app(state, call.path("app"), call.user)
         problem = problem_of(state, state.time)
-        demand = next((asking for asking in problem.apps if asking.id == app.id), None)
+        demand = next((each for each in problem.apps if each.id == app.id), None)
         return speed_curve(demand, problem.nodes) if demand is not None else None
 
     return await answer_from_state(call, build)

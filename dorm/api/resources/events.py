@@ -171,10 +171,10 @@ class Decision(DecisionItem, frozen=True, kw_only=True):
 async def list_decisions(call: Call[DecisionsQuery, None]) -> Answer:
     """In the log's order, the latest by default."""
     query = call.query
-    rounds_only = EventsQuery(
+    resizes = EventsQuery(
         after=query.after, before=query.before, limit=query.limit, kind=("Resized",), min_seq=query.min_seq
     )
-    page = await found_page(Call(call.services, call.request, rounds_only, None, call.user))
+    page = await found_page(Call(call.services, call.request, resizes, None, call.user))
     size = sum(len(memoryview(item)) for item in page.items)
     return await apart_if_large(size, partial(_as_decisions, page, call.packs))
 
