@@ -82,7 +82,7 @@ class Lease:
     ) -> None:
         """`seen` returns the sequence up to which this master has read the log, and the hash chain there."""
         self.settled = asyncio.Event()
-        """Set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
+        """Event that is set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
         self._leadership = leadership
         self._name = name
         self._ttl_s = ttl_s
@@ -90,11 +90,11 @@ class Lease:
         """The lease while this master has it, otherwise None."""
         self._good_until = 0.0
         self._seen = seen
-        self._vouched = False
+        self._publishes_sightings = False
         self.troubled = False
         """Whether the loop's last renewal failed."""
         self._stepped_at = 0.0
-        """When the loop last took a step while it kept the lease."""
+        """Time at which the loop last took a step while it kept the lease."""
 
     @property
     def held(self) -> bool:
@@ -116,13 +116,13 @@ class Lease:
             raise LogUnavailable("looking up the lease of the masters: no answer in time") from None
         return (held.seq, held.chain) if held is not None else (0, "")
 
-    def vouch(self) -> None:
+    def publish_sightings(self) -> None:
         """From now on, publish in the lease how far this master has read the log, which it has compared with the last
         leader's."""
-        self._vouched = True
+        self._publishes_sightings = True
 
     def _with_sighting(self, held: Held) -> Held:
-        if not self._vouched:
+        if not self._publishes_sightings:
             return held
         seq, chain = self._seen()
         return msgspec.structs.replace(held, seq=seq, chain=chain)
@@ -131,21 +131,21 @@ class Lease:
 
     async def win(self) -> None:
         """Wait until this master has the lease."""
-        self._vouched = False
+        self._publishes_sightings = False
         seen: Held | None = None
         since: float | None = None
-        """When `seen` was first seen, None if the last look failed."""
+        """Time at which `seen` was first seen; None if the last look failed."""
         while self._held is None:
             sent_at = _now()
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    found = await self._leadership.look()
-                    if since is None or found != seen:
-                        self._tell(seen, found)
-                        seen, since = found, _now()
-                    if self._may_take(found, since):
+                    held = await self._leadership.look()
+                    if since is None or held != seen:
+                        self._log_holder(seen, held)
+                        seen, since = held, _now()
+                    if self._may_take(held, since):
                         sent_at = _now()
-                        self._held = await self._leadership.take(self._name, self._ttl_s, found)
+                        self._held = await self._leadership.take(self._name, self._ttl_s, held)
             except (LogError, TimeoutError) as error:
                 _log.debug("the lease can't be looked at", reason=str(error) or "no answer in time")
                 since = None
@@ -153,9 +153,9 @@ class Lease:
                 await asyncio.sleep(self._pause_s(seen, since))
         self._good_until, self.troubled, self._stepped_at = sent_at + self._ttl_s, False, _now()
 
-    def _may_take(self, found: Held | None, since: float) -> bool:
+    def _may_take(self, held: Held | None, since: float) -> bool:
         """Return whether the lease is free, held by this master (from a write with an unknown outcome), or expired."""
-        return found is None or found.holder in ("", self._name) or _now() - since >= found.ttl_s
+        return held is None or held.holder in ("", self._name) or _now() - since >= held.ttl_s
 
     def _pause_s(self, seen: Held | None, since: float | None) -> float:
         pause = min(self._ttl_s / _LOOKS, _LONGEST_LOOK_S)
@@ -163,11 +163,11 @@ class Lease:
             return pause
         return max(0.01, min(pause, since + seen.ttl_s - _now()))
 
-    def _tell(self, before: Held | None, found: Held | None) -> None:
-        if found is None or found.holder in ("", self._name):
+    def _log_holder(self, before: Held | None, held: Held | None) -> None:
+        if held is None or held.holder in ("", self._name):
             return
-        if before is None or before.holder != found.holder:
-            _log.info("following", leader=found.holder)
+        if before is None or before.holder != held.holder:
+            _log.info("following", leader=held.holder)
         else:
             self.settled.set()
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dorm.cli.errors import USAGE, Fail, WrongUsage, complain, line
+from dorm.cli.errors import USAGE, Fail, WrongUsage, line, report_error
 from dorm.cli.output import Format, console, counted, show_document, solver_prints_elsewhere
 from dorm.cli.signals import interrupted_by_sigterm
 from dorm.cli.source import progress_of
-from dorm.cli.terminal import say
+from dorm.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -434,8 +434,8 @@ def _report_unfinished(compared: Comparison, *, cut: bool) -> None:
                 if cut:
                     _say(text)
                 else:
-                    complain(text, "simulation.unfinished")
+                    report_error(text, "simulation.unfinished")
 
 
 def _say(text: str) -> None:
-    say(line(Exception(text)), error=True, flush=True)
+    print_line(line(Exception(text)), error=True, flush=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dorm.cli.errors import USAGE, Fail, complain, run, run_and_exit
+from dorm.cli.errors import USAGE, Fail, report_error, run, run_and_exit
 from dorm.cli.output import Format, Output, print_table
 from dorm.cli.program_logs import Verbose, configure
 
@@ -76,9 +76,9 @@ def chaos(
         _show_recoveries(done[0].recoveries)
     show_report(done[0].report, output)
     for line in done[0].wrong[:_MOST_TOLD]:
-        complain(line, "chaos.wrong")
+        report_error(line, "chaos.wrong")
     if len(done[0].wrong) > _MOST_TOLD:
-        complain(f"and {len(done[0].wrong) - _MOST_TOLD} more", "chaos.wrong")
+        report_error(f"and {len(done[0].wrong) - _MOST_TOLD} more", "chaos.wrong")
 
 
 def _show_recoveries(recoveries: Sequence[Recovery]) -> None:
