@@ -252,7 +252,7 @@ function Submit({ idempotency }) {
       visit("app", answer.id);
     }}>
     <div class="editor">
-      <label class="field"><span>Spec of an app or a sweep (YAML or JSON)</span>
+      <label class="field"><span>Spec (YAML or JSON)</span>
         <textarea ref=${editor} rows="14" value=${text} onInput=${track} onKeyUp=${(event) => move(event.target.selectionStart)} onClick=${(event) => move(event.target.selectionStart)} spellcheck="false" autocapitalize="off" aria-describedby="hints"></textarea></label>
       <div id="hints" class="hints" role="region" aria-label="Fields">
         ${about && html`<p><b>${about.name}</b> <span class="dim">${about.type}</span><br />${clean(about.text)}</p>`}
