@@ -77,6 +77,12 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the description."""
     types = [one for route in routes for one in (route.answer, route.body) if one is not None]
     schemas, components = _components([*types, Problem])
+    for one in types:
+        if fields_of := getattr(one, "ONE_OF", ()):
+            given = {name: {"not": {"type": "null"}} for name in fields_of}
+            components[one.__name__]["oneOf"] = [
+                {"required": [name], "properties": {name: given[name]}} for name in given
+            ]
     known = {id(one): schema for one, schema in zip([*types, Problem], schemas, strict=True)}
     described = _Described(known)
     paths: dict[str, dict[str, Any]] = {}
@@ -132,7 +138,9 @@ def _sweep() -> dict[str, Any]:
     """Return the schema of a spec that is several apps: the same with further fields."""
     found = {name: value for name, value in _spec().items() if name != "$defs"}
     title = {"title": "Dorm sweep", "description": "An app spec with `array` or `sweep`: many apps."}
-    return {**found, **title, "properties": {**found["properties"], **fields()}}
+    several = [{"required": ["array"]}, {"required": ["sweep"]}]
+    properties = {name: schema for name, schema in found["properties"].items() if name != "group"}
+    return {**found, **title, "oneOf": several, "properties": {**properties, **fields()}}
 
 
 class _Described:
