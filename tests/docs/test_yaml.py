@@ -31,9 +31,9 @@ def alternatives(block: Block) -> list[str]:
     """The documents of a block.  One that shows a field twice shows two ways to write it."""
     fields: list[tuple[str, list[str]]] = []
     for line in block.lines:
-        key = _KEY.match(line)
-        if key is not None:
-            fields.append((key[1], [line]))
+        begun = _KEY.match(line)
+        if begun is not None:
+            fields.append((begun[1], [line]))
         elif fields:
             fields[-1][1].append(line)
     most = max([key for key, _ in fields].count(key) for key, _ in fields)
