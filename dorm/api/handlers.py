@@ -42,11 +42,18 @@ if TYPE_CHECKING:
 
 # --- answers from a state ---------------------------------------------------------------------------------------------
 
+_MOMENTS = (
+    r"^([0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h|d)|"
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])([Tt ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
+    r"([Zz]|[+ -]([01][0-9]|2[0-3]):[0-5][0-9])?)?)$"
+)
+"""What is a moment, for clients; what only looks like one gets an answer in words."""
 At = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^([0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?|-[0-9]{1,9}(\.[0-9]{1,6})?(ns|us|ms|s|m|h|d|w)|"
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?([Zz]|[+ -][0-9]{2}:[0-9]{2})?)?)$",
+        extra_json_schema={"pattern": _MOMENTS},
         max_length=64,
         description="A moment of the log: a sequence (120), a position (118.2), a time (2026-11-21T09:00:00Z) or how long "
         "before the log's last record (-10m).  Default: now.",

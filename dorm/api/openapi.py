@@ -77,6 +77,11 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the description."""
     types = [type_ for route in routes for type_ in (route.answer, route.body) if type_ is not None]
     schemas, components = _components([*types, Problem])
+    for type_ in types:
+        if alternatives := getattr(type_, "ONE_OF", ()):
+            components[type_.__name__]["oneOf"] = [
+                {"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in alternatives
+            ]
     known = {id(type_): schema for type_, schema in zip([*types, Problem], schemas, strict=True)}
     described = _Described(known)
     paths: dict[str, dict[str, Any]] = {}
@@ -132,7 +137,9 @@ def _sweep() -> dict[str, Any]:
     """Return the schema of a spec that is several apps: the same with further fields."""
     schema = {name: value for name, value in _spec().items() if name != "$defs"}
     title = {"title": "Dorm sweep", "description": "An app spec with `array` or `sweep`: many apps."}
-    return {**schema, **title, "properties": {**schema["properties"], **fields()}}
+    several = [{"required": ["array"]}, {"required": ["sweep"]}]
+    properties = {name: field for name, field in schema["properties"].items() if name != "group"}
+    return {**schema, **title, "oneOf": several, "properties": {**properties, **fields()}}
 
 
 class _Described:

@@ -80,6 +80,18 @@ async def plan(
         list[str] | None,
         typer.Option(metavar="APP", autocompletion=complete_app, help="Cancel this app."),
     ] = None,
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Hold this app."),
+    ] = None,
+    release: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Release this held app."),
+    ] = None,
+    restart: Annotated[
+        list[str] | None,
+        typer.Option(metavar="APP", autocompletion=complete_app, help="Restart this app."),
+    ] = None,
     rounds: Annotated[
         int,
         typer.Option(
@@ -131,6 +143,9 @@ async def plan(
         drained=tuple(drain or []),
         undrained=tuple(undrain or []),
         cancelled=tuple(cancel or []),
+        held=tuple(hold or []),
+        released=tuple(release or []),
+        restarted=tuple(restart or []),
         specs=checked,
     )
     async with log_of(file, cx) as log:

@@ -16,6 +16,7 @@ from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, Stream, last_event_id, wanted
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import Filter, check_kinds
+from dorm.core.query.concerns import NAMES_OF_KINDS
 from events.cloudevents import plain, rfc3339
 from events.kinds import Resized, Round
 from events.positions import parse
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 POSITION = r"^[0-9]{1,15}(\.[0-9]{1,9})?(~[0-9]{1,15})?$"
 At = Annotated[str, msgspec.Meta(pattern=POSITION, max_length=40)]
+KindName = Annotated[str, msgspec.Meta(min_length=1, max_length=512, extra_json_schema={"enum": list(NAMES_OF_KINDS)})]
 LAST_EVENT_ID = Header(
     "Last-Event-ID", "The id of the last event that was read: the stream goes on after it.", POSITION, 40
 )
@@ -49,7 +51,7 @@ class EventsQuery(Parameters, frozen=True, kw_only=True):
     user: Annotated[
         tuple[Name, ...], msgspec.Meta(max_length=16, description="What concerns this user and their apps.")
     ] = ()
-    kind: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64, description="Only events of this kind.")] = ()
+    kind: Annotated[tuple[KindName, ...], msgspec.Meta(max_length=64, description="Only events of this kind.")] = ()
     min_seq: MinSeq | None = None
 
     def filter(self) -> Filter:

@@ -27,7 +27,7 @@ from events.errors import code_of
 from events.quantities import duration
 from replay.comparison import FieldOfSeveral, Side, differing, sides
 from replay.moments import AtSequence
-from replay.past import PastApp, in_order, parse_condition, select
+from replay.past import CONDITION, ORDER, PastApp, in_order, parse_condition, select
 from replay.usage.ledger import GROUPS
 from replay.usage.usage import Usage, usage
 
@@ -46,7 +46,9 @@ _SPARE_S = 2.0
 _MOST_COMPARED = 12
 _CURSOR = r"^([0-9]{1,15})?-[0-9]{1,15}:\S{1,512}$"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-Condition = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+Condition = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=300, extra_json_schema={"pattern": f"^(?:{CONDITION})$"})
+]
 
 
 class HistoryQuery(Parameters, frozen=True, kw_only=True):
@@ -74,6 +76,7 @@ class HistoryQuery(Parameters, frozen=True, kw_only=True):
         msgspec.Meta(
             min_length=1,
             max_length=64,
+            extra_json_schema={"pattern": ORDER},
             description="`ended`, `submitted`, `name`, `user`, `state`, a metric or a parameter; `-` for the greatest first.",
         ),
     ] = "-ended"

@@ -32,7 +32,8 @@ from events.cloudevents import rfc3339
 from events.kinds import AppUpdated, PolicyChanged
 from events.limits import Name
 from events.quantities import resource
-from events.spec import check_spec
+from events.spec import CheckedSpec, check_spec
+from events.spec.sweeps import expanded, is_sweep
 from replay.moments import AtSequence
 from replay.page.forked import ForkView, fork_view
 from replay.page.timeline import WIDEST
@@ -314,8 +315,13 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What is supposed to happen first; nothing, if empty."""
 
     submit: dict[str, Any] | Annotated[list[dict[str, Any]], msgspec.Meta(max_length=_MOST)] | Text | None = None
-    """A spec, several, or one as text in YAML."""
+    """A spec or a sweep, several specs, or one as text in YAML."""
     cancel: Names | None = None
+    cancel_sweep: PlanName | None = None
+    """A sweep, all of whose apps are cancelled."""
+    hold: Names | None = None
+    release: Names | None = None
+    restart: Names | None = None
     update: PlannedUpdate | None = None
     drain: Names | None = None
     undrain: Names | None = None
@@ -342,9 +348,18 @@ class Supposed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             drained=_names(self.drain),
             undrained=_names(self.undrain),
             cancelled=_names(self.cancel),
+            cancelled_sweeps=_names(self.cancel_sweep),
             updated=updates,
-            specs=tuple(check_spec(spec, every=True) for spec in specs),
+            held=_names(self.hold),
+            released=_names(self.release),
+            restarted=_names(self.restart),
+            specs=tuple(checked for spec in specs for checked in _apps_of(spec)),
         )
+
+
+def _apps_of(document: Any) -> Sequence[CheckedSpec]:
+    """Return the app of a spec, or those of a sweep.  Raises SpecError."""
+    return expanded(document).specs if is_sweep(document) else (check_spec(document, every=True),)
 
 
 class Assumptions(Supposed, frozen=True, kw_only=True, forbid_unknown_fields=True):

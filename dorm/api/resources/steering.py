@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 
@@ -160,6 +160,8 @@ ROUTES = [
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An edit: one of the two."""
+
+    ONE_OF: ClassVar = ("spec", "patch")
 
     spec: dict[str, Any] | None = None
     """A whole spec, as for `PUT /v1/apps/{app}/spec`."""
