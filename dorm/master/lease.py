@@ -93,6 +93,8 @@ class Lease:
         self._publishes_sightings = False
         self.troubled = False
         """Whether the loop's last renewal failed."""
+        self.lapses = 0
+        """Number of renewals after the lease had lapsed."""
         self._stepped_at = 0.0
         """Time at which the loop last took a step while it kept the lease."""
 
@@ -200,6 +202,7 @@ class Lease:
             self.drop()
             raise LeaseLost("another master has taken the lease", code="lease.taken")
         if lapsed:
+            self.lapses += 1
             _log.warning(
                 "the lease had lapsed, and no other master has taken it", waited_s=round(sent_at - self._good_until, 1)
             )
@@ -210,8 +213,8 @@ class Lease:
     async def stand_in(self, leadership: Leadership) -> None:
         """Renew the lease over `leadership` whenever the loop that keeps it is late, without end.
 
-        Runs on the loop of another thread.  It therefore writes nothing but until when the lease is good, which is true of a
-        lease that was renewed, whatever the other thread does meanwhile.  That the lease was taken, the next renewal of the
+        Runs on the loop of another thread.  It therefore writes nothing but until when the lease is good, and that it had
+        lapsed, which is true of a lease that was renewed, whatever the other thread does meanwhile.  That the lease was taken, the next renewal of the
         other one finds out."""
         while True:
             await asyncio.sleep(self._pause_of_stand_in_s())
@@ -225,6 +228,7 @@ class Lease:
                 _log.debug("the lease is not renewed by its stand-in", reason=str(error) or "no answer in time")
                 continue
             if renewed is not None:
+                self.lapses += sent_at >= self._good_until
                 self._good_until = max(self._good_until, sent_at + self._ttl_s)
 
     def _pause_of_stand_in_s(self) -> float:

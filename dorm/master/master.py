@@ -179,6 +179,8 @@ class Master:
         self.elected = asyncio.Event()
         """Event that is set while this master leads, also while its lease has lapsed (`leads`)."""
         self._lease = Lease(leadership, name, lease_s, self._seen) if leadership is not None else None
+        self._checked_lapses = 0
+        """Lapses of the lease after which the log has been checked."""
         self._apart = apart
         self.settled = self._lease.settled if self._lease is not None else asyncio.Event()
         """Event that is set once it is known which master leads: this one, or another whose lease was seen to be renewed."""
@@ -429,13 +431,16 @@ class Master:
         lost.  Raises Deposed.
 
         The fence alone is not enough: a master that has folded its successor's rounds knows the sequence to write
-        after.  After a lapse, the log is checked as before an election, because its server may have been away."""
-        while self._lease is not None and not self._lease.held:
-            while not self._lease.held:
+        after.  After a lapse, even one that is over before this task takes a step, the log is checked as before an election,
+        because its server may have been away."""
+        lease = self._lease
+        while lease is not None and not (lease.held and lease.lapses == self._checked_lapses):
+            while not lease.held:
                 self._check_epoch()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_PAUSE_S):
                         await self._fold_next()
+            self._checked_lapses = lease.lapses
             await self._fold_until(await self._checked_end())
             self._integrity.check(self._sealer.misfit)
         self._check_epoch()
