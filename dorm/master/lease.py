@@ -214,8 +214,8 @@ class Lease:
         """Renew the lease over `leadership` whenever the loop that keeps it is late, without end.
 
         Runs on the loop of another thread.  It therefore writes nothing but until when the lease is good, and that it had
-        lapsed, which is true of a lease that was renewed, whatever the other thread does meanwhile.  That the lease was taken, the next renewal of the
-        other one finds out."""
+        lapsed, which is true of a lease that was renewed, whatever the other thread does meanwhile.  That the lease was
+        taken, the next renewal of the other one finds out."""
         while True:
             await asyncio.sleep(self._pause_of_stand_in_s())
             held, sent_at = self._held, _now()
