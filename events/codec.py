@@ -107,8 +107,8 @@ def _too_deep(value: Any) -> bool:
             return False
         level = [
             part
-            for one in level
-            for part in (one.values() if isinstance(one, dict) else one)
+            for container in level
+            for part in (container.values() if isinstance(container, dict) else container)
             if isinstance(part, dict | list)
         ]
     return bool(level)
@@ -144,8 +144,8 @@ def _believe(subject: str) -> tuple[type[Event] | None, int, tuple[str, ...]]:
         _BELIEVED.clear()
     believed = _KINDS.get(subjects.kind_of(subject))
     fields = _OPEN_FIELDS.get(believed, ()) if believed else ()
-    _BELIEVED[subject] = found = believed, _WRITTEN[believed] if believed else 0, fields
-    return found
+    _BELIEVED[subject] = belief = believed, _WRITTEN[believed] if believed else 0, fields
+    return belief
 
 
 def _decode_other(record: Record) -> Event:

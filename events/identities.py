@@ -142,8 +142,8 @@ class NotAllowed(msgspec.Struct, frozen=True):
 
 def tenant_in(submission: str) -> str:
     """Return the tenant that a submission's id belongs to, "" for the id of an open cluster."""
-    found = _OWNED.match(submission)
-    return found[1] if found else ""
+    match = _OWNED.match(submission)
+    return match[1] if match else ""
 
 
 def owned_id(tenant: str, id: str) -> str:

@@ -193,12 +193,12 @@ def sign(key: SealKey, document: bytes) -> str:
 def is_part_signed_by(document: bytes, signature: str, keys: Iterable[str]) -> bool:
     """Return whether one of these public keys signed the document."""
     try:
-        said = bytes.fromhex(signature)
+        signature_bytes = bytes.fromhex(signature)
     except ValueError:
         return False
     for key in keys:
         try:
-            VerifyKey(public_bytes(key)).verify(_statement(document), said)
+            VerifyKey(public_bytes(key)).verify(_statement(document), signature_bytes)
         except (CryptoError, KeyUnusableError, ValueError, TypeError):
             continue
         return True

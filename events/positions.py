@@ -59,14 +59,14 @@ class Position(msgspec.Struct, frozen=True):
 
 def parse(text: str) -> Position:
     """Parse a position.  Raises PositionError."""
-    found = _TEXT.fullmatch(text.strip())
-    if found is None:
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
         raise PositionError(
             f"{text[:60]!r} is not a position; write a sequence (118), or with the index in a round (118.2), or what an "
             "interrupted reading reported (118.2~57)"
         )
-    index, beside = (None if part is None else int(part) for part in found.groups()[1:])
-    return Position(int(found[1]), index, beside)
+    index, beside = (None if part is None else int(part) for part in match.groups()[1:])
+    return Position(int(match[1]), index, beside)
 
 
 class Logged(msgspec.Struct, frozen=True):

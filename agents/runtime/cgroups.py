@@ -45,17 +45,17 @@ class Place(NamedTuple):
 
 def parse_mounts(mountinfo: str) -> tuple[Mount, ...]:
     """Return the cgroup mounts in the text of /proc/self/mountinfo (proc(5))."""
-    found = []
+    mounts = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         kind, _, rest = right.partition(" ")
         options = rest.rpartition(" ")[2]
         fields = left.split()
         if kind == "cgroup2":
-            found.append(Mount(fields[4], fields[3], ()))
+            mounts.append(Mount(fields[4], fields[3], ()))
         elif kind == "cgroup":
-            found.append(Mount(fields[4], fields[3], tuple(options.split(","))))
-    return tuple(found)
+            mounts.append(Mount(fields[4], fields[3], tuple(options.split(","))))
+    return tuple(mounts)
 
 
 class Within(NamedTuple):
@@ -104,10 +104,10 @@ def within(controller: str, paths: Mapping[str, str], mounts: tuple[Mount, ...])
 
 def folder_of(controller: str, paths: Mapping[str, str], mounts: tuple[Mount, ...]) -> Path | None:
     """Return the folder of a process's control group for one controller; None if that is unknown."""
-    found = within(controller, paths, mounts)
-    if found is None or not found.visible:
+    group = within(controller, paths, mounts)
+    if group is None or not group.visible:
         return None
-    return Path(found.mount.point) / found.inside.lstrip("/")
+    return Path(group.mount.point) / group.inside.lstrip("/")
 
 
 def read(place: Place) -> Use:
@@ -155,8 +155,8 @@ class Left(NamedTuple):
 
 def left(pid: int, proc: Path = _PROC) -> Left | None:
     """Return how many more a process may start; None if that can't be seen.  Blocks for the time of some small files."""
-    found = [*_of_groups(pid, proc), *_of_user(pid, proc), *_of_kernel(proc)]
-    return min(found, default=None)
+    limits = [*_of_groups(pid, proc), *_of_user(pid, proc), *_of_kernel(proc)]
+    return min(limits, default=None)
 
 
 def _of_groups(pid: int, proc: Path) -> Iterator[Left]:

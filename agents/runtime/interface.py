@@ -188,13 +188,13 @@ def find(pids: Iterable[int], port: int, proc: Path = Path("/proc")) -> Listener
 
 def in_container(container_id: str, proc: Path = Path("/proc")) -> list[int]:
     """Return the processes of a Docker container, by the names of their control groups."""
-    found = []
+    processes = []
     for entry in os.listdir(proc):
         if entry.isdigit():
             with contextlib.suppress(OSError):
                 if container_id in (proc / entry / "cgroup").read_text():
-                    found.append(int(entry))
-    return found
+                    processes.append(int(entry))
+    return processes
 
 
 def _listening(folder: Path, port: int) -> Iterator[tuple[int, str]]:
@@ -211,8 +211,8 @@ def _reachable(hexadecimal: str) -> str:
     """Return the address at which a listener is reached from its own machine; the kernel writes 32-bit words in the
     machine's byte order, and a socket that listens everywhere is reached on loopback."""
     raw = bytes.fromhex(hexadecimal)
-    words = (raw[place : place + 4][::-1] for place in range(0, len(raw), 4))
-    address = ipaddress.ip_address(b"".join(words))
+    groups = (raw[place : place + 4][::-1] for place in range(0, len(raw), 4))
+    address = ipaddress.ip_address(b"".join(groups))
     if address.is_unspecified:
         return "127.0.0.1" if address.version == 4 else "::1"
     mapped = getattr(address, "ipv4_mapped", None)
@@ -223,8 +223,8 @@ def _sockets(folder: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                if found := _SOCKET.fullmatch(os.readlink(folder / name)):
-                    yield int(found[1])
+                if match := _SOCKET.fullmatch(os.readlink(folder / name)):
+                    yield int(match[1])
 
 
 # --- the runtime ------------------------------------------------------------------------------------------------------

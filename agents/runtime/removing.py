@@ -69,7 +69,7 @@ def delete(folder: Path) -> Removal:
     files."""
     removal = remove(folder)
     if removal.kept:
-        named = {one.path or ".": one.reason for one in removal.left}
+        named = {obstacle.path or ".": obstacle.reason for obstacle in removal.left}
         _log.error("what an app left can't be removed", folder=str(folder), left=named, count=removal.kept)
     return removal
 

@@ -211,12 +211,12 @@ class RunDirs:
     def found(self) -> list[Key]:
         """Return the keys of all folders, sorted.  Raises `Displaced`."""
         self.check()
-        found = []
+        keys = []
         for entry in self.root.iterdir():
             app, *numbers = entry.name.rsplit("-", 2)
             if app and app[0] != "." and len(numbers) == 2 and all(n.isdecimal() for n in numbers):
-                found.append(Key(app, int(numbers[0]), int(numbers[1])))
-        return sorted(found)
+                keys.append(Key(app, int(numbers[0]), int(numbers[1])))
+        return sorted(keys)
 
     def make(
         self,
@@ -257,9 +257,9 @@ class RunDirs:
         try:
             await asyncio.to_thread(self.put, key, name, content)
         except OSError as failure:
-            said = f"{name} cannot be written: {failure.strerror}"
+            reason = f"{name} cannot be written: {failure.strerror}"
             raise Unavailable(
-                f"{key}: {said}", code="container.folder.not_writable", doing="create", said=said
+                f"{key}: {reason}", code="container.folder.not_writable", doing="create", said=reason
             ) from failure
 
     async def put_files(self, key: Key, files: Mapping[str, bytes]) -> None:

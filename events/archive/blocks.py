@@ -309,9 +309,9 @@ def layout_of(file: int) -> Layout:
     return _by_index(file, size) or walked(file)
 
 
-def examine(file: int, told: Callable[[int, int], None] | None = None) -> Layout:
+def examine(file: int, progress: Callable[[int, int], None] | None = None) -> Layout:
     """Check the whole file, with every payload against its checksum.  Raises OSError."""
-    return _Walk(file, os.fstat(file).st_size, deep=True, told=told).walk()
+    return _Walk(file, os.fstat(file).st_size, deep=True, progress=progress).walk()
 
 
 def walked(file: int) -> Layout:
@@ -355,11 +355,11 @@ def _plausible(index: Index, end: int) -> bool:
 class _Walk:
     """Walks from block to block; after a broken head, to the next intact one."""
 
-    def __init__(self, file: int, size: int, *, deep: bool, told: Callable[[int, int], None] | None = None) -> None:
+    def __init__(self, file: int, size: int, *, deep: bool, progress: Callable[[int, int], None] | None = None) -> None:
         self._file = file
         self._size = size
         self._deep = deep
-        self._told = told
+        self._told = progress
         self._found = Layout(Header(), [], [], [])
         self._last = 0
         """The last record found, or the sequence before the first."""
@@ -413,11 +413,11 @@ class _Walk:
         """Return whether the index ends here; a trailer elsewhere is a stray copy, and blocks may follow it."""
         return self._hole is None and self._index_end == place
 
-    def _end(self, place: int, found: bytes) -> None:
+    def _end(self, place: int, locator: bytes) -> None:
         """Process the trailer; it states where the index is."""
         self._ended = True
-        index, check = _PLACE.unpack_from(found)
-        valid = zlib.crc32(found[:8]) == check
+        index, check = _PLACE.unpack_from(locator)
+        valid = zlib.crc32(locator[:8]) == check
         known = self._complete() or (valid and not self._stray and self._in_line(index))
         lost = 0 if known else self._last + 1
         if self._hole is not None:

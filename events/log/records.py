@@ -150,21 +150,21 @@ async def until_answered(ask: Callable[[], Awaitable[T]], doing: str) -> T:
     raises."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    pause, say_at, said = _SHORTEST_S, began + _SAY_AFTER_S, False
+    pause, say_at, due = _SHORTEST_S, began + _SAY_AFTER_S, False
     while True:
         try:
-            found = await ask()
+            answer = await ask()
         except LogClosed:
             raise
         except LogUnavailable as error:
             now = loop.time()
             if now >= say_at:
                 _log.warning("waiting for the log", doing=doing, waited_s=round(now - began), reason=str(error))
-                say_at, said = now + min(_SAY_AGAIN_S, max(_SAY_AFTER_S, now - began)), True
+                say_at, due = now + min(_SAY_AGAIN_S, max(_SAY_AFTER_S, now - began)), True
         else:
-            if said:
+            if due:
                 _log.warning("the log answers", doing=doing, waited_s=round(loop.time() - began))
-            return found
+            return answer
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_S)
 

@@ -183,9 +183,9 @@ class Connection:
             await server_clock(self._link, self.cluster),
         )
 
-    def report_outages(self, tell: Callable[[bool], None]) -> None:
+    def report_outages(self, report: Callable[[bool], None]) -> None:
         """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
-        self._link.on_outage = tell
+        self._link.on_outage = report
 
     async def connected(self) -> None:
         """Wait until there is a connection. Raises LogUnavailable if it was closed permanently."""

@@ -314,26 +314,26 @@ class DirectParser(Parser):
         connection, position, size = self._connections, 0, len(data)
         self._short_of = 0
         while (line_end := data.find(_END, position)) >= 0:
-            words = data[position:line_end].split()
+            arguments = data[position:line_end].split()
             begin = end = line_end + 2
-            if len(words) > 3 and words[0] in _MESSAGES:
+            if len(arguments) > 3 and arguments[0] in _MESSAGES:
                 # MSG <subject> <sid> [reply] <bytes>, HMSG <subject> <sid> [reply] <bytes of headers> <bytes with them>.
-                with_headers = words[0] == b"HMSG"
+                with_headers = arguments[0] == b"HMSG"
                 try:
-                    sid, body = int(words[2]), begin + (int(words[-2]) if with_headers else 0)
-                    end += int(words[-1]) + 2
+                    sid, body = int(arguments[2]), begin + (int(arguments[-2]) if with_headers else 0)
+                    end += int(arguments[-1]) + 2
                 except ValueError:
                     raise ProtocolError("nats: malformed MSG") from None
                 if end > size:
                     self._short_of = end - position
                     break
-                reply = words[3] if len(words) == 5 + with_headers else b""
+                reply = arguments[3] if len(arguments) == 5 + with_headers else b""
                 take = self.takers.get(sid)
                 if take is not None:
-                    take(words[1], reply, data[begin:body], data[body : end - 2])
+                    take(arguments[1], reply, data[begin:body], data[body : end - 2])
                 else:
                     header = data[begin:body] if with_headers else None
-                    await deliver(self.nc, sid, words[1], reply, data[body : end - 2], header)
+                    await deliver(self.nc, sid, arguments[1], reply, data[body : end - 2], header)
             else:
                 self.buf = bytearray(data[position:end])
                 try:

@@ -92,11 +92,11 @@ class Permissions:
     def on_error(self, error: Exception) -> None:
         """Fail the request that the server has just forbidden.  Of several on one subject it is the last, unless the
         permissions changed between them: a server forbids each with an error of its own."""
-        found = _DENIED.search(str(error))
-        if found is None:
+        match = _DENIED.search(str(error))
+        if match is None:
             return
-        subject = found[2].lower()  # As nats-py passes on the whole text.
-        if found[1].lower() == "subscription":
+        subject = match[2].lower()  # As nats-py passes on the whole text.
+        if match[1].lower() == "subscription":
             self._forbid(subject)
             return
         waiting = self._replies.get(subject)
@@ -320,8 +320,8 @@ class Link:
     @property
     def known_servers(self) -> list[str]:
         """The configured addresses, and those that the servers announce."""
-        told = [address.geturl() for address in self.client.discovered_servers]
-        return list(dict.fromkeys([*self.servers, *told]))
+        discovered = [address.geturl() for address in self.client.discovered_servers]
+        return list(dict.fromkeys([*self.servers, *discovered]))
 
     @property
     def clustered(self) -> bool:

@@ -178,13 +178,13 @@ class Places:
     async def needed_from(self, prefix: str) -> int | None:
         """Return the first sequence that a reader at one of these places may have yet to see; None if all of them have seen
         everything.  Raises LogUnavailable, LogRefused."""
-        found: list[int] = []
+        sequences: list[int] = []
         async for info in self._infos(prefix):
             # A reader that waits for nothing has seen all, however far back its last record is.
             place = info.ack_floor if info.num_ack_pending else info.delivered if info.num_pending else None
             if place is not None:
-                found.append((place.stream_seq or 0) + 1)
-        return min(found, default=None)
+                sequences.append((place.stream_seq or 0) + 1)
+        return min(sequences, default=None)
 
     async def _infos(self, prefix: str) -> AsyncIterator[ConsumerInfo]:
         manager = self._link.jetstream(timeout=TIMEOUT_S)

@@ -134,18 +134,18 @@ class Room(NamedTuple):
         return self.limit is not None and self.taken >= ALARM * self.limit
 
 
-async def update_limits(link: Link, found: StreamConfig, wanted: StreamConfig, timeout: float) -> None:
+async def update_limits(link: Link, existing: StreamConfig, wanted: StreamConfig, timeout: float) -> None:
     """Give a stream that was made without limits those of this release.  Smaller ones, which an operator has set, stay.  A
     server that refuses is older and has no such limits."""
     missing = {
         name: limit
         for name in _UPDATED
-        if (limit := getattr(wanted, name) or 0) > 0 and _raises(name, getattr(found, name) or -1, limit)
+        if (limit := getattr(wanted, name) or 0) > 0 and _raises(name, getattr(existing, name) or -1, limit)
     }
     if missing:
-        config = (await api_request(link, f"STREAM.INFO.{found.name}", {}, timeout))["config"]
+        config = (await api_request(link, f"STREAM.INFO.{existing.name}", {}, timeout))["config"]
         with contextlib.suppress(nats.js.errors.BadRequestError, nats.js.errors.ServerError):
-            await api_request(link, f"STREAM.UPDATE.{found.name}", config | missing, timeout)
+            await api_request(link, f"STREAM.UPDATE.{existing.name}", config | missing, timeout)
 
 
 def _raises(name: str, present: int, limit: int) -> bool:
@@ -216,8 +216,8 @@ def _without_compression(config: Mapping[str, Any], held_by: Mapping[str, str]) 
 
 def compressed_by(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """Return the servers that held the stream, with their ids when the configuration was changed."""
-    words = ((metadata or {}).get(COMPRESSED_BY) or "").split()
-    return {name: started for name, _, started in (word.rpartition("=") for word in words) if name}
+    fields = ((metadata or {}).get(COMPRESSED_BY) or "").split()
+    return {name: started for name, _, started in (word.rpartition("=") for word in fields) if name}
 
 
 async def uncompress(link: Link, streams: Iterable[str], timeout: float) -> None:
@@ -290,8 +290,8 @@ def _noted(info: Mapping[str, Any]) -> dict[str, str]:
 def _holders(info: Mapping[str, Any]) -> list[str]:
     """Return the names of the servers that hold a stream."""
     cluster = info.get("cluster") or {}
-    found = [cluster.get("leader"), *(peer.get("name") for peer in cluster.get("replicas") or [])]
-    return [name for name in found if name]
+    names = [cluster.get("leader"), *(peer.get("name") for peer in cluster.get("replicas") or [])]
+    return [name for name in names if name]
 
 
 def _not_restarted(noted: Mapping[str, str], running: Mapping[str, str]) -> set[str]:
@@ -311,5 +311,5 @@ async def _servers(link: Link) -> dict[str, str]:
                 await alone.close()
         return None
 
-    found = await asyncio.gather(*(ask(address) for address in link.known_servers))
-    return dict(sorted(one for one in found if one is not None))
+    replies = await asyncio.gather(*(ask(address) for address in link.known_servers))
+    return dict(sorted(reply for reply in replies if reply is not None))

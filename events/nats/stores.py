@@ -138,14 +138,14 @@ class JetStreamFiles(Files):
         await self._publish(names.file(self._cluster, tenant, name), body)
 
     async def get(self, tenant: str, name: str) -> tuple[bytes, int] | None:
-        found = await self._last(names.file(self._cluster, tenant, name))
-        return found if found is not None and found[0] else None
+        stored = await self._last(names.file(self._cluster, tenant, name))
+        return stored if stored is not None and stored[0] else None
 
     async def listed(self, tenant: str = EVERY_TENANT) -> list[StoredBlob]:
         await self._link.connected(_FILE_TIMEOUT_S)
         with self._errors("listing shipped folders"):
-            found = await _Listing(self._link, self._stream, names.file(self._cluster, tenant, "*")).read()
-        return sorted(blob for blob in found if blob.tenant != _OF_ALL)
+            blobs = await _Listing(self._link, self._stream, names.file(self._cluster, tenant, "*")).read()
+        return sorted(blob for blob in blobs if blob.tenant != _OF_ALL)
 
     async def remove(self, blob: StoredBlob) -> None:
         await self._link.connected(_FILE_TIMEOUT_S)
@@ -160,9 +160,9 @@ class JetStreamFiles(Files):
             return  # It was stored again.
 
     async def limits(self) -> Limits:
-        found = await self._last(names.file(self._cluster, _OF_ALL, _LIMITS))
+        stored = await self._last(names.file(self._cluster, _OF_ALL, _LIMITS))
         try:
-            return _decode_limits(found[0]) if found is not None else Limits()
+            return _decode_limits(stored[0]) if stored is not None else Limits()
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return Limits()  # Of a later release, or of an author of nonsense.
 
@@ -366,7 +366,7 @@ class JetStreamSnapshots(Snapshots):
         for _ in range(_TRIES):
             with contextlib.suppress(Overtaken):
                 infos, fence = await self._read()
-                return await self._replace([one for one in infos if one != info], infos, fence)
+                return await self._replace([other for other in infos if other != info], infos, fence)
         raise LogUnavailable("snapshots: other writers keep changing them; try again", code="log.contended")
 
     # --- the index ------------------------------------------------------------------------------------------------------
@@ -431,19 +431,19 @@ class JetStreamSnapshots(Snapshots):
         await self._link.connected(_TIMEOUT_S)
         with as_log_errors("preparing the store of snapshots"):
             try:
-                found = await manager.stream_info(self._stream, subjects_filter=pieces)
+                stream = await manager.stream_info(self._stream, subjects_filter=pieces)
             except nats.js.errors.NotFoundError:
                 replicas = (await manager.stream_info(self._log_stream)).config.num_replicas
                 await manager.add_stream(snapshot_config(self._cluster), num_replicas=replicas)
-                found = await manager.stream_info(self._stream, subjects_filter=pieces)
+                stream = await manager.stream_info(self._stream, subjects_filter=pieces)
         infos, fence = await self._read()
         listed = {info.content for info in infos}
-        stored = {subject.split(".")[4] for subject in found.state.subjects or ()}
+        stored = {subject.split(".")[4] for subject in stream.state.subjects or ()}
         if left := sorted(stored - listed):
             with contextlib.suppress(Overtaken):  # Another writer has just cleaned up.
                 await self._publish(self._index, _encode_infos(infos), fence)
                 for content in left:
-                    await self._purge(content, found.state.last_seq + 1)
+                    await self._purge(content, stream.state.last_seq + 1)
         self._ready = True
 
     def _manager(self) -> JetStreamManager:
@@ -548,10 +548,10 @@ class JetStreamProgress(Progress):
 
     async def at_time(self, time: int) -> int:
         try:
-            found = await first_since(self._link, self._stream, time + 1)
+            later = await first_since(self._link, self._stream, time + 1)
         except LogDamaged:
             return 0
-        return await self.end() if found is None else found.seq - 1
+        return await self.end() if later is None else later.seq - 1
 
     async def _bounds(self) -> tuple[int, int]:
         """Return the first and the last sequence; zeros if there is no such stream."""
@@ -621,9 +621,9 @@ class Comparisons:
         config = shadow_config(self._cluster)
         with as_log_errors(f"looking up stream {config.name} at {self._link.url}"):
             with contextlib.suppress(nats.js.errors.NotFoundError):
-                found = (await manager.stream_info(shadow_stream(self._cluster))).config
-                if found.subjects != config.subjects:
-                    raise LogRefused(f"stream {config.name} exists and holds {', '.join(found.subjects or ())}")
+                existing = (await manager.stream_info(shadow_stream(self._cluster))).config
+                if existing.subjects != config.subjects:
+                    raise LogRefused(f"stream {config.name} exists and holds {', '.join(existing.subjects or ())}")
                 return
             try:
                 await manager.add_stream(config)

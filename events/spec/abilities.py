@@ -39,10 +39,10 @@ def needed(spec: AppSpec) -> tuple[str, ...]:
 
 def requirement_with(spec: AppSpec) -> str:
     """Return which nodes an app may use (`events.spec.requirements`): what its owner requires, and what it needs."""
-    found = [f"has {_LABEL}{ability}" for ability in needed(spec)]
-    if not found:
+    clauses = [f"has {_LABEL}{ability}" for ability in needed(spec)]
+    if not clauses:
         return spec.require
-    return " and ".join([*([f"({spec.require})"] if spec.require.strip() else []), *found])
+    return " and ".join([*([f"({spec.require})"] if spec.require.strip() else []), *clauses])
 
 
 def labels_with(labels: Mapping[str, str], abilities: Iterable[str]) -> dict[str, str]:

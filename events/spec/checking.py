@@ -109,7 +109,7 @@ def can_be_read(spec: AppSpec) -> bool:
 def _durations(spec: AppSpec) -> dict[str, Quantity]:
     """Return the durations by path, without empty deadlines."""
     retries, deadlines = spec.retries, spec.deadlines
-    found: dict[str, Quantity] = {
+    durations: dict[str, Quantity] = {
         "grace": spec.grace,
         "stop_signal.before": spec.stop_signal.before,
         "retries.backoff": retries.backoff,
@@ -121,10 +121,10 @@ def _durations(spec: AppSpec) -> dict[str, Quantity]:
         "max_runtime": spec.max_runtime,
     }
     if spec.utility is not None:
-        found["utility.target"] = spec.utility.target
+        durations["utility.target"] = spec.utility.target
     if spec.work is not None:
-        found |= {"work.mini_batch": spec.work.mini_batch, "work.exchange": spec.work.exchange}
-    return {path: value for path, value in found.items() if value != "" or path not in _MAY_BE_EMPTY}
+        durations |= {"work.mini_batch": spec.work.mini_batch, "work.exchange": spec.work.exchange}
+    return {path: value for path, value in durations.items() if value != "" or path not in _MAY_BE_EMPTY}
 
 
 _MAY_BE_EMPTY = ("stop_signal.before", "deadlines.start", "deadlines.progress", "max_runtime")
@@ -223,8 +223,8 @@ _PATH_OR_REFERENCE = re.compile(r"[/$<{]|\.{0,2}/|file:")
 def check_secrets(spec: AppSpec) -> None:
     """Refuse what looks like a secret.  Raises SpecError."""
     for path, text in free_texts(spec):
-        if found := _ANY.search(text):
-            what = tuple(_SECRET_FORMATS)[(found.lastindex or 1) - 1]
+        if match := _ANY.search(text):
+            what = tuple(_SECRET_FORMATS)[(match.lastindex or 1) - 1]
             raise _refusal(path, f"holds {what}")
     for name, value in spec.env.items():
         if _NAMED.search(name) and _looks_secret(name, value):
@@ -233,8 +233,8 @@ def check_secrets(spec: AppSpec) -> None:
 
 def why_secret(name: str, value: str) -> str:
     """Return why a variable looks like a secret, as the end of a sentence about it; "" if it does not."""
-    if found := _ANY.search(f"{name}={value}"):
-        return f"holds {tuple(_SECRET_FORMATS)[(found.lastindex or 1) - 1]}"
+    if match := _ANY.search(f"{name}={value}"):
+        return f"holds {tuple(_SECRET_FORMATS)[(match.lastindex or 1) - 1]}"
     return "looks like a secret by its name" if _NAMED.search(name) and _looks_secret(name, value) else ""
 
 

@@ -64,9 +64,9 @@ class SpecError(DormError, ValueError):
     def at_lines(self, line: Callable[[str], int | None]) -> SpecError:
         """Return the same errors in the order of the lines on which their fields stand, each with its line before the text.
         `line` finds the line of a path."""
-        found = [(line(str(one).partition(": ")[0]), one) for one in (self, *self.others)]
-        found.sort(key=lambda one: one[0] or 0)
-        made = [SpecError(f"line {at}: {one}" if at else str(one), code=one.code) for at, one in found]
+        located = [(line(str(error).partition(": ")[0]), error) for error in (self, *self.others)]
+        located.sort(key=lambda entry: entry[0] or 0)
+        made = [SpecError(f"line {at}: {error}" if at else str(error), code=error.code) for at, error in located]
         return SpecError(str(made[0]), code=made[0].code, others=made[1:])
 
     @classmethod
@@ -192,23 +192,23 @@ def _problem(message: str) -> str:
 
 def _coded(struct: Any, path: str, problem: str) -> str:
     """Return the words of a code: the path's leading fields, without indexes and without keys of maps."""
-    words: list[str] = []
+    names: list[str] = []
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path):
         fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
         if name not in fields:
             break
-        words.append(name)
+        names.append(name)
         struct = _part(fields[name])
         if struct is None:
             break
-    return ".".join([*words, problem])
+    return ".".join([*names, problem])
 
 
 def _part(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct that a field holds, even if it may be left out (`Utility | None`) or is annotated."""
     if isinstance(kind, type):
         return kind if issubclass(kind, msgspec.Struct) else None
-    return next((found for arg in get_args(kind) if (found := _part(arg)) is not None), None)
+    return next((part for arg in get_args(kind) if (part := _part(arg)) is not None), None)
 
 
 def _wanted(message: str) -> str | None:

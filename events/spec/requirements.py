@@ -240,9 +240,9 @@ class _Parser:
 
     def _take(self, kind: str, value: str) -> bool:
         """Consume the next token if it is this one; return whether it was."""
-        found = self._token.kind == kind and self._token.value == value
-        self._next += found
-        return found
+        matches = self._token.kind == kind and self._token.value == value
+        self._next += matches
+        return matches
 
     def _need(self, sign: str, wanted: str) -> None:
         if not self._take("sign", sign):

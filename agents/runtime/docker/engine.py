@@ -56,16 +56,16 @@ class Frames:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads completed by this data."""
         data = self._rest + data
-        at, found = 0, []
+        at, payloads = 0, []
         while at + _HEADER <= len(data):
             end = at + _HEADER + int.from_bytes(data[at + 4 : at + _HEADER], "big")
             if end > len(data):
                 break
             if end > at + _HEADER:
-                found.append(data[at + _HEADER : end])
+                payloads.append(data[at + _HEADER : end])
             at = end
         self._rest = data[at:]
-        return found
+        return payloads
 
     @property
     def complete(self) -> bool:
@@ -208,8 +208,8 @@ class Engine:
         except aiodocker.DockerError as failure:
             if failure.status in known:
                 raise Rejected(failure.status, failure.message) from failure
-            said = f"{failure.message} ({failure.status})"
-            raise Unavailable(f"{what}: {said}", doing=doing, said=said) from failure
+            refusal = f"{failure.message} ({failure.status})"
+            raise Unavailable(f"{what}: {refusal}", doing=doing, said=refusal) from failure
         except TimeoutError as failure:
             raise Unavailable(
                 f"{what}: no answer in time", doing=doing, said="the engine does not answer in time"
@@ -426,10 +426,10 @@ class Engine:
         async with self._asked("events so far"):
             response = await self._docker._do_query("events", "GET", params=params)
             try:
-                told = [json.loads(line) for line in (await response.read()).splitlines()]
+                events = [json.loads(line) for line in (await response.read()).splitlines()]
             finally:
                 response.close()
-        return tuple((str(event["Action"]).partition(":")[0], str(event["Actor"]["ID"])) for event in told)
+        return tuple((str(event["Action"]).partition(":")[0], str(event["Actor"]["ID"])) for event in events)
 
     async def events(self, labels: tuple[str, ...]) -> AsyncGenerator[None, None]:
         """Yield once when connected, then for every event of a container with these labels; end or raise `Unavailable` when
@@ -548,14 +548,14 @@ class Images:
 
 def refused(image: str, message: str) -> Refused:
     """Return which image, why, and what to do, in one line; `message` is the engine's."""
-    words = " ".join(message.split())[:_KEPT_WORDS]
+    text = " ".join(message.split())[:_KEPT_WORDS]
     load = "load it on this node (docker pull, docker load or docker build)"
-    if _ABSENT.search(words) and "no such host" not in words:
-        why, then = f"the registry does not have it, or not for everyone ({words})", f"check the name, or {load}"
-    elif _UNREACHABLE.search(words):
-        why, then = f"no registry can be reached ({words})", load
+    if _ABSENT.search(text) and "no such host" not in text:
+        why, then = f"the registry does not have it, or not for everyone ({text})", f"check the name, or {load}"
+    elif _UNREACHABLE.search(text):
+        why, then = f"no registry can be reached ({text})", load
     else:
-        why, then = words, load
+        why, then = text, load
     return Refused(
         "image",
         f"this node does not have the image {image}, and cannot pull it: {why}; {then}",

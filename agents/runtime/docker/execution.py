@@ -136,27 +136,27 @@ _Process = asyncio.subprocess.Process
 
 
 async def _start_keeper(container: str, session: str) -> tuple[socket.socket, _Process]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
+    our_end, keeper_end = socket.socketpair()
+    our_end.setblocking(False)
     try:
         keeper = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", _KEEPER, str(theirs.fileno()), container, session),
+            *(sys.executable, "-I", "-S", _KEEPER, str(keeper_end.fileno()), container, session),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(keeper_end.fileno(),),
             env={"LANG": "C.UTF-8"},
             cwd="/",
             start_new_session=True,
         )
     except BaseException as failure:
-        ours.close()
+        our_end.close()
         if not isinstance(failure, OSError):
             raise
         raise Unavailable(f"no keeper can be started: {failure}", code="session.keeper.failed") from failure
     finally:
-        theirs.close()
-    return ours, keeper
+        keeper_end.close()
+    return our_end, keeper
 
 
 def _is_visible(pid: int, container: str) -> bool:

@@ -146,7 +146,7 @@ class Guard:
 
     def _enforce(self) -> bool:
         """Kill everything that runs; return True when certainly nothing does."""
-        found = self._kill_processes()
+        killed = self._kill_processes()
         if time.monotonic() < self._ask_at:
             return False
         try:
@@ -156,11 +156,11 @@ class Guard:
                 self._ask("POST", f"/containers/{container['Id']}/kill?signal=SIGKILL")
         except Down:
             self._ask_at = time.monotonic() + AGAIN_S
-            return not found
+            return not killed
         except Silent:
             self._ask_at = time.monotonic() + AGAIN_S
             return False
-        if running or found:
+        if running or killed:
             return False
         self._ask_at = time.monotonic() + AGAIN_S
         return not self._may_start()
@@ -202,18 +202,18 @@ class Guard:
         return self._notes
 
     def _read_notes(self) -> "dict[str, str]":
-        found = {}
+        notes = {}
         for folder in os.listdir(self._root):
             with contextlib.suppress(OSError), open(os.path.join(self._root, folder, STARTING)) as note:
                 name = note.read(65).strip()
                 if ID.fullmatch(name):
-                    found[name] = folder
-        return found
+                    notes[name] = folder
+        return notes
 
     def _processes(self) -> "list[tuple[int, str, str]]":
         """Return the processes of this node's containers that this machine shows: pid, container, its folder."""
         names = {name: folder for name, folder in self._noted().items() if name not in self._ended}
-        found = []
+        processes = []
         for entry in os.listdir("/proc") if names else ():
             if entry.isdigit():
                 try:
@@ -222,13 +222,13 @@ class Guard:
                 except OSError:
                     continue  # it has gone
                 if held is not None and held[0] in names:
-                    found.append((int(entry), held[0], names[held[0]]))
-        return found
+                    processes.append((int(entry), held[0], names[held[0]]))
+        return processes
 
     def _kill_processes(self) -> bool:
         """Kill the processes; return whether there were any."""
-        found = self._processes()
-        for pid, name, folder in found:
+        processes = self._processes()
+        for pid, name, folder in processes:
             self._note(name, folder)
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -236,7 +236,7 @@ class Guard:
                 pass
             except OSError as failure:
                 self._say(f"process {pid} of container {name[:12]} is out of reach: {failure.strerror}")
-        return bool(found)
+        return bool(processes)
 
     def _note(self, name: str, folder: str) -> None:
         self._say(f"the lease is over: killing container {name[:12]} of {folder}")

@@ -151,16 +151,16 @@ class Launcher:
         """Create and start it unless it was started before.  The caller holds the container's lock.  Raises `NoImage`,
         `Refused`, `Conflict`, `Unavailable`."""
         name, wanted, info = await self._created(spec, host)
-        found = self._seen(spec.key, info)
-        if found.state == "created":
+        seen = self._seen(spec.key, info)
+        if seen.state == "created":
             owner = host.profile.user_of(spec.tenant)
             for shared in (spec.checkpoint_dir, spec.outputs_dir):
                 await self._dirs.work.run(spec.tenant, partial(give, shared, host.checkpoint_root, owner))
-            found = await self._start(name, spec, files, wanted, info, host)
-        elif config.never_ran(found):
+            seen = await self._start(name, spec, files, wanted, info, host)
+        elif config.never_ran(seen):
             await self._discard(name, spec.key)
-            raise _fault(name, found.error)
-        return found
+            raise _fault(name, seen.error)
+        return seen
 
     async def create(self, spec: ContainerSpec, host: config.Host) -> None:
         """Create it unless it is there, and look whether it can be started; as `ensure` otherwise.  The checkpoints keep their
@@ -224,9 +224,9 @@ class Launcher:
         try:
             await work
         except OSError as failure:
-            said = f"its folder cannot be written: {failure.strerror}"
+            reason = f"its folder cannot be written: {failure.strerror}"
             raise Unavailable(
-                f"{key}: {said}", code="container.folder.not_writable", doing="create", said=said
+                f"{key}: {reason}", code="container.folder.not_writable", doing="create", said=reason
             ) from failure
 
     async def _create(self, name: str, wanted: Json) -> Json:

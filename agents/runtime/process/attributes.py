@@ -53,12 +53,12 @@ def read_launch(folder: str) -> "tuple[str, dict[str, str]]":
 
 
 def main() -> None:
-    folder, *words = sys.argv[1:]
+    folder, *command = sys.argv[1:]
     try:
         workdir, environment = read_launch(folder)
         take()
         os.chdir(workdir)
-        os.execvpe(words[0], words, environment)
+        os.execvpe(command[0], command, environment)
     except OSError:
         os._exit(127)
 

@@ -99,13 +99,13 @@ class _Reading:
         later output is known without an index.  Blocks."""
         while True:
             state = _settled(self._folder)
-            found = self._next(_look(self._folder), last, known)
+            step = self._next(_look(self._folder), last, known)
             # If the log moved meanwhile, these bytes may be of another position.
             if _state(self._folder) == state:
                 break
-        if found is None:
+        if step is None:
             return None
-        piece, self.position, self._breaks = found
+        piece, self.position, self._breaks = step
         return piece
 
     def _next(self, files: list[_File], last: int | None, known: int) -> tuple[LogPiece, int, int | None] | None:
@@ -203,10 +203,10 @@ def _look(folder: Path) -> list[_File]:
 
 def _stat(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _index(

@@ -157,7 +157,7 @@ def called(function: str, what: str, *arguments: "int | bytes | None") -> None:
 
 
 def execute(
-    words: list[str],
+    command: list[str],
     workdir: str,
     environment: dict[str, str],
     mounts: list[list[str]],
@@ -184,15 +184,15 @@ def execute(
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(words[0], words, environment)
+        os.execvpe(command[0], command, environment)
     except OSError as failure:
-        os.write(report, f"{words[0]}: {failure.strerror}".encode("utf-8", "replace"))
+        os.write(report, f"{command[0]}: {failure.strerror}".encode("utf-8", "replace"))
     finally:
         os._exit(127)
 
 
 def start(
-    words: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]
+    command: list[str], workdir: str, environment: dict[str, str], mounts: list[list[str]]
 ) -> tuple[int, tuple[int, int], str]:
     """Start the program behind the gate.  Return its pid, the open folder and the file for its `exited` record, and why it
     could not be executed or ""."""
@@ -202,7 +202,7 @@ def start(
     pid = os.fork()
     if pid == 0:
         os.close(opener)
-        execute(words, workdir, environment, mounts, log, gate, report)
+        execute(command, workdir, environment, mounts, log, gate, report)
     os.close(log)
     os.close(gate)
     os.close(report)
@@ -282,16 +282,16 @@ def count_breaks(log: "BufferedRandom", begin: int, end: int) -> int:
 def children() -> list[int]:
     """Return our children, adopted ones included (proc(5), field 4 of stat)."""
     own = str(os.getpid()).encode()
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     if file.read().rpartition(b")")[2].split()[1] == own:
-                        found.append(int(name))
+                        pids.append(int(name))
             except OSError:
                 continue  # it has gone
-    return found
+    return pids
 
 
 def reap(block: bool) -> "tuple[int, int] | None":
@@ -372,11 +372,11 @@ def sweep() -> None:
     while (ended := reap(block=False)) != (0, 0):
         if ended is None:
             try:
-                found = children()
+                remaining = children()
             except OSError:  # such as no free file descriptor on the machine
                 time.sleep(STOPPING_S)
                 continue
-            for child in found:
+            for child in remaining:
                 signalled(os.kill, child, signal.SIGKILL)
             reap(block=True)
 
@@ -404,7 +404,7 @@ def supervise(report: int) -> None:
     with open("launch", "rb") as file:
         fields = [os.fsdecode(field) for field in file.read().split(b"\0")]
     workdir, cap, count = fields[0], int(fields[1]), int(fields[2])
-    words = fields[3 : 3 + count]
+    command = fields[3 : 3 + count]
     environment = dict(field.split("=", 1) for field in fields[3 + count :] if field)
     if not prctl(PR_SET_CHILD_SUBREAPER, 1):
         say("cannot become a subreaper: a child in a session of its own may outlive its container")
@@ -415,7 +415,7 @@ def supervise(report: int) -> None:
         return
     times = Times()
     times.note(0)
-    pid, exited, failure = start(words, workdir, environment, read_mounts())
+    pid, exited, failure = start(command, workdir, environment, read_mounts())
     if failure:
         write_record("refused", failure)
         tell(report, b"refused")
