@@ -135,9 +135,9 @@ class Engine:
         try:
             async with self._posted("build", params, context) as answer:
                 async for line in json_stream_stream(answer):
-                    said = " ".join(_COLOUR.sub("", str(line.get("stream", ""))).split())
-                    if said and not said.startswith(("Removing ", "--->")):
-                        last = said
+                    text = " ".join(_COLOUR.sub("", str(line.get("stream", ""))).split())
+                    if text and not text.startswith(("Removing ", "--->")):
+                        last = text
         except EngineFault as fault:
             if _COMMAND_FAILED not in str(fault):
                 raise

@@ -116,7 +116,7 @@ class Stopping:
     """The way of one container to its end.  Without I/O: processes in, signals out."""
 
     def __init__(self, request: str = DEFAULT, signalled: "Iterable[Id]" = ()) -> None:
-        """`request` has the format of FILE; `asked` are the processes that an earlier agent has asked already."""
+        """`request` has the format of FILE; `signalled` are the processes that an earlier agent has asked already."""
         fields = request.split()
         name, to, before = fields if len(fields) == 3 and fields[0] in SIGNALS else DEFAULT.split()
         self._number = int(getattr(signal, name))
@@ -200,9 +200,9 @@ class Stopping:
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
         signals = self._hold([process.id for process in held if process.state != "T"])
         kept = {process.id for process in (*held, *chosen)}
-        for one in [one for one in paused if one in live and one not in kept]:
-            signals.append((one, int(signal.SIGCONT)))
-            self._held.pop(one, None)
+        for each in [each for each in paused if each in live and each not in kept]:
+            signals.append((each, int(signal.SIGCONT)))
+            self._held.pop(each, None)
         return [*signals, *self._asking(chosen), *self._let_go(live, chosen)]
 
     def _hold(self, shells: "list[Id]") -> "list[Signal]":

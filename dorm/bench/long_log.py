@@ -65,20 +65,20 @@ def stretch(records: int = STRETCH, *, seed: int = 0) -> Stretch:
     world = _World(random.Random(seed))
     begin = world.begin()
     world.play(records)
-    told = world.records[begin:]
-    return Stretch(world.records[:begin], told, 60 * _S + world.now - world.records[begin].time)
+    repeated = world.records[begin:]
+    return Stretch(world.records[:begin], repeated, 60 * _S + world.now - world.records[begin].time)
 
 
-def records_of(one: Stretch, most: int) -> Iterator[list[Record]]:
+def records_of(played: Stretch, most: int) -> Iterator[list[Record]]:
     """Yield `most` records of the history, in batches."""
     if most > 0:
-        yield one.begin[:most]
-    left = most - len(one.begin)
-    telling = _Telling(one)
+        yield played.begin[:most]
+    left = most - len(played.begin)
+    telling = _Telling(played)
     for number in count():
         if left <= 0:
             return
-        batch = one.told if number == 0 else telling.again(number, left)
+        batch = played.told if number == 0 else telling.again(number, left)
         yield batch[:left]
         left -= len(batch)
 
@@ -86,9 +86,9 @@ def records_of(one: Stretch, most: int) -> Iterator[list[Record]]:
 class _Telling:
     """A stretch as maps, for repetition with other ids, times and sequences."""
 
-    def __init__(self, one: Stretch) -> None:
-        self._stretch = one
-        events = [decode(record) for record in one.told]
+    def __init__(self, played: Stretch) -> None:
+        self._stretch = played
+        events = [decode(record) for record in played.told]
         self._apps = {
             app_id(event.spec["name"], event.id): (event.spec["name"], event.id)
             for event in events
@@ -178,9 +178,9 @@ class _World:
         while self._due:
             at, _, act = heapq.heappop(self._due)
             self.now = max(self.now, at)
-            dirty, asked = self.state.dirty_seq, len(self.state.submissions)
+            dirty, submissions = self.state.dirty_seq, len(self.state.submissions)
             act()
-            if (self.state.dirty_seq, len(self.state.submissions)) != (dirty, asked):
+            if (self.state.dirty_seq, len(self.state.submissions)) != (dirty, submissions):
                 self._master()
 
     @property
@@ -256,9 +256,9 @@ class _World:
         if facts := conclude(self.state, heard, self.now):
             self._publish(self._leader.round(facts, self.now))
 
-    def _publish(self, said: Publish) -> None:
-        self._say(said.round, _MASTER, f"{_MASTER}.{said.round.epoch}.{said.round.basis}")
-        for fact in said.round.events:
+    def _publish(self, effect: Publish) -> None:
+        self._say(effect.round, _MASTER, f"{_MASTER}.{effect.round.epoch}.{effect.round.basis}")
+        for fact in effect.round.events:
             self._obey(fact)
 
     def _master(self) -> None:
@@ -287,87 +287,87 @@ class _World:
         elif isinstance(fact, k.GenerationReleased):
             self._later(0.3, lambda: self._start(fact.app, fact.generation))
         elif isinstance(fact, k.GenerationFailed | k.AppFailed):
-            self._later(0.5, lambda: self._exit_all(fact.app, fact.generation, code=143, asked=True))
+            self._later(0.5, lambda: self._exit_all(fact.app, fact.generation, code=143, stop_requested=True))
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
     def _partition(self, app: str, number: int) -> tuple[App, Generation] | None:
-        found = self.state.apps.get(app)
-        generation = found.generations.get(number) if found else None
-        return None if found is None or generation is None else (found, generation)
+        known = self.state.apps.get(app)
+        generation = known.generations.get(number) if known else None
+        return None if known is None or generation is None else (known, generation)
 
     def _fact(self, event: Any, node: str, slot: int, word: str) -> None:
         self._say(event, node, f"{node}.{event.app}-{event.generation}-{slot}.{word}")
 
     def _start(self, app: str, number: int) -> None:
-        if (found := self._partition(app, number)) is None:
+        if (partition := self._partition(app, number)) is None:
             return
-        for slot, container in sorted(found[1].containers.items()):
+        for slot, container in sorted(partition[1].containers.items()):
             if container.state == "desired":
                 started = k.ContainerStarted(
                     app=app, generation=number, slot=slot, node=container.node, started_at=self.now
                 )
                 self._fact(started, container.node, slot, "started")
-        self._steps[app] = float(found[0].step)
+        self._steps[app] = float(partition[0].step)
         self._lengths.setdefault(app, self._chance.randint(2000, 40_000))
         self._saved_at[app] = self.now
         self._later(PROGRESS_S, lambda: self._train(app, number))
 
     def _train(self, app: str, number: int) -> None:
         """Let it train for five seconds."""
-        found = self._partition(app, number)
-        if found is None or not found[0].settled or found[0].generation != number:
+        partition = self._partition(app, number)
+        if partition is None or not partition[0].settled or partition[0].generation != number:
             return
         if self._chance.random() < _FAILS:
-            self._exit(app, number, min(found[1].containers), code=1, asked=False)
+            self._exit(app, number, min(partition[1].containers), code=1, stop_requested=False)
             return
-        speed = 40 / _RUN_S * self._lengths[app] / len(found[1].containers) ** 0.2 / 40
+        speed = 40 / _RUN_S * self._lengths[app] / len(partition[1].containers) ** 0.2 / 40
         self._steps[app] = min(self._lengths[app], self._steps[app] + speed * PROGRESS_S)
-        self._progress(app, found[1])
+        self._progress(app, partition[1])
         done = self._steps[app] >= self._lengths[app]
         if done or self.now - self._saved_at[app] >= CHECKPOINT_S * _S:
-            self._save(app, found[1])
+            self._save(app, partition[1])
         if done:
-            self._exit_all(app, number, code=0, asked=False)
+            self._exit_all(app, number, code=0, stop_requested=False)
         else:
             self._later(PROGRESS_S, lambda: self._train(app, number))
 
     def _progress(self, app: str, generation: Generation) -> None:
         node, step = generation.containers[min(generation.containers)].node, int(self._steps[app])
-        said = k.AppProgressed(
+        report = k.AppProgressed(
             app=app, generation=generation.number, step=step, loss=2.3025850929940455 / (1 + step / 400),
             samples_per_s=round(self._chance.uniform(900, 1000) * len(generation.containers), 1),
         )  # fmt: skip
-        self._fact(said, node, 0, f"AppProgressed.{step}.{self.now}")
+        self._fact(report, node, 0, f"AppProgressed.{step}.{self.now}")
 
     def _save(self, app: str, generation: Generation) -> None:
         node, step = generation.containers[min(generation.containers)].node, int(self._steps[app])
         self._saved_at[app] = self.now
-        said = k.AppCheckpointed(app=app, generation=generation.number, step=step)
-        self._fact(said, node, 0, f"AppCheckpointed.{step}.{self.now}")
+        report = k.AppCheckpointed(app=app, generation=generation.number, step=step)
+        self._fact(report, node, 0, f"AppCheckpointed.{step}.{self.now}")
 
     def _stop(self, app: str) -> None:
         """Stop everything but the latest generation: progress, a checkpoint, exit."""
-        found = self.state.apps.get(app)
-        for number, generation in list(found.generations.items()) if found else []:
-            if found and number < found.generation and not generation.ended:
+        known = self.state.apps.get(app)
+        for number, generation in list(known.generations.items()) if known else []:
+            if known and number < known.generation and not generation.ended:
                 if generation.running == len(generation.containers):
                     self._progress(app, generation)
                     self._save(app, generation)
-                self._exit_all(app, number, code=75, asked=True)
+                self._exit_all(app, number, code=75, stop_requested=True)
 
-    def _exit_all(self, app: str, number: int, *, code: int, asked: bool) -> None:
-        found = self._partition(app, number)
-        for slot in sorted(found[1].containers) if found else []:
-            self._exit(app, number, slot, code=code, asked=asked)
+    def _exit_all(self, app: str, number: int, *, code: int, stop_requested: bool) -> None:
+        partition = self._partition(app, number)
+        for slot in sorted(partition[1].containers) if partition else []:
+            self._exit(app, number, slot, code=code, stop_requested=stop_requested)
 
-    def _exit(self, app: str, number: int, slot: int, *, code: int, asked: bool) -> None:
-        found = self._partition(app, number)
-        container = found[1].containers[slot] if found else None
+    def _exit(self, app: str, number: int, slot: int, *, code: int, stop_requested: bool) -> None:
+        partition = self._partition(app, number)
+        container = partition[1].containers[slot] if partition else None
         if container is None or container.state == "exited":
             return
         exited = k.ContainerExited(
-            app=app, generation=number, slot=slot, node=container.node, exit_code=code, asked=asked,
+            app=app, generation=number, slot=slot, node=container.node, exit_code=code, asked=stop_requested,
             started_at=container.started_at, exited_at=self.now,
         )  # fmt: skip
         self._fact(exited, container.node, slot, "exited")

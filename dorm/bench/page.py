@@ -79,7 +79,7 @@ def large_cluster(apps: int, nodes: int, changes: int = 20) -> Recording:
         nodes=[
             NodeView(
                 id=f"node-{number:05}", labels={"rack": f"r{number * racks // nodes:03}"}, capacity=_CAPACITY,
-                used={kind: amount * sum(one.count for one in held[number]) for kind, amount in _DEMAND.items()},
+                used={kind: amount * sum(owner.count for owner in held[number]) for kind, amount in _DEMAND.items()},
                 state="up", containers=held[number],
             )
             for number in range(nodes)
@@ -191,5 +191,5 @@ async def _frames(tab: Any, count: int) -> list[float]:
     for step in range(1, 8):
         await tab.evaluate(f"location.hash = '#/cluster?at={step * 2}'")
         await tab.wait_for_timeout(150)
-    found: list[float] = await tab.evaluate("window.__frames")
-    return found
+    frames: list[float] = await tab.evaluate("window.__frames")
+    return frames

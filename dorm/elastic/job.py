@@ -203,19 +203,19 @@ class Job:
         self.group.start(plan, first, saved.used if saved is not None else ledger.EMPTY)
         return self._steps(first, epochs * per_epoch)
 
-    def _least(self, asked: int | None, batch: int, *, valued: bool) -> int:
+    def _least(self, wanted: int | None, batch: int, *, valued: bool) -> int:
         """Return the least share of a member.  Raises ContractError if shares could be smaller than they may be."""
         norm, why = self.statistics.batch_norm, ""
-        if valued and asked:
-            why = f"least is {asked}, and chunks with values stay with their owners, so shares may be empty; use one of them"
-        elif norm and (valued or asked == 0):
+        if valued and wanted:
+            why = f"least is {wanted}, and chunks with values stay with their owners, so shares may be empty; use one of them"
+        elif norm and (valued or wanted == 0):
             why = "BatchNorm layers need 2 samples, and shares may be empty with values or least=0; use neither, or GroupNorm"
-        elif norm and asked is None and batch < 2:
+        elif norm and wanted is None and batch < 2:
             why = f"BatchNorm layers need 2 samples, and a batch has {batch}; use a larger batch, or GroupNorm"
         if why:
             raise ContractError(why, code="elastic.contract.least")
-        if asked is not None:
-            return asked
+        if wanted is not None:
+            return wanted
         return 0 if valued else 2 if norm else 1
 
     def _steps(self, first: int, total: int) -> Iterator[Step]:
@@ -245,7 +245,7 @@ class Job:
     # Between two steps.
 
     def _begin(self, at: int) -> v.Begin | None:
-        asked = time.monotonic()
+        began = time.monotonic()
         packed = {chunk: pack(value) for chunk, value in self._values.items()} if self._make is not None else {}
         answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy), self._asked)
         if isinstance(answer, v.Left):
@@ -259,7 +259,7 @@ class Job:
             self.keeper.load(answer.state)
         self._take_values(answer)
         self._follow()
-        waited, self._waited_s = self._waited_s + time.monotonic() - asked, 0.0
+        waited, self._waited_s = self._waited_s + time.monotonic() - began, 0.0
         self._report_facts(waited)
         if self._due():  # After the boundary, which counts the samples of the previous step.
             self._save(answer.step)
@@ -341,11 +341,11 @@ class Job:
 
     def contribute(self, sums: Any, used: ledger.Entry, seconds: float) -> Arrays | None:
         """Return the sum over all members, None if the step has to be repeated."""
-        asked = time.monotonic()
+        began = time.monotonic()
         answer = self.group.contribute(sums, used, seconds, stop=self._asked.is_set())
         if isinstance(answer, v.Summed):
             return answer.arrays
-        self._waited_s += time.monotonic() - asked
+        self._waited_s += time.monotonic() - began
         return None
 
     def report(self, step: int, **figures: float) -> None:
@@ -361,13 +361,13 @@ class Job:
         state = self.group.join(self._asked)
         if state is None:
             return
-        asked = time.monotonic()
+        began = time.monotonic()
         self.keeper.load((state.structure, state.payload))
         if warm_up is not None:
             warm_up()
         if self.groups is not None:
             self.groups.settle(self.group.settled)
-        self.group.warmed_up(time.monotonic() - asked)
+        self.group.warmed_up(time.monotonic() - began)
 
     def leave_loop(self) -> None:
         """The script is done.  If it left its loop in a complete step, like all members, some of them slightly earlier, inform

@@ -92,14 +92,14 @@ class Step:
             return list(begin.chunks), []
         sizes = plan.sizes(begin.step)
         given = computed_by(sizes, begin.owners, begin.members, plan.least)
-        mine, borrowed, most = owned_by(given, slot), list[int](), 0
-        if not any(sizes[chunk] for chunk in mine):
+        own, borrowed, most = owned_by(given, slot), list[int](), 0
+        if not any(sizes[chunk] for chunk in own):
             lender = next(owner for owner, size in zip(given, sizes) if size)
             for chunk in owned_by(given, lender):
                 if sizes[chunk] and most < plan.least:
                     borrowed.append(chunk)
                     most += sizes[chunk]
-        return mine, borrowed
+        return own, borrowed
 
     @property
     def parts(self) -> dict[int, npt.NDArray[np.int64]]:
@@ -135,20 +135,20 @@ class Step:
         if not self.chunks and not self._plan.least:
             text = f"this member has none of the {self._plan.count} chunks; steps() needs a chunk for each member"
             raise ContractError(text, code="elastic.contract.no_chunk")
-        found: dict[int, Arrays] = {}
+        values: dict[int, Arrays] = {}
         shape: list[Any] = []
 
         def of(chunk: int) -> Arrays:
-            if chunk not in found:
+            if chunk not in values:
                 value = part(self._parts[chunk])
                 shape[:] = [value]
-                found[chunk] = as_arrays(value)
-            return found[chunk]
+                values[chunk] = as_arrays(value)
+            return values[chunk]
 
         sums = partial_sums(self._plan.count, self._parts, of)
-        if not found:  # Others compute all parts, and this member needs to know what a part looks like.
+        if not values:  # Others compute all parts, and this member needs to know what a part looks like.
             shape[:] = [part(np.zeros(0, dtype=np.int64))]
-        arrays = self._summed(sums, found[min(found)] if found else as_arrays(shape[0]))
+        arrays = self._summed(sums, values[min(values)] if values else as_arrays(shape[0]))
         return like(shape[0], arrays)
 
     def allreduce(self, values: Any, *, op: str = "mean") -> Any:

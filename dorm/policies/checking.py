@@ -61,9 +61,9 @@ def infeasible(problem: Problem, answer: Allocation) -> list[str]:
     return list(islice(chain(_placements(problem, answer.counts), _extras(problem, answer)), _MOST))
 
 
-def in_words(found: list[str]) -> str:
+def in_words(faults: list[str]) -> str:
     """Return faults in one short line."""
-    return clipped("; ".join(found))
+    return clipped("; ".join(faults))
 
 
 # --- types --------------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def _extras(problem: Problem, answer: Allocation) -> Iterator[str]:
         slots = _unchecked(plan.slots)
         if not isinstance(slots, tuple) or len(slots) > MOST_SLOTS or not all(_is_slot(slot) for slot in slots):
             yield f"the plan of {short(name)} is not a tuple of at most {MOST_SLOTS} slots"
-        elif any(one.at_s > other.at_s for one, other in pairwise(slots)):
+        elif any(earlier.at_s > later.at_s for earlier, later in pairwise(slots)):
             yield f"the plan of {short(name)} is not in the order of time"
 
 

@@ -112,8 +112,8 @@ class LegacyLog(ReadableLog):
         return f"{self._name} breaks off within record {scan.end + 1}, after {left} bytes of it" if left else ""
 
     async def damages(self, progress: Callable[[int, int], None] | None = None) -> list[Damage]:
-        """Return the damage in the file; nothing can be found after the first damage.  `told`: called with how many bytes of
-        how many were checked.  Raises LogRefused if the file can't be read."""
+        """Return the damage in the file; nothing can be found after the first damage.  `progress` is called with the number of
+        checked bytes and of all bytes.  Raises LogRefused if the file can't be read."""
         scan = await self._scanned(progress)
         damage = scan.damage or self._torn(scan)
         return [Damage(scan.place, damage, scan.end + 1)] if damage else []

@@ -45,11 +45,11 @@ class ArchivedProgress(ReadableProgress):
             await asyncio.Event().wait()
 
     async def newest(self, app: str = EVERY_APP) -> list[Record]:
-        found: dict[str, Record] = {}
+        latest: dict[str, Record] = {}
         async with contextlib.aclosing(self.read(app=app)) as batches:
             async for batch in batches:
-                found |= {record.subject: record for record in batch}
-        return sorted(found.values(), key=lambda record: record.seq)
+                latest |= {record.subject: record for record in batch}
+        return sorted(latest.values(), key=lambda record: record.seq)
 
     async def end(self) -> int:
         return await self._records.end()

@@ -53,13 +53,13 @@ class S3Store(ArchiveStore):
         return self._place
 
     async def names(self) -> list[Name]:
-        found: list[Name | None] = []
+        listed: list[Name | None] = []
         try:
             async for page in obstore.list(self._store):
-                found += [name_of(object_["path"].rpartition("/")[2]) for object_ in page]
+                listed += [name_of(object_["path"].rpartition("/")[2]) for object_ in page]
         except BaseError as error:
             raise self._failed(error) from None
-        return sorted(name for name in found if name is not None)
+        return sorted(name for name in listed if name is not None)
 
     async def put(self, name: Name, file: Path) -> None:
         try:

@@ -295,8 +295,8 @@ class SegmentLog(ReadableLog):
         return f"{self._name}: {damages[0]}" if damages else ""
 
     async def damages(self, progress: Callable[[int, int], None] | None = None) -> list[Damage]:
-        """Return all damage in the file.  This reads all of it, at more than a gigabyte per second.  `told`: called with how
-        many bytes of how many were checked.  Raises LogRefused if the file can't be read."""
+        """Return all damage in the file.  This reads all of it, at more than a gigabyte per second.  `progress` is called
+        with the number of checked bytes and of all bytes.  Raises LogRefused if the file can't be read."""
         with refusing(self._name):
             return (await asyncio.to_thread(examine, self._file, progress)).damages
 

@@ -185,10 +185,10 @@ class Archives:
 
     def _check_joint(self, seq: int) -> None:
         """Raises LogDamaged if the archives before and after a record are of different logs."""
-        (earlier, ends), (later, begins) = self._until.get(seq, (None, "")), self._before.get(seq, (None, ""))
+        (first, ends), (second, begins) = self._until.get(seq, (None, "")), self._before.get(seq, (None, ""))
         if ends and begins and ends != begins:
             raise LogDamaged(
-                f"the archives {earlier} and {later} in {self.place} are of different logs of this cluster: the records of the "
+                f"the archives {first} and {second} in {self.place} are of different logs of this cluster: the records of the "
                 "first are not those before the second; put the right one back from a copy",
                 code="archive.of_another_log",
             )

@@ -408,8 +408,8 @@ async def read_directly(link: Link, stream: str, after: int, imported: int = 0, 
         if status or not seq.isdigit():
             over.set()  # No more records, or no server.
         elif int(seq) > (records[-1].seq if records else after) if pattern else int(seq) == after + len(records) + 1:
-            time, said = nanoseconds(headers["Nats-Time-Stamp"]), headers.get("Nats-Subject", "")
-            record = Record(int(seq), time, said, body, message_id(header))
+            time, original = nanoseconds(headers["Nats-Time-Stamp"]), headers.get("Nats-Subject", "")
+            record = Record(int(seq), time, original, body, message_id(header))
             records.append(record if record.seq > imported else as_it_was(record, header))
 
     inbox = link.client.new_inbox()

@@ -531,17 +531,17 @@ class JetStreamProgress(Progress):
     async def newest(self, app: str = EVERY_APP) -> list[Record]:
         pattern = names.progress_of(self._cluster, app)
         last = await self._last(pattern)
-        found: dict[str, Record] = {}
+        latest: dict[str, Record] = {}
         if not last:
             return []
         try:
             async with _Newest(self._link, self._stream, 0, [pattern]) as reader:
-                while not found or max(record.seq for record in found.values()) < last:
+                while not latest or max(record.seq for record in latest.values()) < last:
                     for record in await reader.next(_OVERDUE_S):
-                        found[record.subject] = record
+                        latest[record.subject] = record
         except (ReopenReader, LogDamaged) as error:
             raise LogUnavailable(f"reading progress: {error}") from None
-        return sorted(found.values(), key=lambda record: record.seq)
+        return sorted(latest.values(), key=lambda record: record.seq)
 
     async def end(self) -> int:
         return (await self._bounds())[1]

@@ -347,18 +347,18 @@ def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
         spec = msgspec.structs.replace(spec, n_min=spec.gang)
     if "n_max" not in document:
         spec = msgspec.structs.replace(spec, n_max=spec.n_min)
-    for found in _faults(spec, wrong):
-        wrong.add(field_of(str(found).partition(":")[0]))
-        yield found
+    for spec_error in _faults(spec, wrong):
+        wrong.add(field_of(str(spec_error).partition(":")[0]))
+        yield spec_error
     if "group" not in wrong:
         spec = msgspec.structs.replace(spec, env=completed(spec.group, written(spec.group, spec.env)))
     size = 0 if wrong else len(msgspec.msgpack.encode(spec))
     if size > LARGEST_SPEC:
         wrong.add("size")
         yield SpecError(f"the spec has {size:,} bytes; at most {LARGEST_SPEC:,} are taken", code="spec.too_large")
-    for found in _raised(lambda: check_secrets(spec)):
+    for spec_error in _raised(lambda: check_secrets(spec)):
         wrong.add("secrets")
-        yield found
+        yield spec_error
     if not wrong:
         made.append(spec)
 

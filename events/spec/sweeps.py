@@ -275,9 +275,9 @@ def _rows(document: Mapping[str, Any], most: int) -> tuple[Iterator[_Parameters]
             _check_repeated(name, given)
     if mode == "list":
         longest = max(map(len, values))
-        for name, column in zip(names, values, strict=True):
-            if len(column) != longest:
-                text = f"sweep.{name}: {len(column)} values, and another parameter has {longest}; in mode list all have as many"
+        for name, given in zip(names, values, strict=True):
+            if len(given) != longest:
+                text = f"sweep.{name}: {len(given)} values, and another parameter has {longest}; in mode list all have as many"
                 raise SpecError(text, code="sweep.list.lengths_differ")
         count = _within(longest, most)
         combined: Iterator[tuple[Any, ...]] = zip(*values, strict=True)

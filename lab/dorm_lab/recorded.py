@@ -127,8 +127,8 @@ def recording(records: Iterable[Record]) -> Recording:
             after = state.time - times[max(1, event.basis)]  # A run starts with its first record.
             taken.said[event.basis] = Said(after, record, event, question_of(record, event, epoch))
             causes.learn(event, state.time)
-        elif folded != "forbidden" and isinstance(event, _OF_CONTAINERS) and (found := causes.of(event)) is not None:
-            cause, since = found
+        elif folded != "forbidden" and isinstance(event, _OF_CONTAINERS) and (causing := causes.of(event)) is not None:
+            cause, since = causing
             taken.answers.setdefault(cause, []).append(Answer(state.time - since, record))
         elif folded != "forbidden" and not isinstance(event, get_args(k.OfIdentities)):
             taken.outside.append((state.time, record))  # The simulated cluster is open.
@@ -190,16 +190,16 @@ class RecordedMaster(VirtualMaster):
     def wake(self, at: int) -> None:
         """Do nothing: its moments are the log's."""
 
-    def facts(self, said: Said) -> tuple[list[Any], bool]:
+    def facts(self, recorded: Said) -> tuple[list[Any], bool]:
         """Return its facts in a round, and whether it computed the allocation."""
-        event = said.event
-        if said.question in ("seal", "digest"):
+        event = recorded.event
+        if recorded.question in ("seal", "digest"):
             return list(event.events), event.allocated
-        if said.question == "elect":
+        if recorded.question == "elect":
             # A new master has seen no allocation, so pauses that are over are due at once.
             self._leader.elected(self._agenda.now, dirty_at=self._agenda.now)
             return [msgspec.structs.replace(fact, epoch=self._state.epoch + 1) for fact in event.events], False
-        if said.question == "conclude":
+        if recorded.question == "conclude":
             heard = {
                 fact.node: getattr(fact, "last_heard", event.at)
                 for fact in event.events
@@ -248,7 +248,7 @@ class RecordedRun(Simulation):
         self._look()
         while self.agenda and self._found is None:
             self.agenda.step()
-        missing = [said.record.seq for basis, said in self._taken.said.items() if basis > self.state.seq]
+        missing = [recorded.record.seq for basis, recorded in self._taken.said.items() if basis > self.state.seq]
         if self._found is None and missing:
             self._found = missing[0], f"the simulation ended with record {self.state.seq}", []
         return self.state
@@ -284,38 +284,38 @@ class RecordedRun(Simulation):
 
     def _look(self) -> None:
         """Let the master look if the log's master looked at this basis."""
-        said = self._taken.said.get(self.state.seq)
-        if said is None or self._found is not None:
+        recorded = self._taken.said.get(self.state.seq)
+        if recorded is None or self._found is not None:
             return
         assert isinstance(self.master, RecordedMaster)
-        facts, allocated = self.master.facts(said)
-        wrong, found, unchecked = self._verdict(said, facts, allocated)
+        facts, allocated = self.master.facts(recorded)
+        wrong, details, unchecked = self._verdict(recorded, facts, allocated)
         if wrong:
-            self._found = said.record.seq, wrong, found
+            self._found = recorded.record.seq, wrong, details
             return
-        body = said.record.body
+        body = recorded.record.body
         if unchecked:
             self._not_checked += 1
-        elif said.question != "seal":
+        elif recorded.question != "seal":
             self._rounds += 1
             self._decisions += sum(isinstance(fact, k.Resized) for fact in facts)
-        if said.question == "decide" and not unchecked:
-            body = encode(msgspec.structs.replace(said.event, events=facts, allocated=allocated))
-        self._append_at(self.agenda.now + said.after, msgspec.structs.replace(said.record, body=body))
+        if recorded.question == "decide" and not unchecked:
+            body = encode(msgspec.structs.replace(recorded.event, events=facts, allocated=allocated))
+        self._append_at(self.agenda.now + recorded.after, msgspec.structs.replace(recorded.record, body=body))
 
-    def _verdict(self, said: Said, facts: list[Any], allocated: bool) -> tuple[str, list[Difference], bool]:
+    def _verdict(self, recorded: Said, facts: list[Any], allocated: bool) -> tuple[str, list[Difference], bool]:
         """Return the error ('' for none), its details, and whether the round could not be checked."""
-        if said.question in ("seal", "digest"):
-            return "", [], said.question == "digest"
-        if said.question == "decide":
+        if recorded.question in ("seal", "digest"):
+            return "", [], recorded.question == "digest"
+        if recorded.question == "decide":
             # Byte for byte, as in an audit.
             answered = Answered(facts=facts, allocated=allocated)
-            verdict = compare(said.record, said.event, "decide", answered, self.state)
+            verdict = compare(recorded.record, recorded.event, "decide", answered, self.state)
             return (_OTHERWISE if verdict.wrong else ""), verdict.differences, bool(verdict.unchecked)
-        if said.event.core != SCHEMA:  # Settings in force under another core may be refused here.
+        if recorded.event.core != SCHEMA:  # Settings in force under another core may be refused here.
             return "", [], True
-        found = differences(list(said.event.events), facts)
-        return (_OTHERWISE if found else ""), found, False
+        details = differences(list(recorded.event.events), facts)
+        return (_OTHERWISE if details else ""), details, False
 
 
 def decide_alike(records: Iterable[Record]) -> Agreement:

@@ -589,7 +589,7 @@ class Marks:
         second = time // _SECOND
         if second > self._newest:
             self._newest = second
-            self._counts = {one: count for one, count in self._counts.items() if one >= second - 1}
+            self._counts = {at: count for at, count in self._counts.items() if at >= second - 1}
         if time >= self._first and second >= self._newest - 1:
             self._counts[second] = self._counts.get(second, 0) + 1
 

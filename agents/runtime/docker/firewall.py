@@ -114,10 +114,10 @@ def _check_root() -> None:
 
 
 async def _run(command: list[str], given: str = "") -> None:
-    code, output = await _ended(command, given)
+    code, text = await _ended(command, given)
     if code != 0:
         raise FirewallError(
-            f"`{' '.join(command)}` ended with {code}: {' '.join(output.split())[:300] or 'it said nothing'}; set the rules by "
+            f"`{' '.join(command)}` ended with {code}: {' '.join(text.split())[:300] or 'it said nothing'}; set the rules by "
             "hand (docs/trust.md), or start without --firewall on"
         )
 

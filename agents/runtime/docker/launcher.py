@@ -94,8 +94,8 @@ def _give(folder: Path, owner: tuple[int, int]) -> None:
         for path, folders, files, descriptor in os.fwalk(folder):
             for name in (*folders, *files):
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    if found.st_uid == before:
+                    current = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if current.st_uid == before:
                         os.chown(name, *owner, dir_fd=descriptor, follow_symlinks=False)
             if path.count("/") - str(folder).count("/") > _DEEPEST:
                 folders.clear()

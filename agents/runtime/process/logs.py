@@ -159,14 +159,14 @@ def _settled(folder: Path) -> tuple[int, ...]:
 
 def _state(folder: Path) -> tuple[int, ...]:
     """Return when log.1 and times.1 moved to their places (UTC ns; 0: not there), and where the index begins."""
-    found = []
+    changed = []
     for name in ("log.1", f"{times.FILE}.1"):
         try:
-            found.append((folder / name).stat().st_ctime_ns)
+            changed.append((folder / name).stat().st_ctime_ns)
         except FileNotFoundError:
-            found.append(0)
+            changed.append(0)
     index = _index(folder / times.FILE)
-    return (*found, 0 if index is None else 1 + index[0])
+    return (*changed, 0 if index is None else 1 + index[0])
 
 
 def _breaks_before(files: list[_File], position: int) -> int | None:

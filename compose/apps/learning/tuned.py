@@ -104,13 +104,13 @@ class TunedWorker(Worker):
         batch, number = int(course["batch"]), int(course["steps"]) + 1
         began = time.monotonic()
         rows = batches.after(int(course["seen"]), batch)
-        mine = shards_of(self.place.rank, self.place.world_size)
-        parts = [self._part(state.parameters, rows[shard]) for shard in mine]
+        own = shards_of(self.place.rank, self.place.world_size)
+        parts = [self._part(state.parameters, rows[shard]) for shard in own]
         if self.place.rank == 0:
             parts[0][2] = batch_in(self.file, chosen.batch, self.model.rows)
         # The heavier model that --pace simulates takes longer for more samples, and has fixed costs for each step.
         heavier = chosen.sizes["fixed-part"] / 100 + (1 - chosen.sizes["fixed-part"] / 100) * batch / chosen.batch
-        self.stop.rest(chosen.pace * len(mine) * heavier - (time.monotonic() - began))
+        self.stop.rest(chosen.pace * len(own) * heavier - (time.monotonic() - began))
 
         total, stopping = self.ring.sum(number, parts, 3 + len(state.parameters), lambda: self.stop.asked)
         mean = total[3:] / batch

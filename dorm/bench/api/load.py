@@ -97,17 +97,17 @@ class Load:
 
 async def round_times(connection: Connection, after: int) -> list[float]:
     """Return how long each submission of the load after a record waited for the round that answered it, in seconds."""
-    asked: dict[str, int] = {}
-    found: list[float] = []
+    submitted: dict[str, int] = {}
+    times: list[float] = []
     async with contextlib.aclosing(connection.log.read(after=after)) as batches:
         async for batch in batches:
             for record in batch:
                 event = decode(record)
                 if isinstance(event, AppSubmitted) and event.by == "load":
-                    asked[event.id] = record.time
-                found += [
+                    submitted[event.id] = record.time
+                times += [
                     (record.time - begun) / 1e9
                     for fact in (event.events if isinstance(event, Round) else ())
-                    if isinstance(fact, AppAccepted) and (begun := asked.pop(fact.submission, 0))
+                    if isinstance(fact, AppAccepted) and (begun := submitted.pop(fact.submission, 0))
                 ]
-    return found
+    return times

@@ -68,5 +68,5 @@ def api(
     if part:
         sizes = sizes._replace(parts=tuple(part))
     with measuring("api", verbose) as tell:
-        report = run(unless_stopped(bench_api(sizes, tell=tell)))
+        report = run(unless_stopped(bench_api(sizes, progress=tell)))
     show_report(report, output)

@@ -47,7 +47,7 @@ def codec(
 
     with measuring("codec", verbose) as tell:
         log = run(_read(file)) if file is not None else None
-        report = bench_codec(events=events, passes=passes, tell=tell, log=log)
+        report = bench_codec(events=events, passes=passes, progress=tell, log=log)
     show_report(report, output)
 
 
@@ -71,7 +71,7 @@ def bench_of_exec(
     from dorm.bench.exec import bench_exec
 
     with measuring("exec", verbose) as tell:
-        work = bench_exec(runs=runs, commands=commands, wanted=runtime.value, docker_url=docker, tell=tell)
+        work = bench_exec(runs=runs, commands=commands, wanted=runtime.value, docker_url=docker, progress=tell)
         report = run(unless_stopped(work))
     show_report(report, output)
 
@@ -95,7 +95,7 @@ def submit(
     from dorm.bench.submit import bench_submit
 
     with measuring("submit", verbose) as tell:
-        report = run(unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, tell=tell)))
+        report = run(unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, progress=tell)))
     show_report(report, output)
 
 
@@ -118,7 +118,7 @@ def resize(
     from dorm.bench.resize import bench_resize
 
     with measuring("resize", verbose) as tell:
-        report = run(unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=tell)))
+        report = run(unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, progress=tell)))
     show_report(report, output)
 
 

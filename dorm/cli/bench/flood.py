@@ -40,6 +40,6 @@ def bench_of_flood(
     from dorm.bench.flood import bench_flood
 
     with measuring("flood", verbose) as tell:
-        work = bench_flood(submissions=submissions, masters=masters, cores=cores, tell=tell)
+        work = bench_flood(submissions=submissions, masters=masters, cores=cores, progress=tell)
         report = run_work(unless_stopped(work))
     show_report(report, output)

@@ -38,5 +38,5 @@ def year(
     from dorm.bench.year.year import bench_year
 
     with measuring("year", verbose) as tell, wrong_usage():
-        report = run(unless_stopped(bench_year(records=records, chunk=chunk, tell=tell)))
+        report = run(unless_stopped(bench_year(records=records, chunk=chunk, progress=tell)))
     show_report(report, output)

@@ -139,9 +139,9 @@ class Groups:
                 return True
             if not set(slots) <= connected | {self.slot}:
                 return False
-            said = self._said.get(self._name(slots) or "", {})
+            answers = self._said.get(self._name(slots) or "", {})
             since = self._complete_at.setdefault(slots, time.monotonic())
-            return not all(said.values()) or set(slots) <= said.keys() or time.monotonic() - since > SETTLE_S
+            return not all(answers.values()) or set(slots) <= answers.keys() or time.monotonic() - since > SETTLE_S
 
     def settle(self, settled: Callable[[], bool]) -> None:
         """Wait for something that follows from `settled`, at most `SETTLE_S`."""
@@ -186,9 +186,9 @@ class Groups:
     def _exchange(self, name: str) -> Exchange:
         if name not in self._exchanges:
             unknown = [exchange for exchange in self._exchanges if exchange not in self._groups]
-            for one in unknown[: max(0, len(unknown) + 1 - _KEPT)]:
-                del self._exchanges[one]
-                self._said.pop(one, None)
+            for old in unknown[: max(0, len(unknown) + 1 - _KEPT)]:
+                del self._exchanges[old]
+                self._said.pop(old, None)
             self._exchanges[name] = Exchange(lambda key, value: self._publish(name, key, value))
         return self._exchanges[name]
 
@@ -266,13 +266,13 @@ class Groups:
     def _close_idle(self) -> None:
         """Close unused groups, except those with a sum in flight: closing them would wait for it."""
         with self._changed:
-            idle = [one for one in self._ending if one.idle]
-            busy = [one for one in self._ending if not one.idle]
+            idle = [group for group in self._ending if group.idle]
+            busy = [group for group in self._ending if not group.idle]
             self._ending = busy
-        for one in busy:
-            one.abort()
-        for one in idle:
-            one.close()
+        for group in busy:
+            group.abort()
+        for group in idle:
+            group.close()
 
     def _tell(self, peers: Iterable[int], name: str, *, ok: bool) -> None:
         for slot in sorted(peers):

@@ -105,9 +105,9 @@ class Path:
         self._group = self._groups.ready(self._members)
         return self._group is not None
 
-    def _all(self, control: Control, mine: Callable[[], bool]) -> bool | None:
+    def _all(self, control: Control, ready: Callable[[], bool]) -> bool | None:
         """Return whether something holds for all members; None if the step has to be repeated."""
-        total = control([_flag(mine())])
+        total = control([_flag(ready())])
         return None if total is None else self._counted(total[0])
 
     def _counted(self, flags: npt.NDArray[Any]) -> bool:

@@ -104,15 +104,15 @@ class Group:
         self._announce(announcement)
         self._ticker.start()
 
-    def join(self, asked: threading.Event) -> m.State | None:
+    def join(self, stop: threading.Event) -> m.State | None:
         """Wait until this member may begin; return the first state of the training members, or None if none trains yet.
 
-        Raises LeftBehind if the others ended or continue without this member, and SystemExit(143) if it is `asked` to
-        stop meanwhile: it has nothing to save."""
+        Raises LeftBehind if the others ended or continue without this member, and SystemExit(143) if `stop` is set
+        meanwhile: it has nothing to save."""
         with self._lock:
             while self._member.first_state is None:
                 self._check()
-                if asked.is_set():
+                if stop.is_set():
                     raise SystemExit(STOPPED)
                 announced = self._member.announced.members
                 if announced and self._contract.slot not in announced:
@@ -135,14 +135,14 @@ class Group:
         self._do(lambda: self._member.start(plan, step, used))
 
     def boundary(
-        self, step: int, values: dict[int, v.Packed], state: Callable[[bool], v.Packed], asked: threading.Event
+        self, step: int, values: dict[int, v.Packed], state: Callable[[bool], v.Packed], stop: threading.Event
     ) -> v.Begin | v.Left | v.Stop:
         """Ask for a step and wait for it; `state` gathers the state, as a copy or as it is.  Raises LeftBehind, and
-        SystemExit(143) if it is `asked` to stop before its first step; later the members agree on where to stop."""
+        SystemExit(143) if `stop` is set before its first step; later the members agree on where to stop."""
         if self._member.wants == "first":
             self._supply("first", state)
         self._do(lambda: self._member.boundary(step, values=values))
-        answer = self._answer(state, asked)
+        answer = self._answer(state, stop)
         assert isinstance(answer, (v.Begin, v.Left, v.Stop))
         return answer
 
@@ -263,7 +263,7 @@ class Group:
         if self._error is not None:
             raise self._error
 
-    def _answer(self, state: Callable[[bool], v.Packed] | None, asked: threading.Event | None = None) -> v.Answer:
+    def _answer(self, state: Callable[[bool], v.Packed] | None, stop: threading.Event | None = None) -> v.Answer:
         answer = None
         while answer is None:
             with self._lock:
@@ -271,7 +271,7 @@ class Group:
                     self._check()
                     if state is not None and self._member.deserted:
                         return v.Left()
-                    if asked is not None and asked.is_set() and not self._member.has_trained:
+                    if stop is not None and stop.is_set() and not self._member.has_trained:
                         raise SystemExit(STOPPED)
                     if self._member.first_state is not None:  # Another leader asks; the script has already warmed up.
                         self._member.first_state = None
@@ -362,8 +362,8 @@ class Group:
             return
         self._told = announcement.membership
         members = tuple(sorted(announcement.members))
-        told = v.Announced(announcement.membership, members, announcement.founders)
-        self._do(lambda: self._member.announce(told))
+        message = v.Announced(announcement.membership, members, announcement.founders)
+        self._do(lambda: self._member.announce(message))
 
     def _ended(self) -> set[int]:
         return self._member.ended

@@ -66,7 +66,7 @@ class Recovery:
         status = self._report()
         # Send it to all survivors, not only to the coordinator: some of them may still be connected with all.
         known.outbox += [(slot, status) for slot in status.awaited if slot != known.slot]
-        self._statuses = {slot: told for slot, told in self._statuses.items() if slot not in known.dead}
+        self._statuses = {slot: earlier for slot, earlier in self._statuses.items() if slot not in known.dead}
         self._statuses[known.slot] = status
         self._look()
 
@@ -151,15 +151,15 @@ class Recovery:
         if known.view is not None and known.slot not in known.view.members:
             return  # It has left.
         news = set(status.dead) - known.dead - {known.slot}
-        mine = known.view is not None and set(status.dead) & set(known.view.members)
-        asked = known.view is None and known.slot in status.awaited
+        concerned = known.view is not None and set(status.dead) & set(known.view.members)
+        awaited = known.view is None and known.slot in status.awaited
         self._statuses[sender] = status
-        if news & known.taking_part or (news and (known.recovering or asked)) or (mine and not known.recovering):
+        if news & known.taking_part or (news and (known.recovering or awaited)) or (concerned and not known.recovering):
             known.bury(news)
             if known.taking_part - {known.slot}:
                 self.begin()
         self._look()
-        if asked and not (known.recovering and sender in known.taking_part):
+        if awaited and not (known.recovering and sender in known.taking_part):
             known.send(sender, self._report())
 
     def _is_behind(self, sender: int, status: m.Status) -> bool:

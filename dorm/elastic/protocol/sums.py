@@ -106,8 +106,8 @@ class Sums:
             places = ", ".join(f"slot {slot}: step {part.step}, sum {part.round}" for slot, part in given)
             text = f"the members disagree about the next sum ({places}); each must call allreduce equally often"
             raise ContractError(text, code="elastic.contract.sums_differ")
-        for slot, one in zip(view.members, parts):
-            self._measure(slot, one)
+        for slot, contribution in zip(view.members, parts):
+            self._measure(slot, contribution)
         used = [sum(column) for column in zip(*(part.used for part in parts))]
         result = m.Result(
             view.number,

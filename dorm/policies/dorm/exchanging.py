@@ -153,13 +153,13 @@ class Exchange:
 
     def _options(self) -> _Options:
         draft, instance = self.draft, self.instance
-        found = [(-1, node, 0) for node in self.nodes]
+        options = [(-1, node, 0) for node in self.nodes]
         for node in self.nodes:
             for app in sorted(self.standing[node]):
                 if self.free[app] or self.left > 0:
                     most = min(draft.rows[app][node], MOST_AWAY)
-                    found += [(app, node, off) for off in range(1, most + 1)]
-        app, node, off = np.array(found[:MOST_OPTIONS], np.int64).T
+                    options += [(app, node, off) for off in range(1, most + 1)]
+        app, node, off = np.array(options[:MOST_OPTIONS], np.int64).T
         goes = app >= 0
         here = _fits_each(draft.free[node], instance.demand[app])
         room = np.where(goes, self._room(np.unique(self.group[app[goes]]))[self.group[app]] - here, 0.0)
@@ -170,13 +170,13 @@ class Exchange:
     def _room(self, groups: Ints) -> Floats:
         """Return how many containers of these groups of apps the free room holds, by group."""
         draft = self.draft
-        found = np.zeros(len(self.first))
+        room = np.zeros(len(self.first))
         vectors, size = draft.vectors[: draft.count], draft.size[: draft.count]
         app = self.first[groups]
         fits = _fits(vectors, self.instance.demand[app])
         usable = draft.may_use[self.instance.requirement[app]][:, draft.kinds_of_bucket[: draft.count]]
-        found[groups] = size @ (fits * usable.T)
-        return found
+        room[groups] = size @ (fits * usable.T)
+        return room
 
     def _gains(self, options: _Options, comers: Ints, loss_price: float) -> tuple[Floats, Floats]:
         """Option × comer: return the value of the exchange, floors first, -inf if not allowed; and by how much F grows."""
@@ -252,17 +252,17 @@ class Exchange:
 
 def _fits(room: Ints, demand: Ints) -> Floats:
     """Room × demand: return how many containers fit.  Quotients of quantities up to `integer.LARGEST` are exact enough."""
-    found = np.full((len(room), len(demand)), MANY)
+    fits = np.full((len(room), len(demand)), MANY)
     for k in range(demand.shape[1]):
         needs = np.flatnonzero(demand[:, k] > 0)
-        found[:, needs] = np.minimum(found[:, needs], np.floor(room[:, k, None] / demand[needs, k]))
-    return np.asarray(np.maximum(found, 0.0))
+        fits[:, needs] = np.minimum(fits[:, needs], np.floor(room[:, k, None] / demand[needs, k]))
+    return np.asarray(np.maximum(fits, 0.0))
 
 
 def _fits_each(room: Ints, demand: Ints) -> Floats:
     """The same for one demand for each room."""
-    found = np.full(len(room), MANY)
+    fits = np.full(len(room), MANY)
     for k in range(demand.shape[1]):
         needs = np.flatnonzero(demand[:, k] > 0)
-        found[needs] = np.minimum(found[needs], np.floor(room[needs, k] / demand[needs, k]))
-    return np.asarray(np.maximum(found, 0.0))
+        fits[needs] = np.minimum(fits[needs], np.floor(room[needs, k] / demand[needs, k]))
+    return np.asarray(np.maximum(fits, 0.0))

@@ -133,7 +133,7 @@ def polish(
         pinned=~free,
         room=np.maximum(integer.free_room(instance, staying), 0),
     )
-    found = exact.improve(
+    improved = exact.improve(
         part,
         integer.dense(instance, rows),
         terms,
@@ -143,8 +143,8 @@ def polish(
         gain=gain,
         nodes=nodes,
     )
-    better = integer.rows_of(found.x)
-    return Polished([better[i] if free[i] else row for i, row in enumerate(rows)], found.status, found.cells)
+    better = integer.rows_of(improved.x)
+    return Polished([better[i] if free[i] else row for i, row in enumerate(rows)], improved.status, improved.cells)
 
 
 class Part(NamedTuple):
@@ -182,11 +182,11 @@ def neighbourhoods(
             return
 
 
-def effort(instance: Instance, kept: Flags, found: Polished) -> float:
+def effort(instance: Instance, kept: Flags, polished: Polished) -> float:
     """Return the part of a round's work that a program was."""
     if not kept.any() or len(instance.apps) * len(instance.nodes) > CLOSER:
         return 0.0
-    return max(1.0, (found.cells / USUAL) ** 2) * (HARD if found.status == "node_limit" else 1) / EFFORT
+    return max(1.0, (polished.cells / USUAL) ** 2) * (HARD if polished.status == "node_limit" else 1) / EFFORT
 
 
 def _part(

@@ -88,14 +88,14 @@ def choices(instance: Instance, worth: Worth, terms: Terms, served: Rows, *, exa
             rests = bool(worth.rests[i]) and n[i] == worth.count[i]
             if rests:
                 least = most = int(n[i])
-            found = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
+            sizes = counts_up_to(least, most, int(worth.count[i]), int(n[i]))
             if exact:
-                found = list(range(least, most + 1))
+                sizes = list(range(least, most + 1))
             if i in worth.paces:
-                listed.typed(worth, i, served[i], [] if rests else found)
+                listed.typed(worth, i, served[i], [] if rests else sizes)
             else:
                 moved = not rests and least <= worth.count[i] <= most and (exact or worth.types is not None)
-                listed.plain(worth, i, int(n[i]), found, moved=moved)
+                listed.plain(worth, i, int(n[i]), sizes, moved=moved)
         listed.first.append(len(listed.app))
     app, counts = np.array(listed.app, np.int64), np.array(listed.units, np.int64)
     as_it_is = np.array(listed.stays, np.bool_)
@@ -148,9 +148,9 @@ class _Listed:
             return
         n, there = sum(row.values()), types.pace(i, row)
         stays = worth.count[i] == n
-        found: list[tuple[int, str, bool, int, float]] = []
+        options: list[tuple[int, str, bool, int, float]] = []
         if stays:
-            found.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
+            options.append((n, there, True, types.bits(types.on(row)), worth.placed(i, row)))
         offers = types.offers(i, np.array(counts or [n], np.int64))
         values, fits = (worth.at_speed(i, offers.speed) * offers.part).tolist(), offers.fits.tolist()
         for at, count in enumerate(counts):
@@ -159,11 +159,11 @@ class _Listed:
                 bits = each[at]
                 drafted = not stays and (count, name) == (n, there)
                 if drafted or (fit[at] and bits not in seen):
-                    found.append((count, name, False, bits, value[at]))
+                    options.append((count, name, False, bits, value[at]))
                     seen.add(bits)
-        place = next(place for place, (count, name, *_) in enumerate(found) if (count, name) == (n, there))
+        place = next(place for place, (count, name, *_) in enumerate(options) if (count, name) == (n, there))
         self.draft.append(len(self.app) + place)
-        units, pace, stay, bits_of, worths = zip(*found, strict=True)
+        units, pace, stay, bits_of, worths = zip(*options, strict=True)
         self.worths.append(np.array(worths))
         self.stays += stay
         self._rest(i, list(units), pace, list(bits_of))

@@ -45,7 +45,7 @@ def in_whole(gain: Floats, uses: Floats, member: Ints, rest: Floats, apps: int) 
     matrix = _matrix(uses, member, len(rest), apps)
     options: Any = {"node_limit": max(1, SEARCH // len(gain)), "mip_rel_gap": GAP, "time_limit": GUARD_S}
     try:
-        found = milp(
+        solution = milp(
             np.append(-gain, EXCESS),
             integrality=np.append(np.ones(len(gain), np.int64), 0),
             bounds=Bounds(np.zeros(len(gain) + 1), np.append(np.ones(len(gain)), np.inf)),
@@ -54,9 +54,9 @@ def in_whole(gain: Floats, uses: Floats, member: Ints, rest: Floats, apps: int) 
         )
     except Exception:  # A solver that raises costs quality, never the round.
         return None
-    if found.x is None or not np.isfinite(found.x).all():
+    if solution.x is None or not np.isfinite(solution.x).all():
         return None
-    return np.asarray(np.rint(found.x[:-1]), np.float64)
+    return np.asarray(np.rint(solution.x[:-1]), np.float64)
 
 
 def _matrix(uses: Floats, of: Ints, rest: int, apps: int) -> coo_array:

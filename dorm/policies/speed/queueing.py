@@ -46,12 +46,12 @@ def in_order(instance: Instance, types: Types | None, patience_s: float) -> Inst
         if known and service[app] > patience_s:
             waited_s = instance.apps[app].waited_s * patience_s / service[app]
             apps[app] = msgspec.structs.replace(apps[app], waited_s=waited_s)
-    found = replace(instance, apps=tuple(apps))
-    aged = integer.aged(found, patience_s)
+    ordered = replace(instance, apps=tuple(apps))
+    aged = integer.aged(ordered, patience_s)
     ran = [app for app in instance.arrival if instance.running[app]]
     first = [app for app in waits if aged[app]]
     later = sorted((app for app in waits if not aged[app]), key=lambda app: (-ratio[app], service[app]))
-    return replace(found, arrival=(*ran, *first, *later))
+    return replace(ordered, arrival=(*ran, *first, *later))
 
 
 def _ratio(app: AppDemand, service_s: float) -> float:

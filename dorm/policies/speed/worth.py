@@ -192,7 +192,7 @@ class Worth:
 def _across(
     instance: Instance, paces: Mapping[int, Paces], types: Types | None, locality: Locality
 ) -> dict[int, dict[str | None, tuple[float, ...]]]:
-    found: dict[int, dict[str | None, tuple[float, ...]]] = {}
+    across: dict[int, dict[str | None, tuple[float, ...]]] = {}
     for i, app in enumerate(instance.apps):
         if i in paces and types is not None:
             kept: dict[str | None, tuple[float, ...]] = dict(locality.across_on(app, types.names).items())
@@ -200,15 +200,15 @@ def _across(
             alone = locality.across(app)
             kept = {} if alone is None else {None: alone}
         if kept:
-            found[i] = kept
-    return found
+            across[i] = kept
+    return across
 
 
 def _pause_s(app: AppDemand) -> float | None:
     """Return the cost of a change of the app: as measured, or else as usual on this cluster; None if neither is known."""
     known = (seconds for seconds in (app.adjust_s, app.usual_adjust_s) if seconds is not None)
-    found = next((seconds for seconds in known if 0 <= seconds < math.inf), None)
-    return None if found is None else min(found, MOST_PAUSE_S)
+    pause_s = next((seconds for seconds in known if 0 <= seconds < math.inf), None)
+    return None if pause_s is None else min(pause_s, MOST_PAUSE_S)
 
 
 def _held_s(app: AppDemand) -> float:
@@ -229,9 +229,9 @@ room is filled unit by unit."""
 
 def counts_up_to(least: int, most: int, *others: int) -> list[int]:
     """Return the counts that are tried between two bounds, with `others` that lie between them."""
-    found = {most, *others, *range(least, min(most, least + EACH_UP_TO) + 1)}
+    counts = {most, *others, *range(least, min(most, least + EACH_UP_TO) + 1)}
     n = least + EACH_UP_TO
     while n < most:
         n += max(1, n // STEP)
-        found.add(n)
-    return sorted(n for n in found if least <= n <= most)
+        counts.add(n)
+    return sorted(n for n in counts if least <= n <= most)

@@ -71,6 +71,6 @@ def simulated(apps: tuple[SimulatedApp, ...], nodes: tuple[SimulatedNode, ...], 
     return contender.of(base)
 
 
-def at_events(one: Scenario) -> Scenario:
+def at_events(scenario: Scenario) -> Scenario:
     """Return the same run with decisions when something happens, as a master decides, and not in rounds."""
-    return msgspec.structs.replace(one, rounds=None, quiet_s=QUIET_S, quiet_limit_s=QUIET_LIMIT_S)
+    return msgspec.structs.replace(scenario, rounds=None, quiet_s=QUIET_S, quiet_limit_s=QUIET_LIMIT_S)

@@ -178,22 +178,22 @@ def fit(phases: Iterable[Phases], *, gaps_s: Iterable[float] = (), default: Timi
     them, the app cannot save when asked to stop."""
     default = default or Timings()
     seen = list(phases)
-    restarts = [one for one in seen if one.kind == "restart"]
+    restarts = [phase for phase in seen if phase.kind == "restart"]
     saved = [restart.checkpoint_s for restart in restarts if restart.checkpoint_s is not None]
     every = list(gaps_s)
     booted, resumed = (
-        [one.work_s for one in seen if one.work_s is not None and one.resumed is how] for how in (False, True)
+        [phase.work_s for phase in seen if phase.work_s is not None and phase.resumed is how] for how in (False, True)
     )
 
-    def mean(found: list[float], otherwise: float) -> float:
-        return round(fmean(found), 6) if found else otherwise
+    def mean(values: list[float], otherwise: float) -> float:
+        return round(fmean(values), 6) if values else otherwise
 
     return Timings(
         checkpoint_s=mean(saved, default.checkpoint_s),
         stop_s=mean(
             [restart.stop_s for restart in restarts if restart.checkpoint_s is not None or not saved], default.stop_s
         ),
-        start_s=mean([one.start_s for one in seen if one.start_s is not None], default.start_s),
+        start_s=mean([phase.start_s for phase in seen if phase.start_s is not None], default.start_s),
         boot_s=mean(booted, default.boot_s),
         resume_s=mean(resumed, default.resume_s),
         checkpoint_every_s=mean(every, default.checkpoint_every_s),

@@ -105,11 +105,11 @@ class Stretch:
     def steps_by(self, at: int, speed: OnTypes | None = None, to_work_s: float = 0.0) -> float:
         """Return the last reported steps plus those done from there until `at` (UTC ns): at its own pace, or at the app's
         `speed` with fewer than two reports; without any report, from `to_work_s` after its start on."""
-        told = self.pace
-        if told is None and (speed is None or not self.begin):
+        pace = self.pace
+        if pace is None and (speed is None or not self.begin):
             return 0.0
         rate = self.rate or (speed.rate(self.counts, self.types) if speed is not None else 0.0)
-        step, since = (told.last_step, told.last_at) if told else (self.from_step, self.begin + int(to_work_s * SECOND))
+        step, since = (pace.last_step, pace.last_at) if pace else (self.from_step, self.begin + int(to_work_s * SECOND))
         return step + rate * max(0, at - since) / SECOND
 
 

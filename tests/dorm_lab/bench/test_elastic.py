@@ -119,7 +119,7 @@ def workers_left() -> list[int]:
 @pytest.mark.slow
 def test_pauses_of_real_workers() -> None:
     wanted = Wanted(parts=("pauses", "peers", "schedules"), sizes=(2,), cycles=1, schedules=2, torch=False)
-    done = bench_elastic(wanted, tell=lambda _: None)
+    done = bench_elastic(wanted, progress=lambda _: None)
     document = checked(msgspec.json.encode(done.report))
     figures = document["figures"]
     for how in ("live", "restart"):
@@ -142,7 +142,7 @@ def test_an_interruption_keeps_measurements_and_leaves_no_process(monkeypatch: p
     monkeypatch.setattr(elastic, "tallies", one_tally)
     monkeypatch.setattr("dorm_lab.bench.elastic.pauses.steps.live_pause", then_interrupted)
     wanted = Wanted(parts=("schedules", "pauses"), sizes=(2,), cycles=1, torch=False)
-    done = bench_elastic(wanted, tell=lambda _: None)
+    done = bench_elastic(wanted, progress=lambda _: None)
     assert done.interrupted
     assert done.report.figures["samples_used"].value == 97
     assert not any("pause" in name for name in done.report.figures)
@@ -176,7 +176,7 @@ def test_resizes_through_the_control_plane(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(sharing, "_cpu_of_a_step", reads_for_long)
     wanted = Amounts(rounds=2, turns=2, live=2, restarts=1, rest_s=2.0, settles_s=0.0)
-    done = bench_elastic(Wanted(parts=("shared",), shared=wanted), tell=lambda _: None)
+    done = bench_elastic(Wanted(parts=("shared",), shared=wanted), progress=lambda _: None)
     figures = checked(msgspec.json.encode(done.report))["figures"]
     assert done.found.shared is not None
     assert [(one.how, one.cause) for one in done.found.shared.resizes] == [

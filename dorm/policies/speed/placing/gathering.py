@@ -116,9 +116,9 @@ class Gathering(Resizing):
         scale = np.maximum(instance.capacity.max(axis=0, initial=1), 1)
         lacking = np.round((np.maximum(lacks, 0) / scale).max(axis=1, initial=0.0), 9)
         tight = np.round((parts.free / scale).max(axis=1, initial=0.0), 9)
-        found = np.flatnonzero(usable)
+        nodes = np.flatnonzero(usable)
         return [
-            int(node) for node in found[np.lexsort((found, tight[found], -own[found], lacking[found]))][:MOST_NODES]
+            int(node) for node in nodes[np.lexsort((nodes, tight[nodes], -own[nodes], lacking[nodes]))][:MOST_NODES]
         ]
 
     def _gather_on(self, app: int, to: int, node: int) -> bool:
@@ -157,15 +157,15 @@ class Gathering(Resizing):
     def _neighbors(self, node: int, app: int) -> list[int]:
         """Return the apps with units on the node that may go elsewhere, those first that cost least."""
         worth = self.worth
-        found = []
+        neighbors = []
         for other, row in enumerate(self.parts.rows):
             if node not in row or other == app or not self.free[other]:
                 continue
             cheap = not self._fresh(other) or worth.pause[other] < IN_PLACE_S
             if cheap and self._allowed(other):
                 cost = float(worth.disturbs[other]) if self._fresh(other) else 0.0
-                found.append((round(cost, 9), -round(row[node] * float(self._unit[other]), 9), other))
-        return [other for *_, other in sorted(found)]
+                neighbors.append((round(cost, 9), -round(row[node] * float(self._unit[other]), 9), other))
+        return [other for *_, other in sorted(neighbors)]
 
     def _holds(self, app: int, to: int, node: int) -> bool:
         """Return whether the node has room for this many units."""

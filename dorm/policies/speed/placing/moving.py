@@ -166,8 +166,8 @@ class Moving(Gathering):
         may[app] = False
         first = np.ones(len(may), np.bool_)
         first[sorted(chosen.moves)] = False
-        found = np.flatnonzero(may)
-        for other in found[np.lexsort((found, -held[found], cost[found], first[found]))].tolist():
+        others = np.flatnonzero(may)
+        for other in others[np.lexsort((others, -held[others], cost[others], first[others]))].tolist():
             wanted, units = chosen.pace.get(other), int(self.parts.n[other])
             if wanted is None or self.types.allowed(other, units, wanted) & ~bits:
                 yield other  # Any other should be here as well.

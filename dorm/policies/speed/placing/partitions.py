@@ -202,9 +202,9 @@ class Partitions:
 def _undominated(free: Ints) -> Ints:
     """Return the rows that no other row exceeds in every column; if there are very many, some others with them."""
     left = np.unique(free, axis=0)
-    found: list[Ints] = []
-    while len(left) and len(found) < MOST_ROWS:
+    kept: list[Ints] = []
+    while len(left) and len(kept) < MOST_ROWS:
         top = left[int(np.argmax(left.sum(axis=1)))]
-        found.append(top)
+        kept.append(top)
         left = left[(left > top).any(axis=1)]
-    return np.vstack([*found, left]) if found else left
+    return np.vstack([*kept, left]) if kept else left

@@ -224,8 +224,8 @@ class Group:
             dials = self._dials(min(pair), max(pair)) or self._dials(max(pair), min(pair))
             if dials and pair not in self.linked | self.cut.keys() and not pair & self.frozen.keys():
                 self.linked.add(pair)
-                for one, other in ((slot, peer), (peer, slot)):
-                    self._do(one, lambda a=one, b=other: self.members[a].connect(b))  # type: ignore[misc]
+                for dialing, peer_ in ((slot, peer), (peer, slot)):
+                    self._do(dialing, lambda a=dialing, b=peer_: self.members[a].connect(b))  # type: ignore[misc]
 
     def _dials(self, slot: int, peer: int) -> bool:
         announced = self.members[slot].announced.members

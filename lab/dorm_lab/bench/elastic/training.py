@@ -155,10 +155,10 @@ def _cocoa(options: Any, data: Data, contract: Contract) -> None:
             job, model, data.features, data.labels,
             l2=options.l2, gap=options.target, rounds=options.epochs, chunks=options.chunks, tasks=options.tasks,
         )  # fmt: skip
-        for found in rounds:
-            log.add(found.number, found.gap)
-            _hold(options, contract, found.number)
-        _say(job, found.gap)
+        for completed in rounds:
+            log.add(completed.number, completed.gap)
+            _hold(options, contract, completed.number)
+        _say(job, completed.gap)
 
 
 def _local(options: Any, data: Data, contract: Contract) -> None:

@@ -69,8 +69,8 @@ def crash_loop() -> Part:
 
 def costs(part: Part, comparison: Comparison) -> Iterator[Cost]:
     for label, runs in comparison.runs.items():
-        alone, beside = ({app.name: app for app in runs[part.seeds.index(name)].apps} for name in (ALONE, BESIDE))
-        yield Cost(label, beside[VICTIM].adjustments, _useful_s(beside[VICTIM]) / _useful_s(alone[VICTIM]))
+        alone, together = ({app.name: app for app in runs[part.seeds.index(name)].apps} for name in (ALONE, BESIDE))
+        yield Cost(label, together[VICTIM].adjustments, _useful_s(together[VICTIM]) / _useful_s(alone[VICTIM]))
 
 
 def block(part: Part, comparison: Comparison) -> Iterator[Block]:

@@ -92,8 +92,8 @@ def part(
 
 
 def _scenario(workload: Workload, contender: Contender, apps: int | None, timings: Timings | None) -> Scenario:
-    told = tuple(telling(app) for app in workload.apps[:apps])
-    scenario = contender.of(in_rounds(Scenario(apps=told, nodes=workload.nodes), contender, ROUND_S))
+    apps_ = tuple(telling(app) for app in workload.apps[:apps])
+    scenario = contender.of(in_rounds(Scenario(apps=apps_, nodes=workload.nodes), contender, ROUND_S))
     return scenario if timings is None else with_timings(scenario, timings)
 
 

@@ -54,13 +54,13 @@ class Part(msgspec.Struct, frozen=True):
 
     def comparison(self, runs: list[Run]) -> Comparison:
         """Return the comparison; `runs` are in the order of the jobs."""
-        found: dict[str, tuple[Run, ...]] = {}
+        by_label: dict[str, tuple[Run, ...]] = {}
         tasks: dict[str, float] = {}
         for job, run in zip(self.jobs, runs, strict=True):
-            found[job.label] = (*found.get(job.label, ()), run)
+            by_label[job.label] = (*by_label.get(job.label, ()), run)
             if job.scenario.tasks is not None:
                 tasks[job.label] = 1 - job.scenario.tasks.efficiency
-        return Comparison(self.title, found, base=self.base, window_s=self.window_s, tasks=tasks)
+        return Comparison(self.title, by_label, base=self.base, window_s=self.window_s, tasks=tasks)
 
 
 def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scenario:

@@ -96,15 +96,15 @@ def _week(key: str, title: str, jobs: tuple[Job, ...], about: tuple[str, ...]) -
 def _hurried(week: Workload, nodes: tuple[SimulatedNode, ...]) -> tuple[Workload, float]:
     """Compress the arrivals so that the demand is `LOAD` of the scarcest resource: a cluster with one node of each of the
     trace's many shapes already exceeds what a week of it needs.  Run times stay."""
-    asked: Counter[str] = Counter()
+    demanded: Counter[str] = Counter()
     has: Counter[str] = Counter()
     for app in week.apps:
         container_s = app.spec.n_min * app.work / app.speed.rate((app.spec.n_min,))
-        asked.update({kind: round(amount * container_s) for kind, amount in app.spec.resources().items()})
+        demanded.update({kind: round(amount * container_s) for kind, amount in app.spec.resources().items()})
     for node in nodes:
         has.update(node.capacity)
     span_s = max(1.0, week.apps[-1].at_s - week.apps[0].at_s)
-    load = max(asked[kind] / (span_s * has[kind]) for kind in asked if has[kind])
+    load = max(demanded[kind] / (span_s * has[kind]) for kind in demanded if has[kind])
     factor = max(1.0, LOAD / load) if load > 0 else 1.0
     apps = tuple(msgspec.structs.replace(app, at_s=round(app.at_s / factor, 3)) for app in week.apps)
     return msgspec.structs.replace(week, apps=apps), factor
@@ -121,8 +121,8 @@ def busiest_week(workload: Workload) -> tuple[Workload, float]:
     """Return the seven days with the most submissions, starting at a whole day of the trace, and their start (seconds)."""
     at = [app.at_s for app in workload.apps]
     days = range(int(at[-1] / DAY_S) + 1)
-    found = [(bisect_left(at, day * DAY_S + WEEK_S) - bisect_left(at, day * DAY_S), -day) for day in days]
-    begin = -max(found)[1] * DAY_S
+    weeks = [(bisect_left(at, day * DAY_S + WEEK_S) - bisect_left(at, day * DAY_S), -day) for day in days]
+    begin = -max(weeks)[1] * DAY_S
     apps = tuple(
         msgspec.structs.replace(app, at_s=app.at_s - begin)
         for app in workload.apps[bisect_left(at, begin) : bisect_left(at, begin + WEEK_S)]
@@ -152,7 +152,8 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
         Contender(SPEED, "dorm-speed"),
     )
     return tuple(
-        Job(one.label, in_rounds(one.of(known if one.policy in TOLD else usual), one, ROUNDS_S)) for one in against
+        Job(contender.label, in_rounds(contender.of(known if contender.policy in TOLD else usual), contender, ROUNDS_S))
+        for contender in against
     )
 
 
@@ -228,11 +229,11 @@ def pollux_events(folder: Path, quick: bool) -> Part | None:
         f"resize stops an app for {1000 * LIVE.resume_s:.0f} ms.",
     )
     title = "Pollux's workloads, batch sizes tuned, decisions at events"
-    found = _of_pollux(folder, quick, against, "tuned", key=EVENTS, title=title, base=SPEED, about=about)
-    if found is None:
+    part = _of_pollux(folder, quick, against, "tuned", key=EVENTS, title=title, base=SPEED, about=about)
+    if part is None:
         return None
-    jobs = tuple(msgspec.structs.replace(job, scenario=yardstick.at_events(job.scenario)) for job in found.jobs)
-    return msgspec.structs.replace(found, jobs=jobs)
+    jobs = tuple(msgspec.structs.replace(job, scenario=yardstick.at_events(job.scenario)) for job in part.jobs)
+    return msgspec.structs.replace(part, jobs=jobs)
 
 
 def _of_pollux(

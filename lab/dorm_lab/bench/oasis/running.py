@@ -124,13 +124,13 @@ class Rooms:
         fits = np.floor_divide(room[:, needed], each[needed]).min(axis=1).astype(np.int64)
         if int(fits.sum()) < count:
             return None
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         machine = self._turn[group]
         while count:
             if fits[machine] > 0:
-                found[machine] = found.get(machine, 0) + 1
+                counts[machine] = counts.get(machine, 0) + 1
                 fits[machine] -= 1
                 count -= 1
             machine = (machine + 1) % len(room)
         self._turn[group] = machine
-        return found
+        return counts

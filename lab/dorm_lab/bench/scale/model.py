@@ -110,6 +110,6 @@ def loads(cluster: Cluster, costs: Costs) -> dict[str, float]:
     }
 
 
-def first_full(found: dict[str, float]) -> str:
+def first_full(shares: dict[str, float]) -> str:
     """Return the resource that is used most."""
-    return max(found, key=found.__getitem__)
+    return max(shares, key=shares.__getitem__)

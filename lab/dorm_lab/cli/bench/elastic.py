@@ -55,8 +55,8 @@ def elastic(
         check(wanted)
         check_plot(plot)
 
-    def measured(tell: Callable[[str], None]) -> Done:
-        done = bench_elastic(wanted, tell=tell)
+    def measured(progress: Callable[[str], None]) -> Done:
+        done = bench_elastic(wanted, progress=progress)
         if plot is not None and done.found.trained:
             from dorm_lab.bench.elastic.plot import plot_targets
 

@@ -84,7 +84,7 @@ def _rounded(rows: Rows, cost: Floats, app: Ints, x: Floats) -> Ints:
     chosen = {int(app[column]): column for column in np.flatnonzero(x > 1 - 1e-6).tolist()}
     left = np.asarray(rows.room, np.float64)[knapsacks] - needs[list(chosen.values())].sum(axis=0)
     while True:
-        has = np.array([chosen.get(one, -1) for one in app.tolist()], np.int64)
+        has = np.array([chosen.get(app_, -1) for app_ in app.tolist()], np.int64)
         gain = np.where(has >= 0, cost[has], 0.0) - cost
         more = needs - np.where((has >= 0)[:, None], needs[has], 0.0)
         fits = (more <= left + 1e-9).all(axis=1) & (gain > 1e-12)

@@ -163,7 +163,7 @@ def run(cluster: Cluster, jobs: Iterable[Job], limits: Both | None = None) -> Ou
 
 def _uses(job: Job, workers: list[int], machines: Offer, servers: Offer) -> tuple[SlotUse, ...]:
     """Place the workers of each slot, and their parameter servers; the first slot is the slot of the arrival."""
-    found = []
+    uses = []
     here: dict[int, int] = {}
     there: dict[int, int] = {}
     for offset, count in enumerate(workers):
@@ -171,8 +171,8 @@ def _uses(job: Job, workers: list[int], machines: Offer, servers: Offer) -> tupl
             here = place(machines.price[offset], machines.room[offset], count, here)
             needed = job.servers_for(count)
             there = place(servers.price[offset], servers.room[offset], needed, there)
-            found.append(SlotUse(job.arrival + offset, here, there))
-    return tuple(found)
+            uses.append(SlotUse(job.arrival + offset, here, there))
+    return tuple(uses)
 
 
 def _matrix(machines: Sequence[Sequence[float]], kinds: int) -> Floats:

@@ -96,11 +96,11 @@ def bounds_of(demands: Sequence[Demand], total: float, slots: int, kinds: int) -
     used = [demand for demand in demands if demand.best > 0 and sum(demand.each) > 0]
     if not used or total <= 0:
         return Bounds(np.ones(kinds), 1.0)
-    eta = slots * total / min(one.work * sum(one.each) for one in used)
-    floor = LEAST_PART * max(one.best for one in used)
-    least = min(max(one.end, floor) / (4 * eta * one.work * sum(one.each)) for one in used)
+    eta = slots * total / min(job.work * sum(job.each) for job in used)
+    floor = LEAST_PART * max(job.best for job in used)
+    least = min(max(job.end, floor) / (4 * eta * job.work * sum(job.each)) for job in used)
     most = [
-        max((one.best / one.each[kind] for one in used if one.each[kind] > 0), default=least) for kind in range(kinds)
+        max((job.best / job.each[kind] for job in used if job.each[kind] > 0), default=least) for kind in range(kinds)
     ]
     return Bounds(np.array(most), least)
 
@@ -109,7 +109,7 @@ def bounds(cluster: Cluster, jobs: Sequence[Job]) -> Both:
     """Return the bounds for an instance whose jobs are all known; those that cannot end within the horizon do not count."""
     slot_s, slots = cluster.slot_s, cluster.slots
     able = [job for job in jobs if job.arrival + job.fewest_slots(slot_s) <= slots]
-    found = []
+    bounds_ = []
     for machines, each in (
         (cluster.workers, [job.worker for job in able]),
         (cluster.servers, [job.server for job in able]),
@@ -124,5 +124,5 @@ def bounds(cluster: Cluster, jobs: Sequence[Job]) -> Both:
             for job, needs in zip(able, each, strict=True)
         ]
         kinds = len(machines[0]) if machines else 0
-        found.append(bounds_of(demands, math.fsum(map(math.fsum, machines)), slots, kinds))
-    return Both(*found)
+        bounds_.append(bounds_of(demands, math.fsum(map(math.fsum, machines)), slots, kinds))
+    return Both(*bounds_)

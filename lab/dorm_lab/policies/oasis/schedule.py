@@ -41,12 +41,12 @@ class Table(NamedTuple):
     def counts(self, last: int) -> list[int]:
         """Return the containers by slot of the cheapest schedule that is done by the end of slot `last`."""
         left = self.total.shape[1] - 1
-        found = [0] * (last + 1)
+        workers = [0] * (last + 1)
         for slot in range(last, -1, -1):
             before = np.maximum(left - self.done[slot], 0)
-            found[slot] = int(np.argmin(self.costs[slot] + self.total[slot, before]))
-            left = int(before[found[slot]])
-        return found
+            workers[slot] = int(np.argmin(self.costs[slot] + self.total[slot, before]))
+            left = int(before[workers[slot]])
+        return workers
 
 
 def fill(costs: Floats, done: Ints, work: int) -> Table:
@@ -207,11 +207,11 @@ def place_beside(price: Floats, room: Ints, order: Ints, count: int, had: Collec
 
 def _filled(room: Ints, count: int, machines: Iterable[int]) -> dict[int, int]:
     """Fill machines in their order."""
-    found: dict[int, int] = {}
+    placed: dict[int, int] = {}
     for machine in machines:
         here = min(count, int(room[machine]))
         if here <= 0:
             break
-        found[machine] = here
+        placed[machine] = here
         count -= here
-    return dict(sorted(found.items()))
+    return dict(sorted(placed.items()))

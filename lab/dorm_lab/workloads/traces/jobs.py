@@ -206,9 +206,9 @@ class Collected:
             )
             for job, line, spec in chosen
         )
-        said = [*assumptions, *rules.assumptions()]
+        notes = [*assumptions, *rules.assumptions()]
         if names.renamed:
-            said.append(f"{names.renamed} jobs had a name that was taken, and got a number after it.")
+            notes.append(f"{names.renamed} jobs had a name that was taken, and got a number after it.")
         return Workload(
             name=name,
             apps=apps,
@@ -217,16 +217,16 @@ class Collected:
             rows=len(jobs) + len(self.skipped),
             cut=len(jobs) - len(apps),
             unsorted=unsorted,
-            assumptions=tuple(said),
+            assumptions=tuple(notes),
         )
 
     def _unsorted(self) -> tuple[int, ...]:
-        found, before = [], -math.inf
+        lines, before = [], -math.inf
         for job, line, _ in self.jobs:
             if job.at < before:
-                found.append(line)
+                lines.append(line)
             before = job.at
-        return tuple(found)
+        return tuple(lines)
 
     def _chosen(self, jobs: list[tuple[Job, int, AppSpec]], seed: int) -> tuple[float, list[tuple[Job, int, AppSpec]]]:
         """Return the workload's start on the trace's clock, and the requested jobs."""
@@ -254,8 +254,8 @@ class Collected:
                 return moment(text, name)
             return duration(text) + (first if first >= _CALENDAR_FROM else 0.0)
         except ValueError:
-            words = f"{name}: {short(text)} is neither a date such as 2017-10-01 nor a time such as 5d or 12h"
-            raise SimulationError(f"{self.path}: {words}", code="workload.window.malformed") from None
+            message = f"{name}: {short(text)} is neither a date such as 2017-10-01 nor a time such as 5d or 12h"
+            raise SimulationError(f"{self.path}: {message}", code="workload.window.malformed") from None
 
     def _nothing_left(self, good: int) -> str:
         first = f"; the first, line {self.skipped[0].line}: {self.skipped[0].reason}" if self.skipped else ""
