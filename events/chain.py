@@ -207,7 +207,7 @@ def public_bytes(key: str) -> bytes:
 
 _NONE = "0" * SIGNATURE_DIGITS
 _FIELD = msgspec.msgpack.encode("signature") + msgspec.msgpack.encode(_NONE)[:-SIGNATURE_DIGITS]
-"""What stands before the signature.  Fields are sorted by name, so nothing that a user wrote comes after it."""
+"""The encoded bytes before the signature.  Fields are sorted by name, so nothing that a user wrote comes after it."""
 
 
 def signed_round(key: SealKey, event: Round, previous: int) -> Round:

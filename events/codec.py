@@ -29,7 +29,7 @@ VERSIONS: dict[str, int] = {cls.__name__: 1 for cls in (*get_args(Published), *g
 """The version of each kind that this build writes."""
 
 UPCASTERS: dict[tuple[str, int], Upcaster] = {}
-"""By kind and the version that it upcasts."""
+"""Functions that upcast, by kind and the version that they upcast."""
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(Published).decode
@@ -134,7 +134,7 @@ _WRITTEN = _Written()
 
 
 _BELIEVED: dict[str, tuple[type[Event] | None, int, tuple[str, ...]]] = {}
-"""By subject, the only class believed on it, the version of that class that this build writes, and its `_OPEN_FIELDS`."""
+"""Only class believed on a subject, the version of that class that this build writes, and its `_OPEN_FIELDS`, by subject."""
 _MOST_SUBJECTS = 65536
 
 

@@ -146,7 +146,7 @@ LARGEST = 2**44
 MOST_FILES = 100_000
 """Files and folders in one listing."""
 FILES, PUT = "files", "put"
-"""What follows the node in the subject of a question (`events.subjects.ask`)."""
+"""Tokens that follow the node in the subject of a question (`events.subjects.ask`)."""
 
 RelativePath = Annotated[str, msgspec.Meta(max_length=LONGEST_PATH)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
@@ -160,9 +160,9 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     app: Name
     area: Area
     path: RelativePath = ""
-    """With slashes between names; "" for the area itself."""
+    """Path with slashes between names; "" for the area itself."""
     generation: Number = 0
-    """Of `work`: which container's."""
+    """Generation of the container whose `work` it is."""
     slot: Slot = 0
 
 
@@ -187,7 +187,7 @@ class WriteBlock(msgspec.Struct, frozen=True, tag=True):
     """Bytes of an upload.  Those that no block covers are zeros."""
 
     place: Place
-    """Where it is to be once it is complete."""
+    """Place of the complete file."""
     upload: UploadId
     at: Offset
     data: Annotated[bytes, msgspec.Meta(max_length=BLOCK)]

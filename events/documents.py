@@ -56,11 +56,11 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     nulls: bool = True
     """Whether `null` and `~` stand for nothing, not for themselves."""
     fields: dict[str, Shape] = {}
-    """Of a map with known keys."""
+    """Shapes of the values of a map with known keys, by key."""
     values: Shape | None = None
-    """Of a map with any keys."""
+    """Shape of the values of a map with any keys."""
     items: Shape | None = None
-    """Of a list."""
+    """Shape of the items of a list."""
     settings: bool = False
     """A value that keeps its text, as the parameters of sweeps do: also a list or a map is one, if it stands on one line and
     the shape has no `items` or `fields` for it."""

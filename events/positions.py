@@ -41,7 +41,7 @@ class Position(msgspec.Struct, frozen=True):
     index: int | None = None
     """Index of a fact in a round, from 0; None for an event with its own record, or for a whole record."""
     beside: int | None = None
-    """Of an event of the stream of progress, its sequence there; of a reader of both, how far it has read that."""
+    """Sequence in the stream of progress: of an event there, or of the last one that a reader of both has read."""
 
     def __str__(self) -> str:
         index = "" if self.index is None else f".{self.index}"

@@ -78,9 +78,9 @@ class Open(msgspec.Struct, frozen=True, tag="open", omit_defaults=True):
     terminal: Size | None = None
     """The size of the client's terminal, if the command is to have one; then its output is one stream."""
     term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.+-]{0,64}$")] = ""
-    """What kind of terminal (TERM)."""
+    """Kind of the terminal (TERM)."""
     port: Port | None = None
-    """Of forwarded connections: the container's port."""
+    """Port of the container, for forwarded connections."""
 
 
 class Connect(msgspec.Struct, frozen=True, tag="connect", omit_defaults=True):
@@ -124,9 +124,9 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 
 Opening = Open | Connect
-"""What is asked on the subject `session`."""
+"""Requests on the subject `session`."""
 Following = Input | Resize | Signal | Alive
-"""What is asked on the subject `input`."""
+"""Requests on the subject `input`."""
 
 
 # --- what the agent answers ---------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
     """The session is over, or did not begin."""
 
     exit_code: ExitCode | None = None
-    """As a shell has it: 128 and the signal's number after a signal; None if it did not end by itself."""
+    """Exit code as a shell has it: 128 and the signal's number after a signal; None if it did not end by itself."""
     code: str = ""
     """Stable code of the reason, "" if the command has ended by itself."""
     reason: str = ""

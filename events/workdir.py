@@ -58,7 +58,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A range of a blob."""
 
     blob: int
-    """Its place in `Manifest.blobs`."""
+    """Index in `Manifest.blobs`."""
     offset: int
     size: int
 
@@ -261,7 +261,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = {}
     """The same for tenants with a quota of their own, by their tokens."""
     keep_s: Annotated[float, msgspec.Meta(ge=3600, le=10 * 365 * 86_400)] = 7 * 86_400.0
-    """How long, in seconds, the cluster keeps a folder that no app names, since it was shipped last."""
+    """Seconds for which the cluster keeps a folder that no app names, since it was shipped last."""
 
     def quota_of(self, tenant: str) -> int:
         """Return the quota of a tenant, given as the token of a subject, in bytes."""

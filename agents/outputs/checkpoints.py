@@ -105,7 +105,7 @@ class FileNote(msgspec.Struct, frozen=True, array_like=True):
     modified: int
     """Nanoseconds, by the file server's clock."""
     grew: int = 0
-    """In how many reports in a row it had only grown since the one before."""
+    """Number of reports in a row in which it had only grown since the one before."""
 
     def same(self, other: FileNote) -> bool:
         return (self.size, self.modified) == (other.size, other.modified)

@@ -340,7 +340,7 @@ def _changed(path: str) -> FilesError:
 _MOST: Final = 64
 """Uploads of one app that are not complete."""
 _KEPT_S: Final = 2 * 86_400
-"""How long an abandoned upload is kept."""
+"""Seconds for which an abandoned upload is kept."""
 _LEFT_FREE: Final = 1024**3
 """Bytes that uploads leave free in the shared folder."""
 

@@ -63,7 +63,7 @@ class Within(NamedTuple):
 
     mount: Mount
     inside: str
-    """Its path below the mount point; "/" if it is that, or out of view."""
+    """Path below the mount point; "/" if it is that, or out of view."""
     visible: bool
 
 
@@ -150,7 +150,7 @@ class Left(NamedTuple):
     free: int
     most: int
     of: str
-    """Whose limit it is, for people."""
+    """Owner of the limit, for people."""
 
 
 def left(pid: int, proc: Path = _PROC) -> Left | None:

@@ -75,7 +75,7 @@ class End(NamedTuple):
     """How a command ended."""
 
     exit_code: int
-    """As a shell has it: 128 and the signal's number after a signal."""
+    """Exit code as a shell has it: 128 and the signal's number after a signal."""
     with_container: bool
     """Whether it was killed because its container ended."""
     refused: str = ""
@@ -329,18 +329,18 @@ class _WithWorkdir(_Hashed, frozen=True):
 
 
 ENVIRONMENT_MOUNT: Final = "/dorm/environment"
-"""Where a container finds its environment, if it sees that at a path of its own."""
+"""Path of a container's environment, if it sees that at a path of its own."""
 
 
 class Mount(msgspec.Struct, frozen=True):
     """A folder of the node that a container sees at another path."""
 
     name: str
-    """Of the volume."""
+    """Name of the volume."""
     source: str
     """An existing folder of the node."""
     target: str
-    """Its path in a container.  Plain processes find it below their private directory instead (`Runtime.mounts`)."""
+    """Path in a container.  Plain processes find it below their private directory instead (`Runtime.mounts`)."""
     read_only: bool
 
 
@@ -358,7 +358,8 @@ class ContainerSpec(_Mounting, frozen=True):
     """Existing host path shared by all nodes, of the app's outputs; visible inside the container as `outputs_mount`.  It
     follows from the app as well, and `DORM_OUTPUTS` is part of the hash."""
     stop: str = DEFAULT
-    """How it is asked to stop, in the format of `agents.runtime.stopping.FILE`.  It follows from the app as well."""
+    """Request by which it is asked to stop, in the format of `agents.runtime.stopping.FILE`.  It follows from the app as
+    well."""
 
 
 def spec_hash(spec: ContainerSpec) -> str:
@@ -467,7 +468,7 @@ class Runtime(Protocol):
     limits: bool
     """Whether it limits containers to their resources."""
     checkpoint_mount: str
-    """Where a container sees its checkpoint directory ('' if it sees the host's own path)."""
+    """Path at which a container sees its checkpoint directory ('' if it sees the host's own path)."""
     outputs_mount: str
     """The same of its outputs."""
 

@@ -42,7 +42,7 @@ MOST_NAMED: Final = 8
 _BATCH: Final = 10_000
 """Names of a folder that are in memory at a time."""
 _TRIES: Final = 3
-"""How often a folder is read again that somebody fills meanwhile."""
+"""Number of times that a folder is read again if somebody fills it meanwhile."""
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Removal(NamedTuple):
     left: tuple[Left, ...] = ()
     """The first ones of what stays, without the folders around it."""
     kept: int = 0
-    """How many there are."""
+    """Number of entries that are left."""
 
 
 def delete(folder: Path) -> Removal:
@@ -115,7 +115,7 @@ class _Removing:
         self._count = 0
         self._stack: list[_Folder] = []
         self._moved: dict[str, str] = {}
-        """Where folders at the top were before."""
+        """Earlier paths of folders at the top."""
 
     def all_of(self, name: str) -> Removal:
         try:

@@ -67,7 +67,7 @@ class RunDirs:
         self.root = root.absolute()
         self.blobs = BlobCache(self.root / FOLDER)
         self.work = LongWork("containers' folders")
-        """For what `make` does, by tenant."""
+        """Threads for the work of `make`, by tenant."""
         self._remains = Remains(delete)
         self._lock = -1
 

@@ -28,7 +28,7 @@ LARGEST = 64 * 1024
 PREFIX = "secret-"
 _USER = re.compile(r"[A-Za-z0-9_@+-]{1,64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-"""As specs name users and secrets: anything else is no secret of any app."""
+"""Form of the names of users and secrets in specs: anything else is no secret of any app."""
 
 
 def file_of(name: str) -> str:

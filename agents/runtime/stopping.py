@@ -65,9 +65,9 @@ MOST_PROCESSES = 2000
 """Processes of a container that are examined, those near its main process first; others count as unknown.  The process
 that looks also enforces the node's lease, so no container may decide how long a look takes."""
 LOOKS_AGAIN = 4
-"""How often processes whose parent ended during a look are looked at."""
+"""Number of times that processes whose parent ended during a look are looked at."""
 MOST_DESCRIPTORS = 32
-"""Of a shell; one with more reads an unknown pipe."""
+"""Number of descriptors of a shell that are examined; one with more reads an unknown pipe."""
 _LOADER = (signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 

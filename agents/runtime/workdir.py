@@ -50,7 +50,8 @@ LARGEST: Final = 8 * 2**30
 _SPARED: Final = 0.9
 """The part of the bound to which a cache that exceeds it is reduced, so that not every blob has it looked at again."""
 _DIGITS: Final = 32
-"""Of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to no tenant."""
+"""Length of the name of a tenant's folder.  Names of two digits are folders of earlier releases, whose blobs belonged to no
+tenant."""
 
 
 class TenantBlobs:

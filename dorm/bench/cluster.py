@@ -36,7 +36,7 @@ Wanted = Literal["auto", "process", "docker", "both"]
 
 NODES = 3
 CAPACITY = {"cpu": 1000, "memory": 2 * 2**30}
-"""Of each node, as in the demo."""
+"""Capacity of each node, as in the demo."""
 _START_S = 60.0
 _LOWEST_PORT, _PORTS = 21_000, 300
 """Apps listen on random ports here, so a bench does not conflict with `dorm up` or another bench."""

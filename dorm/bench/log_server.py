@@ -36,14 +36,14 @@ class Server(NamedTuple):
     """Measurements on the server."""
 
     cpu_s: float
-    """Of this process (the server's own is not counted), the best pass over all records."""
+    """CPU time of this process (the server's own is not counted) in the best pass over all records."""
     wall_s: float
     restart_s: float
     """Wall time from a new connection to the state at the log's end: the newest snapshot, and the records after it."""
     tail: int
     """Number of those records."""
     bytes_per_record: float
-    """On the server's disk."""
+    """Bytes of a record on the server's disk."""
 
 
 async def bench_server(played: Stretch, records: int, passes: int, progress: Progress) -> Server:

@@ -44,11 +44,11 @@ class PageFigures(msgspec.Struct, frozen=True, kw_only=True):
     apps: int
     nodes: int
     page_frame_p95_ms: float
-    """Of one drawing of the grid or the lanes."""
+    """Time of one drawing of the grid or the lanes."""
     page_frame_max_ms: float
     frames: int
     page_load_s: float
-    """From the address to the first drawing, with the data of the whole cluster."""
+    """Time from the address to the first drawing, with the data of the whole cluster."""
     page_bytes: int
     """All files of the page, each in gzip."""
 

@@ -97,7 +97,7 @@ class Job:
         self.groups: Groups | None = None
         """The process groups of PyTorch, where the state has tensors."""
         self.path: Path | None = None
-        """How tensors are summed in the present view; None where NumPy does all."""
+        """Way in which tensors are summed in the present view; None if NumPy does all."""
         self.progress = Progress(contract.progress)
         self.stopping = False
         """Whether the job stops early, because its workers were asked to (SIGTERM); its state has been saved."""
@@ -106,9 +106,9 @@ class Job:
         self.resumed_from: int | None = None
         """The step that a checkpoint continued from, if any."""
         self.began_at: float | None = None
-        """When the last step began."""
+        """Time at which the last step began."""
         self.sums_per_step = 0
-        """How many sums the last complete step had; 0 before it."""
+        """Number of sums of the last complete step; 0 before it."""
         self._asked = threading.Event()
         self._plan: Chunks | None = None
         self._make: Callable[[int, range], Any] | None = None
@@ -118,7 +118,7 @@ class Job:
         self._saved_at = time.monotonic()
         self._reported_at = 0.0
         self._requested: tuple[int | None, str] | None = None
-        """What this member asked for last."""
+        """Last request of this member."""
         self._waited_s = 0.0
         """Seconds that the script has waited in interrupted sums."""
         self._began = False

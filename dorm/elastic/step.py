@@ -36,11 +36,11 @@ class Loop(Protocol):
     keeper: Keeper
     statistics: Statistics
     path: Path | None
-    """How tensors are summed in the present view; None if NumPy does all."""
+    """Way in which tensors are summed in the present view; None if NumPy does all."""
     began_at: float | None
-    """When the last step began."""
+    """Time at which the last step began."""
     sums_per_step: int
-    """How many sums the last complete step had; 0 before it."""
+    """Number of sums of the last complete step; 0 before it."""
 
     def contribute(self, sums: Any, used: ledger.Entry, seconds: float) -> Arrays | None:
         """Return the sum over all members, None if the step has to be repeated."""
@@ -60,7 +60,7 @@ class Step:
         self.chunks = tuple(begin.chunks)
         """This member's chunks."""
         self.values = values
-        """What belongs to these chunks, by chunk; changes here count once the step is complete."""
+        """Values of these chunks, by chunk; changes here count once the step is complete."""
         self.lost = begin.lost
         """Chunks of the whole job whose values died with their owner, since the last step: they were made again."""
         self.interrupted = False
@@ -70,7 +70,8 @@ class Step:
         self._parts = {chunk: plan.part(begin.step, chunk) for chunk in given}
         self._borrowed = {chunk: plan.part(begin.step, chunk) for chunk in borrowed}
         self.share = sum(map(len, self._parts.values()))
-        """How many samples of this member count: `len(indices)`, or 0 if the samples in `indices` are those of another."""
+        """Number of samples of this member that count: `len(indices)`, or 0 if the samples in `indices` are those of
+        another."""
         self._undo: tuple[v.Packed, dict[int, v.Packed]] | None = None
         self._statistics = job.statistics.kept()
         """Those that the step begins with."""

@@ -36,7 +36,7 @@ LONGEST_CODE = 64
 LONGEST_REASON = 1000
 """Characters of a reason's text."""
 MOST_SLOTS = 10_000
-"""Of one app's plan."""
+"""Largest number of time slots of one app's plan."""
 _LARGEST = 2**53
 _FIGURES = ("utilization", "fairness_loss", "fairness_budget", "excess", "change_cost")
 _MOST = 5
@@ -154,9 +154,9 @@ def _placements(problem: Problem, counts: Mapping[str, Mapping[str, int]]) -> It
     nodes = {node.id: node for node in problem.nodes}
     drained = {node.id: None for node in problem.nodes if node.drained}
     used: dict[str, dict[str, int]] = {}
-    """By resource and node."""
+    """Used amounts, by resource and node."""
     placed: dict[str, dict[str, None]] = {}
-    """By resource, the nodes on which an app that is not pinned uses some of it."""
+    """Nodes on which an app that is not pinned uses some of a resource, by resource."""
     for app in problem.apps:
         given = counts[app.id]
         if not given and not app.pinned:

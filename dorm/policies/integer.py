@@ -53,7 +53,7 @@ class Instance:
     kinds: tuple[str, ...]
     """Kinds that some node has; then `PORTS`, if they may limit a placement."""
     measured: int
-    """How many of the kinds are resources, which utilization and shares count: all but `PORTS`."""
+    """Number of the kinds that are resources, which utilization and shares count: all but `PORTS`."""
     nodes: tuple[str, ...]
     node_rooms: tuple[NodeRoom, ...]
     """The same nodes, as given."""
@@ -85,7 +85,7 @@ class Instance:
     lacking: Flags
     """Needs a kind that no node has."""
     fits_empty: Ints
-    """How many containers of an app the cluster holds when it is empty, at most n_max."""
+    """Number of containers of an app that the cluster holds when it is empty, at most n_max."""
     fractions: Floats
     """d_ik / C_k of the measured kinds."""
     use: Floats

@@ -62,8 +62,8 @@ class Score(NamedTuple):
     moved: int
     """Containers that apps which ran start on a node."""
     misplaced: int
-    """How far apps that are being placed miss their wish: nodes beyond the first for `pack`, containers beyond the first on
-    each node for `spread`."""
+    """Distance of apps that are being placed from their wish: nodes beyond the first for `pack`, containers beyond the first
+    on each node for `spread`."""
 
 
 def change_cost(instance: Instance, rows: Rows, terms: Terms) -> float:

@@ -371,7 +371,7 @@ class _Walk:
         """Whether a block is where the writer does not put it, so that places don't show that nothing is missing."""
         self._headed = False
         self._index_place = 0
-        """Where the last index is; 0 before there is one."""
+        """Byte at which the last index starts; 0 before there is one."""
         self._index_end = 0
         self._index: Index | None = None
         """The last index that could be read."""

@@ -84,7 +84,7 @@ class SegmentWriter:
         self._waiting: list[Record] = []
         self._bytes = 0
         self._room = min(LEAST_RECORDS, BLOCK_RECORDS)
-        """How many records the current block may hold."""
+        """Number of records that the current block may hold."""
         self._records: list[Entry] = []
         self._snapshots: list[Kept] = []
         self.count = 0

@@ -329,7 +329,7 @@ class Piece(NamedTuple):
 
     records: Sequence[Record]
     beside: bool
-    """Whether they are of the stream of progress."""
+    """Whether the records are of the stream of progress."""
 
 
 class Combined:

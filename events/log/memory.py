@@ -162,7 +162,7 @@ class MemoryBus(Bus):
         self._last: dict[str, Record] = {}
         self._readers: list[tuple[str, asyncio.Queue[Record]]] = []
         self._answerers: dict[str, Callable[[str], Answerer]] = {}
-        """By the pattern of their subjects."""
+        """Answerers by the pattern of their subjects."""
         self._count = 0
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:

@@ -105,7 +105,7 @@ class Record(msgspec.Struct, gc=False, array_like=True):
     """One raw message of the log.  Export copies these bytes, so fields that this build does not know are kept."""
 
     seq: int
-    """From 1, without gaps."""
+    """Position in the log, from 1, without gaps."""
     time: int
     """Log time, UTC nanoseconds, set by the log's store.  Logs in memory and in files never go back; a server's clock may, so
     the fold takes the later of this and the last one."""
@@ -173,11 +173,11 @@ async def until_answered(ask: Callable[[], Awaitable[T]], doing: str) -> T:
 
 HEADER = "Dorm-Record"
 UPTO = "dorm-imported"
-"""In the stream's metadata: the last sequence that comes from the archive."""
+"""Key in the stream's metadata for the last sequence that comes from the archive."""
 CLUSTER = "dorm-imported-cluster"
-"""In the stream's metadata: the cluster's name in the archive.  Seals hold for one name."""
+"""Key in the stream's metadata for the cluster's name in the archive.  Seals hold for one name."""
 SOURCE = "dorm-imported-from"
-"""In the stream's metadata: which archive, so that an interrupted import continues only from the same one."""
+"""Key in the stream's metadata for the archive, so that an interrupted import continues only from the same one."""
 _LINE = f"\r\n{HEADER}:".encode()
 
 

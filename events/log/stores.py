@@ -54,7 +54,7 @@ class StoredBlob(NamedTuple):
     """A blob of the store, without its content."""
 
     tenant: str
-    """As a token of a subject."""
+    """Tenant as a token of a subject."""
     name: str
     size: int
     """Bytes of its content as it is stored; 0 for a blob that its tenant has given up."""

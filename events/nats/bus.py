@@ -335,9 +335,9 @@ class Said(NamedTuple):
 
     body: bytes
     before: float
-    """When the question was sent (seconds, UTC)."""
+    """Time at which the question was sent (seconds, UTC)."""
     after: float
-    """When the answer had come."""
+    """Time at which the answer arrived."""
 
 
 async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: float) -> list[Said]:

@@ -51,7 +51,7 @@ class Imported(msgspec.Struct, frozen=True):
     records: int
     """Records in the log now."""
     before: int
-    """How many of them an earlier, interrupted import had stored."""
+    """Number of them that an earlier, interrupted import had stored."""
 
 
 async def import_log(

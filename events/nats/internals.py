@@ -290,7 +290,7 @@ class DirectParser(Parser):
 
     def __init__(self, client: Client) -> None:
         self.takers: dict[int, Taker] = {}
-        """By subscription id."""
+        """Takers by subscription id."""
         self.used = False
         """Whether the client uses this parser, which it does not know (`internals.use_parser`)."""
         self._connections = 0

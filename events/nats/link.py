@@ -188,7 +188,7 @@ class Link:
         internals.use_parser(self.client, self._parser)
         self.servers = servers_of(url)
         self.url = shown(",".join(self.servers))
-        """Where it connects to, without passwords."""
+        """Addresses to which it connects, without passwords."""
         self.credentials = credentials
         self.api = credentials.api if credentials is not None else OWN_API
         """The prefix of JetStream's API."""
@@ -196,7 +196,7 @@ class Link:
         self._largest = largest_message(role) or sys.maxsize
         """The bytes that the server takes from this identity, which it does not announce."""
         self._locked_out = 0
-        """How often in a row, since the connection was lost, the server did not let this identity in."""
+        """Number of times in a row, since the connection was lost, that the server did not let this identity in."""
         self.watchers: set[Callable[[str], None]] = set()
         self.on_outage: Callable[[bool], None] = lambda _: None
         """Called with True when the connection is lost, and False when it is back."""

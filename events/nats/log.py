@@ -82,7 +82,7 @@ class JetStreamLog(EventLog):
         self._stream = log_stream(cluster)
         self._taken = names.log_subjects(cluster)
         self._short_since = math.inf
-        """Since when, by the loop's clock, servers have reported a log shorter than what was read; else infinite."""
+        """Time, by the loop's clock, since which servers have reported a log shorter than what was read; else infinite."""
         self._read: Record | None = None
         """The last record read by a reader that follows the whole log."""
         self._reached_again = False

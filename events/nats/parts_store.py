@@ -83,7 +83,7 @@ class JetStreamParts(Parts):
         self._leadership = leadership
         self._stream = _stream(cluster)
         self._revisions: dict[str, int] = {}
-        """By subject, the last message that this process has seen."""
+        """Sequence of the last message that this process has seen, by subject."""
 
     async def all(self) -> list[StoredPart]:
         pieces = _Whole()

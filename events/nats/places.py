@@ -46,7 +46,7 @@ class Delivery:
     def __init__(self, record: Record, attempt: int, message: Msg) -> None:
         self.record = record
         self.attempt = attempt
-        """From 1; counts those of readers that were killed as well."""
+        """Number of the attempt, from 1, which counts those of readers that were killed as well."""
         self._message = message
 
     async def done(self) -> None:
@@ -137,7 +137,7 @@ class Deliveries:
 # --- all places -------------------------------------------------------------------------------------------------------
 
 WEBHOOK = "webhook-"
-"""How the names of webhooks' places start."""
+"""Prefix of the names of webhooks' places."""
 
 
 class Standing(NamedTuple):

@@ -51,7 +51,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 _EXPIRES_S = 30.0
 _HEARTBEAT_S = 1.0
 _SILENCE_S = 3.5
-"""After this many seconds without records or heartbeats, nothing more will come."""
+"""Seconds without records or heartbeats after which nothing more will come."""
 _CLUSTER_SILENCE_S = 2.2
 """The same on a cluster, where a consumer may die with its server while the connection to another server stands."""
 _UNUSED_S = 60.0

@@ -92,16 +92,16 @@ its `max_payload` is more."""
 LARGEST_REPORT = 512 * 1024
 """Bytes of a heartbeat: one with 4,096 containers has less than half."""
 REPORTS_BYTES = 256 * 1024 * 1024
-"""What heartbeats may take; the oldest give way.  A thousand nodes fill it in an hour, and then heartbeats expire anyway.
-On a server that has less room than that the stream has no limit of its own."""
+"""Bytes that heartbeats may take; the oldest give way.  A thousand nodes fill it in an hour, and then heartbeats expire
+anyway.  On a server that has less room than that the stream has no limit of its own."""
 LARGEST_PROGRESS = 8 * 1024
 """Bytes of one report of progress with its headers."""
 PROGRESS_AGE_S = 7 * 86_400.0
-"""How long reports between two marks are kept, in seconds; the marks stay on the log."""
+"""Seconds for which reports between two marks are kept; the marks stay on the log."""
 PROGRESS_BYTES = 1024 * 1024 * 1024
-"""What all of them may take; the oldest give way.  200 apps that report each second fill it in five hours."""
+"""Bytes that all of them may take; the oldest give way.  200 apps that report each second fill it in five hours."""
 PROGRESS_OF_APP = 50_000
-"""What one app may have on one node: at a report each second, fourteen hours."""
+"""Number of reports that one app may have on one node: at a report each second, fourteen hours."""
 LARGEST_PIECE = 512 * 1024
 """Bytes of a piece of a snapshot, or of their index; pieces have half of it."""
 LARGEST_PART_PIECE = 512 * 1024
@@ -109,7 +109,7 @@ LARGEST_PART_PIECE = 512 * 1024
 LARGEST_FILE = 1000 * 1024
 """Bytes of a part of a shipped folder as it is stored, with its headers."""
 FILES_BYTES = 1024 * 1024 * 1024
-"""What all shipped folders may take.  More is refused; nothing gives way by itself, since apps may need it."""
+"""Bytes that all shipped folders may take.  More is refused; nothing gives way by itself, since apps may need it."""
 LARGEST_LEASE = 4096
 UNUSED_S = 30 * 86_400.0
 """Seconds without a request after which a log's consumer is removed, a webhook's place as well as a stranger's consumer."""
@@ -126,8 +126,8 @@ class Room(NamedTuple):
 
     taken: int
     limit: int | None
-    """At which its server refuses more: by the stream's limit, or by what is left of the account's. None if neither has one,
-    and the disk is the limit."""
+    """Bytes at which its server refuses more: by the stream's limit, or by what is left of the account's. None if neither has
+    one, and the disk is the limit."""
 
     @property
     def scarce(self) -> bool:
@@ -198,7 +198,7 @@ async def set_limit(link: Link, stream: str, limit: int | None, timeout: float) 
 # --- compression ------------------------------------------------------------------------------------------------------
 
 COMPRESSED_BY = "dorm_compressed_by"
-"""In a stream's metadata: `NAME=ID NAME=ID`."""
+"""Key in a stream's metadata for `NAME=ID NAME=ID`."""
 _UNKNOWN = "?"
 _ID_LENGTH = 16
 """Characters kept of a server's id, which is random at each of its starts: enough to distinguish two starts."""

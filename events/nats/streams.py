@@ -351,7 +351,7 @@ class StreamState(msgspec.Struct, frozen=True):
     """Why nothing else is known."""
     missing: bool = False
     replicas: int = 1
-    """How many copies it is to have."""
+    """Number of copies that it is to have."""
     copies: list[Copy] = []
     first: int = 0
     last: int = 0
@@ -430,7 +430,7 @@ class ServerState(msgspec.Struct, frozen=True):
     answers_in_s: float = 0.0
     """The time that a question and its answer take."""
     certificate: bytes = b""
-    """In DER; empty if the connection is not encrypted."""
+    """Certificate in DER; empty if the connection is not encrypted."""
 
 
 class ClockState(msgspec.Struct, frozen=True):

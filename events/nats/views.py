@@ -100,7 +100,7 @@ class ViewedLog(EventLog):
         self._subject = names.view(cluster, user)
         self._bus = NatsBus(link, "", "")
         self._names = ""
-        """Which pseudonyms the answers had so far."""
+        """Pseudonyms that the answers had so far."""
         self._snapshots = ViewedSnapshots(self)
         self._progress = ViewedProgress(self.values, self.value, lambda: bool(link.client.is_closed))
 

@@ -25,7 +25,7 @@ so no app is edited while a node has such an agent."""
 FALLS_BACK: Final = "falls-back"
 """Sets a doubtful checkpoint aside (`on_doubtful: fall_back`)."""
 ABILITIES: Final = (EDITS, FALLS_BACK, WORKDIR)
-"""What agents of this release can do, sorted."""
+"""Abilities of agents of this release, sorted."""
 _NEEDED: Final = {name: declared.needs for name, declared in declared_in(AppSpec).items() if declared.needs}
 """Fields of a spec, and the ability without which an agent would ignore them."""
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(AppSpec)}

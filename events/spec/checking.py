@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # --- amounts ----------------------------------------------------------------------------------------------------------
 
 LONGEST_GRACE_S = 3600.0
-"""How long, in seconds, a cancelled app that ignores SIGTERM may keep its containers (`dorm kill` does not wait)."""
+"""Seconds for which a cancelled app that ignores SIGTERM may keep its containers (`dorm kill` does not wait)."""
 LEAST_AMOUNTS = {CPU: 10, MEMORY: 8 * 2**20}
 """The smallest demand of a resource that a spec names, in base units: 10 milli-cores, 8 MiB.  Docker refuses less than
 6 MiB; and a node could get so many containers of a milli-core that it does nothing but start them."""
@@ -214,8 +214,8 @@ _NAMED = re.compile(
 )
 """Names such as `WANDB_API_KEY`.  Names of files and ids (`…_KEY_FILE`, `…_KEY_ID`) end otherwise."""
 _OPAQUE = re.compile(r"(?=\S*[A-Za-z])(?=\S*[0-9])[^\s<>|${}/][^\s<>|{}]{7,}")
-"""At least eight signs with letters and digits, without a space: no word, number, path (`/run/key`), reference (`$KEY`) or
-mark of a vocabulary (`<|end|>`)."""
+"""Pattern of a secret: at least eight signs with letters and digits, without a space: no word, number, path (`/run/key`),
+reference (`$KEY`) or mark of a vocabulary (`<|end|>`)."""
 _PASSWORD = re.compile(r"PASSW(?:OR)?D$|PASSPHRASE$", re.IGNORECASE)
 _PATH_OR_REFERENCE = re.compile(r"[/$<{]|\.{0,2}/|file:")
 
@@ -294,7 +294,7 @@ _FORMATS = {
 MOST_ERRORS = 20
 """Errors of one document that are listed."""
 _INSTEAD: dict[str, Any] = {"name": "x", "command": ["x"], "demand": {"cpu": 1}}
-"""What a document without these fields is checked with further."""
+"""Values with which a document without these fields is checked further."""
 
 
 def check_spec(document: object, *, every: bool = False) -> CheckedSpec:

@@ -55,7 +55,7 @@ class SpecError(DormError, ValueError):
     def __init__(self, message: str = "", *, code: str = "", others: Sequence[SpecError] = ()) -> None:
         super().__init__(message, code=code)
         self.others = tuple(others)
-        """What else is wrong with the same document, as far as it is known."""
+        """Other faults of the same document, as far as they are known."""
 
     def within(self, file: str) -> SpecError:
         """Return the same errors, with the file that they are about before the text."""

@@ -140,7 +140,7 @@ MOST = 1000
 INDEX = "index"
 """The placeholder of an app's number."""
 _MOST_BYTES = 64 * 1024 * 1024
-"""Of the specs of all apps: each repeats what the document says once."""
+"""Bytes that the specs of all apps may have: each repeats what the document says once."""
 _DIGITS = 4
 _MOST_PARAMETERS = 64
 _Parameters = dict[str, Setting]
@@ -151,9 +151,9 @@ class Sweep(msgspec.Struct, frozen=True):
 
     name: str
     specs: tuple[CheckedSpec, ...]
-    """In the order of their indexes."""
+    """Specs in the order of their indexes."""
     digest: str
-    """Of the document: the same sweep is submitted under the same ids."""
+    """Digest of the document: the same sweep is submitted under the same ids."""
 
     @property
     def parallel(self) -> int:

@@ -199,7 +199,7 @@ _SUBSTITUTION = re.compile(r"[\w./:=-]*\$\([A-Za-z_][\w ./+%:-]*\)[\w./:=-]*", r
 """`$(date +%s)` of a shell, or `$(NAME)` of Kubernetes."""
 _HOME = re.compile(r"(?:--?[A-Za-z][\w.-]*=)?~[A-Za-z0-9_-]*(?:/|$)")
 _CODE = re.compile(r"[\s'\"();|&<>`\\^]|(?<!\$)\{|\$(?:$|[^A-Za-z_{$(0-9@*#])")
-"""What programs, regular expressions and formats have in addition to a dollar."""
+"""Pattern of text that programs, regular expressions and formats have in addition to a dollar."""
 
 
 def _is_code(text: str) -> bool:

@@ -80,12 +80,12 @@ class Recording(msgspec.Struct, frozen=True):
     cluster: str
     records: list[Record]
     times: list[int]
-    """By sequence; index 0 is unused."""
+    """Log times by sequence; index 0 is unused."""
     outside: list[tuple[int, Record]]
-    """With their log times."""
+    """Records of others, with their log times."""
     answers: dict[Cause, list[Answer]]
     said: dict[int, Said]
-    """By basis."""
+    """Records of the master by basis."""
 
 
 class Agreement(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class Agreement(msgspec.Struct, frozen=True):
     records: int
     """Records of the log."""
     same_records: int
-    """How many from its start were simulated byte for byte, at the same times."""
+    """Number of records from its start that were simulated byte for byte, at the same times."""
     rounds: int
     """Decided again, and equal."""
     decisions: int

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 _LEAD_S = 1.0
-"""From the simulation's start to its first submission: nodes have joined by then."""
+"""Time from the simulation's start to its first submission: nodes have joined by then."""
 _TOLD_S = 0.5
 """Seconds between progress reports of simulated apps, as in the benches' clusters."""
 
@@ -53,9 +53,9 @@ class Rehearsed(msgspec.Struct, frozen=True):
 
     phases: list[Phases]
     completions: dict[str, float]
-    """By app: seconds from submission to end, for apps that ended."""
+    """Seconds from submission to end, by app, for apps that ended."""
     sizes: dict[str, list[int]]
-    """By app: the containers of each released generation."""
+    """Containers of each released generation, by app."""
 
 
 def rehearse(

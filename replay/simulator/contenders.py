@@ -46,7 +46,7 @@ STATIC_COUNTS = {
 }  # fmt: skip
 """The parameter `counts` that makes policy `static` the Dorm paper's baseline, on that paper's workload."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
-"""By name."""
+"""Timings by name."""
 _PAUSE = "pause="
 _MALFORMED = "contender.malformed"
 _OPENS, _CLOSES, _QUOTES = "[{(", ")}]", "\"'"
@@ -56,7 +56,7 @@ class Contender(msgspec.Struct, frozen=True):
     """One of the policies that are compared on the same workload."""
 
     label: str
-    """Its name in tables and plots."""
+    """Name of the contender in tables and plots."""
     policy: str
     params: dict[str, Any] = {}
     tasks: Tasks | None = None

@@ -66,7 +66,7 @@ class _Book:
         """Containers that no other app can have: before a release also those of the old generation."""
         self.held_ns = self.lost_ns = 0
         self.works_at = _NEVER
-        """When it works with its containers, if that is known."""
+        """Time from which it works with its containers, if that is known."""
         self.adjusting = False
         """Whether an adjustment keeps it from working."""
         self.worked = False

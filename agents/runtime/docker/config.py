@@ -143,7 +143,7 @@ OPEN_FILES: Final = 16_384
 DEFAULT_CPU: Final = 1000
 """Milli-cores of a container whose spec names none: OMP_NUM_THREADS is 1 then."""
 OOM_SCORE: Final = 500
-"""If the machine itself runs out of memory, the kernel ends a container before the agent or the engine."""
+"""Score by which the kernel ends a container before the agent or the engine if the machine itself runs out of memory."""
 LOG_BYTES: Final = "16m"
 LOG_FILES: Final = "2"
 _MIN_SHM: Final = 64 * 1024 * 1024

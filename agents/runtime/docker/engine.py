@@ -491,7 +491,7 @@ class Images:
         self._wait_s = wait_s
         self._pulls: dict[str, asyncio.Task[None]] = {}
         self.ended = 0
-        """How many pulls have ended, successfully or not."""
+        """Number of pulls that have ended, successfully or not."""
 
     async def fetch(self, image: str) -> None:
         """Wait until the engine has pulled it.

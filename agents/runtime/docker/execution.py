@@ -19,12 +19,12 @@ _KEEPER: Final = str(Path(__file__).with_name("keeper.py"))
 _CLOSE_S: Final = 5.0
 _SETTLE_S: Final = 0.02
 _CONTAINER_S: Final = 1.0
-"""How long, in seconds, a container may seem to run after the kernel has killed its processes."""
+"""Seconds for which a container may seem to run after the kernel has killed its processes."""
 _KILLED: Final = 137
 _END_OF_FILE: Final = b"\x04"
 _NOT_FOUND: Final = (126, 127)
 _NOT_EXECUTED: Final = b"OCI runtime exec failed: "
-"""What engines before 28 write to the command's output instead of refusing it."""
+"""Text that engines before 28 write to the command's output instead of refusing it."""
 
 
 class DockerExecution:

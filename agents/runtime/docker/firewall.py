@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENGINES: Final = (2375, 2376)
 NATS: Final = 4222
 MOST_PORTS: Final = 15
-"""As many as one rule takes."""
+"""Number of ports that one rule takes."""
 _METADATA: Final = {"iptables": "169.254.0.0/16", "ip6tables": "fd00:ec2::254/128"}
 _IPV6: Final = "/proc/net/if_inet6"
 _TIMEOUT_S: Final = 20.0

@@ -19,7 +19,7 @@ import sys
 import time
 
 MARK = "DORM_SESSION"
-"""As `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
+"""Same as `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
 AGAIN_S = 0.05
 SURE_S = 1.0
 """Seconds without any such process after which there will be none: the engine may just be starting the command."""

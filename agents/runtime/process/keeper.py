@@ -27,7 +27,7 @@ from agents.runtime.process import attributes
 from agents.runtime.process.supervisor import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, guard, prctl, reap, sweep
 
 MARK = "DORM_SESSION"
-"""As `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
+"""Same as `agents.runtime.interface.MARK`, which a script outside the virtual environment can't import."""
 
 
 def execute(command: "list[str]", workdir: str, environment: "dict[str, str]", terminal: bool, report: int) -> None:

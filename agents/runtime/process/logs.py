@@ -45,7 +45,7 @@ class _File(NamedTuple):
     """The position of its first byte."""
     size: int
     written: int
-    """When it was last written to, UTC ns."""
+    """Time of the last write, UTC ns."""
     notes: list[tuple[int, int]] | None
     """Times and positions of its index; None if it has none."""
     breaks: int | None = None

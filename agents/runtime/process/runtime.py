@@ -87,7 +87,7 @@ _OF_THE_NODE: Final = tuple(
         errno.EROFS,
     )
 )
-"""What the machine says when a program can't be started for want of something that the machine lacks."""
+"""Messages of the machine when a program can't be started for want of something that the machine lacks."""
 _KEEP_S: Final = 600.0
 """Seconds between looks at the short paths, which a program that cleans /tmp may remove."""
 
@@ -115,7 +115,7 @@ class ProcessRuntime:
         self._dirs = RunDirs(root)
         self._short = short_paths.ShortPaths(self._dirs)
         self._kept = 0.0
-        """When the short paths were last looked at, in the loop's time."""
+        """Time of the last look at the short paths, by the loop's clock."""
         self._log_cap = log_cap
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._inflight = Inflight()

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from agents.runtime.run_dirs import RunDirs
 
 PLACES: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
-"""In this order; the first is emptied whenever the machine starts."""
+"""Places for short paths, in the order in which they are tried; the first is emptied whenever the machine starts."""
 RECORD: Final = "short"
 _ROOT: Final = "root"
 _FOLDER: Final = re.compile(r"dorm-[0-9a-f]{8}")
 _LINK: Final = re.compile(r"[0-9a-z]{4}")
 _TRIES: Final = 100
 _MOST_ENTRIES: Final = 10_000
-"""How many entries of a place are looked at: other users may fill it."""
+"""Number of entries of a place that are looked at: other users may fill it."""
 ABANDONED_S: Final = 3600.0
 """Seconds after an agent has last touched its folder: longer than the lease of any node, so no container uses it."""
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

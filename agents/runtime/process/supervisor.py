@@ -69,7 +69,7 @@ WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.
 RECORD_BYTES = 64
 LEASE = os.path.join("..", lease.FILE)
 MOST_COUNTED = 64
-"""How many times its cap a log may have so that its lines are counted."""
+"""Largest size of a log whose lines are counted, in multiples of its cap."""
 LOOK_S = 1.0
 """Seconds between looks at the log's size and at the lease."""
 STOPPING_S = 0.02

@@ -67,9 +67,9 @@ class TunedWorker(Worker):
 
     file: Path | None = field(default_factory=lambda: Path(name) if (name := os.environ.get("DORM_BATCH")) else None)
     noise: float | None = None
-    """As estimated last; None while too little is known."""
+    """Last estimate of the noise; None while too little is known."""
     samples: int = 0
-    """Since the last report."""
+    """Number of samples since the last report."""
 
     def train(self, state: Checkpoint) -> Checkpoint:
         if not state.course:

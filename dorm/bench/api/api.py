@@ -55,17 +55,17 @@ class Sizes(NamedTuple):
     """How much is measured."""
 
     seconds: float = 30.0
-    """Of each part."""
+    """Duration of each part."""
     nodes: int = 20
     events_per_s: float = 100.0
     reads_per_s: float = 200.0
     submissions_per_s: float = 5.0
     readers: int = 1000
     records: int = 1_000_000
-    """Of the long log; 0 for none."""
+    """Length of the long log; 0 for none."""
     moments: int = 60
     parts: tuple[str, ...] = PARTS
-    """Of PARTS.  Those with a browser are left out if there is none."""
+    """Measured parts of PARTS.  Those with a browser are left out if there is none."""
 
 
 QUICK = Sizes(seconds=6.0, readers=200, records=60_000, moments=15, parts=("live", "moments"))

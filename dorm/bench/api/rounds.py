@@ -39,9 +39,9 @@ class _Turn(NamedTuple):
     """What happened in one turn."""
 
     rounds: list[float]
-    """How long each took, in seconds."""
+    """Time that each took, in seconds."""
     cores: dict[str, float]
-    """How many cores each process used, on average."""
+    """Number of cores that each process used, on average."""
     waited: float
     """The part of the time for which the master had work and no processor."""
 

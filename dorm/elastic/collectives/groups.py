@@ -61,17 +61,17 @@ class Groups:
         self._build, self._send = build, send
         self._token = secrets.token_hex(8)
         self._tokens = {slot: self._token}
-        """Of this process and of the connected ones that build groups."""
+        """Tokens of this process and of the connected ones that build groups, by slot."""
         self._groups: dict[str, _Group] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._said: dict[str, dict[int, bool]] = {}
-        """By group and member: whether it has the group."""
+        """Answers by group and member: True if it has the group."""
         self._ending: list[ProcessGroup] = []
         """Groups that nobody uses any more, and which could not be closed yet."""
         self._threads: list[threading.Thread] = []
         self._targets: set[Slots] = set()
         self._complete_at: dict[Slots, float] = {}
-        """When all members of a target were connected (monotonic seconds)."""
+        """Time at which all members of a target were connected (monotonic seconds)."""
         self._changed = threading.Condition()
 
     # Peers.

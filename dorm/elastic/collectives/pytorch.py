@@ -90,7 +90,7 @@ class ProcessGroup:
         self.ended = False
         """Whether nobody uses it any more: a sum in flight is given up."""
         self._works: list[Any] = []
-        """Of the sum in flight; one that was given up may go on in threads of the backend."""
+        """Works of the sum in flight; one that was given up may go on in threads of the backend."""
 
     def takes(self, tensors: Iterable[torch.Tensor]) -> bool:
         return all(tensor.device.type in self._backends for tensor in tensors)

@@ -42,7 +42,7 @@ _READ_S = 1.0
 """Seconds after which the announcement is read again even if its file looks the same: two files that replace each other within
 a tick of the file system's clock may look alike."""
 _PAUSED_S = 0.75
-"""If two looks are further apart, this process itself was paused, so silence proves nothing."""
+"""Seconds between two looks above which this process itself was paused, so silence proves nothing."""
 _DRAIN_S = 2.0
 _STRANGERS = 16
 """Callers that may prove themselves at the same time."""
@@ -66,7 +66,7 @@ class Group:
         """Messages for peers that are not connected yet."""
         self._announcement: Announcement | None = None
         self._mark: tuple[int, int, int] | None = None
-        """That of the announcement's file, just before it was read."""
+        """Mark of the announcement's file, just before it was read."""
         self._read_at = 0.0
         self._told = 0
         """The number of the membership that the member was told last."""

@@ -45,7 +45,7 @@ class Switching:
         self._owned: set[int] = set()
         """The chunks of the script's last step: the script learns at the next one which it gained and lost."""
         self._ready_since = 0.0
-        """When the first member reached the barrier."""
+        """Time at which the first member reached the barrier."""
         self._received: dict[int, int] = {}
         """Members that have what they need for the prepared view, and how many bytes that was; the driver counts them."""
         self._came: dict[tuple[int, int], m.ChunkValue] = {}
@@ -66,7 +66,7 @@ class Switching:
         self._inherited: m.State | None = None
         """The last first state.  If its sender leaves before the first step, the next founder continues from it."""
         self._warm_s: float | None = None
-        """How many seconds this newcomer's warm-up took; None before."""
+        """Seconds that this newcomer's warm-up took; None before it."""
 
     # Newcomers.
 

@@ -17,7 +17,7 @@ __all__ = ["ScaleIn", "Wish"]
 ROUNDS = 8
 """The number of last rounds: enough to even out single long rounds."""
 SLOWER = 1.25
-"""As in the paper."""
+"""Factor by which the gap must fall more slowly, from the paper."""
 _LEAST_GAP = 1e-300
 
 
@@ -38,7 +38,7 @@ class ScaleIn:
         self._asked = 0
         """The size that was asked for, 0 for none."""
         self._before: tuple[int, float] | None = None
-        """With how many members, and how fast the gap fell, before that was done."""
+        """Number of members before that was done, and the speed at which the gap fell."""
         self._settled = False
         """Fewer members were slower: nothing more is asked."""
 

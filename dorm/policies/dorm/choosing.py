@@ -16,7 +16,7 @@ ALL_AT_ONCE = 80
 """Up to this many apps are all candidates from the start."""
 
 AT_ONCE = 50
-"""With more, this many are candidates first, and at least this many more join each time."""
+"""Number of the first candidates if there are more apps; at least this many more join each time."""
 
 UNPROMISING = 1e-5
 """An app that would lose more than this by a change, in units of U, is dropped for now: small programs are fast."""

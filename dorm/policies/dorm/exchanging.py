@@ -52,7 +52,7 @@ class _Options(NamedTuple):
     node: Ints
     off: Ints
     lost: Ints
-    """How many of them find no room elsewhere."""
+    """Number of them that find no room elsewhere."""
 
 
 class Exchange:

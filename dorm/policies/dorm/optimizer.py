@@ -52,8 +52,8 @@ MOST_GROWN = 100
 """Apps that are considered for the remaining room."""
 
 NEAR = 0.03
-"""On a large cluster where nothing starts, an answer this close to the bound needs no other counts, only better use of the
-remaining pieces."""
+"""Distance to the bound within which, on a large cluster where nothing starts, an answer needs no other counts, only better
+use of the remaining pieces."""
 
 
 class OptimizerPolicy:

@@ -27,7 +27,7 @@ LARGEST, LARGEST_OF_MANY = 110, 80
 """Apps times nodes of one program, the second on clusters of more than `FEW_NODES`."""
 
 FEW_NODES = 24
-"""With more, a program has about a third of them: few nodes and many apps do better than the reverse."""
+"""Number of nodes above which a program has about a third of them: few nodes and many apps do better than the reverse."""
 
 MOST_APPS, COLD_APPS = 40, 70
 """Per cent of all apps in one program, the second if nothing runs yet: with few apps, each has so many containers that the
@@ -61,10 +61,10 @@ BESIDE, WIDEST = 2, 6
 most `WIDEST` in all."""
 
 HELPING = 3
-"""If an app waits, every third program is over apps that could make room; the others improve the present answer."""
+"""Interval of the programs over apps that could make room, if an app waits; the others improve the present answer."""
 
 FRUITLESS = 4
-"""After this many without a gain, no more are tried."""
+"""Number of programs without a gain after which no more are tried."""
 
 COLD_CELLS, COLD_TRIES = 1.5, 6
 """Factors if nothing runs yet: everything is open then, and it happens once."""
@@ -104,7 +104,7 @@ def outlook(
 class Polished(NamedTuple):
     rows: Rows
     status: str
-    """How the search ended."""
+    """Name of the way in which the search ended."""
     cells: int
     """Pairs of app and node in it."""
 

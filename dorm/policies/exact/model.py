@@ -64,7 +64,7 @@ class Relaxed(NamedTuple):
     bound: float
     """No answer has an objective below this."""
     values: Floats
-    """Of all columns."""
+    """Values of all columns."""
     reduced: Floats
     """The growth of the objective with each column."""
 

@@ -62,7 +62,7 @@ class Reference:
         self.reserved = goals.reserved(instance, self.aged)
         self.budget = goals.change_budget(instance, settings)
         self.target: Rows | None = None
-        """Where everything would be if θ2 held no app back, with the fewest changes; None if it holds none back."""
+        """Placement of all apps if θ2 held no app back, with the fewest changes; None if it holds none back."""
         self.held_back: Flags = np.zeros(len(instance.apps), np.bool_)
         """Apps that wait only because θ2 lets too few others shrink in this round."""
         start = greedy.start(instance, self.aged, self.reserved)

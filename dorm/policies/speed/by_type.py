@@ -56,9 +56,9 @@ class ByType(NamedTuple):
 
     curves: dict[str, Learned]
     known: dict[str, Known]
-    """What each of these curves follows from."""
+    """Knowledge from which each of these curves follows."""
     ratios: dict[str, float]
-    """How many times as fast each type is for this app; a type of which nothing is known is missing."""
+    """Speed of each type for this app, in multiples of the base type's; a type of which nothing is known is missing."""
 
     def on(self, name: str, measured: tuple[Measured, ...]) -> tuple[Measured, ...]:
         """Return further measurements as they would have been on a type, as far as that is known."""

@@ -59,7 +59,7 @@ class Choices(NamedTuple):
     draft: Ints
     """The rows that the draft chose, one for each app with choices."""
     pace: tuple[str | None, ...]
-    """Of apps to which types matter: the slowest type that they may be on; None for those that may be anywhere."""
+    """Slowest type that an app to which types matter may be on; None for those that may be anywhere."""
     allowed: tuple[int, ...]
     """The types that they may be on, as bits (`Types.bits`); -1 for all."""
 
@@ -70,7 +70,7 @@ class Chosen(NamedTuple):
     low: Ints
     high: Ints
     pace: dict[int, str]
-    """Of apps to which types matter: the slowest type that they may be on."""
+    """Slowest type that an app to which types matter may be on, by app."""
     moves: frozenset[int]
     """Apps that the program does not leave where they are."""
 
@@ -226,7 +226,7 @@ class Pools(NamedTuple):
     room: Floats
     """A row for each set and kind of resource, as parts of the cluster."""
     used: Floats
-    """What each choice takes of it: choices × rows."""
+    """Amounts that each choice takes of it: choices × rows."""
 
 
 def pools(instance: Instance, offered: Choices, types: Types) -> Pools:

@@ -27,13 +27,13 @@ EXCESS = 100.0
 """Penalty of a fairness loss of 1 beyond θ1, in worths of the most valuable choice: it comes before all worth, as goal 3
 does."""
 FEW = 4_000
-"""With fewer columns the whole program is solved at once."""
+"""Number of columns below which the whole program is solved at once."""
 FIRST = 2_000
 """Columns to start with, in addition to those that disturb nothing."""
 SMALLEST = 1e-9
 """Smaller gains beyond the prices count as none."""
 WHOLE = 1_000
-"""With fewer columns they are chosen in whole."""
+"""Number of columns below which they are chosen in whole."""
 GAP = 1e-4
 """The search for whole choices ends this close to the optimum, relatively."""
 SEARCH = 20_000

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.learning import Known
 
 GROWTH = 2
-"""How many times the largest measured count an app may have while its speed is being learned."""
+"""Largest count of an app while its speed is being learned, in multiples of the largest measured one."""
 MOST_GAIN = 1.5
 """A speed-up of more than this many times the number of units is an error of measurement, and clipped."""
 LEAST_GAIN = 0.01
@@ -84,9 +84,9 @@ class Paces(NamedTuple):
 
     curves: dict[str, Curve]
     mixed: Curve
-    """On nodes of any of these types."""
+    """Curve on nodes of any of these types."""
     one: float
-    """Its rate with one unit on the slowest type: steps per second if `absolute`."""
+    """Rate of the app with one unit on the slowest type: steps per second if `absolute`."""
     absolute: bool
 
     def slowest(self, units: int, types: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.worth import Worth
 
 MOST_SHARES = 2.0
-"""How many fair shares a late app is owed at most."""
+"""Largest number of fair shares that a late app is owed."""
 NO_BOUND = 1e6
 SMALLEST = 1e-6
 

@@ -39,14 +39,14 @@ _NOISE = 0.1
 """Standard deviation of log T if it was measured for a minute."""
 _MINUTE = 60.0
 _SPREAD = {"declared": 0.1, "alike": 0.15, "law": 0.3}
-"""By basis of an expectation: its error for each doubling of the distance to the next measured count, as a standard deviation
-of log T."""
+"""Error by basis of an expectation, for each doubling of the distance to the next measured count, as a standard deviation of
+log T."""
 _MOST = 1e12
 """Counts, rates and seconds beyond this, and rates below its inverse, are nonsense."""
 _FAR = 4.0
 """A measured rate counts if it is at most this many times off the expectation through the other points."""
 _MOST_SLOWER, _MOST_FASTER = 20.0, 2.0
-"""With more containers, an app is at most this many times slower, and at most this many times faster than in proportion."""
+"""Bounds of the speed with more containers: this many times slower, and this many times faster than in proportion."""
 
 
 class Point(NamedTuple):
@@ -72,7 +72,7 @@ class Learned(NamedTuple):
     largest: int
     """The largest count that was measured, on it or on the app like it; 0 for none."""
     measured: tuple[Point, ...]
-    """Its accepted measurements."""
+    """Accepted measurements of the app."""
     spread: float
     """The error of the expectation for each doubling of the distance to these, as a standard deviation of log T."""
 

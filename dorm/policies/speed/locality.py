@@ -46,9 +46,9 @@ class Locality:
 
     def __init__(self, problem: Problem) -> None:
         self.here = _on_one_node(problem)
-        """How many containers of each app one empty node of each type holds at most, by app and type."""
+        """Largest number of containers that one empty node of a type holds, by app and type."""
         self.spread: dict[str, tuple[Measured, ...]] = {}
-        """What was measured on more nodes than necessary, by app."""
+        """Measurements on more nodes than necessary, by app."""
         apps = tuple(self._on_few(app) for app in problem.apps)
         self.problem = msgspec.structs.replace(problem, apps=apps) if self.spread else problem
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.types import Types
 
 USUAL_S = 3600.0
-"""How long an app runs with n_min if nothing is known about its work."""
+"""Seconds for which an app runs with n_min if nothing is known about its work."""
 
 
 def in_order(instance: Instance, types: Types | None, patience_s: float) -> Instance:

@@ -33,7 +33,7 @@ class _Tuned(NamedTuple):
 
     counts: Ints
     rates: Floats
-    """On as few nodes as hold this many."""
+    """Rates on as few nodes as hold this many."""
     batches: Ints
     """The best batch sizes: the first row on one node, the second across nodes."""
 
@@ -44,7 +44,7 @@ class Tuning:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._found: dict[str, dict[str | None, _Tuned]] = {}
-        """By app and type of nodes; None for all types that have no speed of their own."""
+        """Tuned sizes by app and type of nodes; None for all types that have no speed of their own."""
         self._type_of = {node.id: node.type for node in problem.nodes}
         if any(app.batch is not None and (app.speed or app.speed_on) for app in problem.apps):
             self._tune()

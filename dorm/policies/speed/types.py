@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ALIKE_PACE = 1.1
 """Types that are at most this many times as fast for an app as another are about as fast."""
 MIXED = 0.9
-"""What a partition on types that are not alike is worth, in worths of one that is as fast on types that are."""
+"""Worth of a partition on types that are not alike, in worths of one that is as fast on types that are."""
 MOST_SETS = 64
 """Sets of types whose room the program includes, in addition to that of the whole cluster."""
 LARGEST_WORD = 63
@@ -56,7 +56,7 @@ class Types:
         self.mixing = False
         """Whether apps may be on types that are not alike, whatever their count."""
         self.paces: dict[int, Paces] = {}
-        """Of the typed apps, by row."""
+        """Paces of the typed apps, by row."""
         for i, app in enumerate(instance.apps):
             if typed_of(app, names) is not None:
                 holds = self._holds(i)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 GOAL_ERROR = 0.1
-"""For the mean pause, and for completion times on average."""
+"""Largest error of the mean pause, and of completion times on average."""
 SIZES = (2, 4, 1, 3)
 """Containers, in turns; the app starts with the most that it may have, 4."""
 FIRST = ((0.0, "logistic"), (6.0, "mlp"), (12.0, "factorize"))

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from events.kinds import Event
 
 GOAL = 0.05
-"""Of the error, relative."""
+"""Largest relative error."""
 SMALL, LARGE = 2, 4
 """Containers, in turns."""
 STEP_S = 0.2
 """Seconds of a step by one worker; n of them are n ** `scaling` times as fast."""
 _WORKS_S = 4.0
-"""How long the app works between two resizes: until after the first marks on the log, which determine its pace."""
+"""Time for which the app works between two resizes: until after the first marks on the log, which determine its pace."""
 _LONGEST_S = 60.0
 _PROGRAM = """\
 import json, os, signal, sys, time

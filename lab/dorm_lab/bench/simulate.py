@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
     trace: Path | None = None
     """Philly's file."""
     nodes: int = 80
-    """Of 8 GPUs: the month's jobs take 79 % of 80 nodes on average."""
+    """Number of nodes of 8 GPUs: the month's jobs take 79 % of 80 nodes on average."""
     rounds: tuple[int, ...] = (300, 60)
     """Seconds of virtual time for which an allocation waits for further events; goals are of the first."""
     quick: bool = False
@@ -70,7 +70,7 @@ class Ran(NamedTuple):
     """Rounds that hold a decision of the policy."""
     apps: int
     days: float
-    """Of virtual time."""
+    """Days of virtual time."""
     live_max: int
     """The most apps that waited or ran at once."""
     peak_mb: float

@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     """Over the whole run."""
     adjustments_per_app: Spread | None
     container_hours: Spread | None
-    """That each app held, on average: GPU hours if a container is a GPU."""
+    """Hours of containers that each app held, on average: GPU hours if a container is a GPU."""
     adjustment_time_share: Spread | None
     worst_finish_ratio: Spread | None
     worst_long_finish_ratio: Spread | None
@@ -85,7 +85,7 @@ class Comparison(msgspec.Struct, frozen=True):
     the same seed, so no run is measured on an empty cluster while another still works."""
 
     tasks: dict[str, float] = {}
-    """By label, for contenders that share by tasks: the part of container time that launches take (`scenario.Tasks`)."""
+    """Part by label, for contenders that share by tasks: the part of container time that launches take (`scenario.Tasks`)."""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -190,7 +190,7 @@ FIGURES: dict[str, tuple[Callable[[Drawing | SubFigure, Comparison], None], bool
     "speed-up": (speed_up, True),
     "overhead": (overhead, True),
 }
-"""By the name of a file, with whether the figure is a single panel."""
+"""Functions that draw, by the name of a file; True for a figure of a single panel."""
 
 
 def _ratios(comparison: Comparison, label: str) -> list[float]:

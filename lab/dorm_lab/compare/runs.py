@@ -263,7 +263,7 @@ def _report(progress: Progress | None, ended: ctypes.Array[ctypes.c_longlong], t
 
 
 _ended: ctypes.Array[ctypes.c_longlong] | None = None
-"""In a process of `run_all`: the number of ended apps by run; the last entry is the flag to stop."""
+"""Number of ended apps by run, in a process of `run_all`; the last entry is the flag to stop."""
 
 
 def _begin(ended: ctypes.Array[ctypes.c_longlong]) -> None:

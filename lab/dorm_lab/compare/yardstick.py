@@ -36,7 +36,7 @@ DIFFERENCES = (
 ROUND_S = 60.0
 RESTART_S = 30.0
 QUIET_S, QUIET_LIMIT_S = 0.2, 1.0
-"""What `at_events` waits for after something happened, at least and at most, as a master does by default."""
+"""Seconds that `at_events` waits after something happened, at least and at most, as a master does by default."""
 
 _BOUNDS: dict[str, Bounds] = {
     **dict.fromkeys(("tiresias", "static", "fifo", "srtf", "gavel", "shockwave"), "rigid"),

@@ -66,10 +66,10 @@ class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
     """Steps per second as measured: by placement if it was measured, else by nodes and GPUs."""
 
     placed: dict[str, float]
-    """By placement: each node's GPUs as one digit, in the least of the orders that are rotations of each other, since a ring
-    of workers has no start."""
+    """Speeds by placement: each node's GPUs as one digit, in the least of the orders that are rotations of each other, since a
+    ring of workers has no start."""
     spread: tuple[tuple[float, ...], ...]
-    """For 1, 2, … nodes: for 1, 2, … GPUs on them."""
+    """Rates for 1, 2, … nodes, and for 1, 2, … GPUs on them."""
 
     def rate(self, placement: Sequence[int]) -> float:
         if not placement:

@@ -31,7 +31,7 @@ class Tuned(msgspec.Struct, frozen=True, dict=True, tag="tuned"):
 
     tables: Tables
     batch: int
-    """Its batch size until another one is decided."""
+    """Batch size of the app until another one is decided."""
 
     @cached_property
     def profile(self) -> Profile:

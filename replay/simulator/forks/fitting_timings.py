@@ -39,15 +39,15 @@ class Phases(msgspec.Struct, frozen=True):
     decided_at: int
     """UTC ns."""
     checkpoint_s: float | None
-    """From the decision until the app reported a checkpoint; None if it reported none."""
+    """Time from the decision until the app reported a checkpoint; None if it reported none."""
     stop_s: float
-    """From there, or from the decision, until the last old container had exited; 0 for a start."""
+    """Time from there, or from the decision, until the last old container had exited; 0 for a start."""
     wait_s: float
-    """From there until the release."""
+    """Time from there until the release."""
     start_s: float | None
-    """From the release until all containers had started; None if they never had."""
+    """Time from the release until all containers had started; None if they never had."""
     work_s: float | None
-    """From there to the first work; None if it never reported any."""
+    """Time from there to the first work; None if it never reported any."""
     resumed: bool
     """Whether it continued from a checkpoint."""
 
@@ -77,14 +77,14 @@ class PhaseWatch:
 
     def __init__(self, state: State) -> None:
         self.checkpoint_gaps_s: dict[str, list[float]] = {}
-        """By app: seconds between checkpoints that one generation made by itself."""
+        """Seconds between checkpoints that one generation made by itself, by app."""
         self._state = state
         self._releases: dict[tuple[str, int], _Release] = {}
-        """By app and generation, in the order of the log."""
+        """Releases by app and generation, in the order of the log."""
         self._saved: dict[str, tuple[int, int]] = {}
-        """By app: generation and log time of its last checkpoint."""
+        """Generation and log time of the last checkpoint, by app."""
         self._known: dict[str, tuple[int, int]] = {}
-        """By app: the generation that was released last, and its number of containers."""
+        """Generation that was released last, and its number of containers, by app."""
 
     @property
     def phases(self) -> list[Phases]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replay.simulator.speed import Speed
 
 LIKE = 8
-"""How many of the latest similar apps show how much faster a type is."""
+"""Number of the latest similar apps that show how much faster a type is."""
 
 
 class SpeedOnTypes(NamedTuple):

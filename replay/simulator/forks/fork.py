@@ -67,7 +67,7 @@ class Fork:
     said: tuple[tuple[float, k.Event, str], ...]
     """Events of others, with the seconds from the fork and the publisher."""
     fitted: dict[str, Fitted]
-    """By app: those that live at the fork or come later."""
+    """Fitted apps by id: those that live at the fork or come later."""
     words: tuple[str, ...] = ()
     """The changes, in words."""
     aliases: dict[str, str] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class Moving(Gathering):
         super().__init__(instance, rows, worth, terms, closed)
         self.types = types
         self.pace: dict[int, str] = {}
-        """Of the apps to which types matter: the slowest type that they may be on."""
+        """Slowest type that an app to which types matter may be on, by app."""
         self._on: Ints = types.units([])
         """Units of each app by type."""
         self._moves = 0

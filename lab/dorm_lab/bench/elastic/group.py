@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
 
 MEASURES = 3
-"""How many sums over the samples a model holds."""
+"""Number of sums over the samples that a model holds."""
 TABLE = np.arange(1000.0)
 """The part of the scripts' state that never changes."""
 SILENT_S = 1.5
@@ -105,12 +105,12 @@ class Group:
         """Pairs that cannot hear each other, and until when."""
         self.linked: set[frozenset[int]] = set()
         self.used: dict[int, list[tuple[int, ...]]] = {}
-        """By step and member: the samples that the completed step used, as the scripts saw it."""
+        """Samples that a completed step used, by step and member, as the scripts saw it."""
         self.computed_again = 0
         """Samples of interrupted steps, as far as their scripts live."""
         self.facts: list[tuple[int, v.Changed | v.EpochDone]] = []
         self.sums: list[tuple[int, int]] = []
-        """For each complete sum, in order: the view, and its leader."""
+        """View and leader of each complete sum, in order."""
         self._make = make
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0

@@ -93,7 +93,7 @@ class Shared(NamedTuple):
     """What was measured."""
 
     ratios: list[float]
-    """By round: CPU time of a step in the partition, against a bare one."""
+    """CPU time of a step in the partition, against a bare one, by round."""
     bare_ratios: list[float]
     """The same of one bare worker against the other."""
     control_cores: float

@@ -39,7 +39,7 @@ class Done(NamedTuple):
 
 
 Records = dict[tuple[int, int], list[Done]]
-"""By generation and slot."""
+"""Steps by generation and slot."""
 
 
 def read(folder: Path) -> Records:

@@ -50,7 +50,7 @@ class Workers:
         self._environment = dict(environment or {})
         self._ports: dict[int, int] = {}
         self._facts: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
-        """By progress file: how many bytes of it were read, and what they said."""
+        """Number of bytes that were read of a progress file, and their facts, by file."""
 
     def announce(self, *slots: int, prepared: bool = False) -> None:
         """Announce a membership to all workers and start those that are new.  With `prepared` the new ones start and listen

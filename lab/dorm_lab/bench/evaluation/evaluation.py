@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from replay.simulator.scenario import Scenario
 
 SEEDS = 5
-"""Of the paper's workload; a variation has the first `VARIED` of them."""
+"""Number of seeds of the paper's workload; a variation has the first `VARIED` of them."""
 VARIED = 3
 OPTIONAL = (
     "variations",

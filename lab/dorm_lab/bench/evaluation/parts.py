@@ -42,7 +42,7 @@ class Part(msgspec.Struct, frozen=True):
     """Prefix of its files and figures."""
     title: str
     jobs: tuple[Job, ...]
-    """For each contender its seeds, in the same order."""
+    """Jobs of each contender with its seeds, in the same order."""
     base: str
     every_s: float = 60.0
     """Seconds between two samples."""

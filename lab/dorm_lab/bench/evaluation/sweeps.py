@@ -37,8 +37,7 @@ _STRIDE = 0.6180339887498949
 """Steps of the golden section spread any part of the apps evenly over the workload."""
 
 _WIDE = (Contender(SPEED, "dorm-speed"), Contender("sia, fixed", "sia"))
-"""Of the two policies that weigh goodput, the faster one: the search of `pollux` would take half of the time of both
-sweeps."""
+"""The faster one of the two policies that weigh goodput: the search of `pollux` would take half of the time of both sweeps."""
 _OTHERS: tuple[tuple[Contender, Bounds], ...] = (
     (Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}), "requested"),
     (Contender("tiresias", "tiresias"), "rigid"),
@@ -47,7 +46,7 @@ _OTHERS: tuple[tuple[Contender, Bounds], ...] = (
 
 class Sweep(msgspec.Struct, frozen=True):
     part: Part
-    """Its seeds are the values."""
+    """Part whose seeds are the values."""
     values: tuple[float, ...]
     axis: str
     log: bool = False

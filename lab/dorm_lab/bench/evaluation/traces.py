@@ -47,8 +47,8 @@ LOAD = 0.8
 TOLD = ("optimus", "dorm-speed")
 """Policies that are told remaining work and speeds on the cluster traces."""
 GPUS = 8
-"""On each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX ATC 2019,
-§2)."""
+"""Number of GPUs on each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX
+ATC 2019, §2)."""
 
 
 def philly(folder: Path, quick: bool) -> Part | None:

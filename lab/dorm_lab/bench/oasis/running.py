@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Done(NamedTuple):
     utility: float
     jobs: int
-    """How many jobs were done within the horizon."""
+    """Number of jobs that were done within the horizon."""
     mean_slots: float
-    """From arrival to end, of those."""
+    """Slots of those from arrival to end."""
     decision_s: float
     """The mean time of one decision."""
     longest_s: float

@@ -34,7 +34,7 @@ WORKERS, SERVERS = (8, 32, 488, 1000), (0, 36, 60, 1000)
 class Sizes(NamedTuple):
     jobs: int = 100
     machines: int = 50
-    """Of each group."""
+    """Number of machines of each group."""
     slots: int = 100
 
 

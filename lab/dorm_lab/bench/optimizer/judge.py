@@ -18,11 +18,11 @@ class Served(NamedTuple):
     lost: int
     """n_min of apps that ran and are stopped."""
     aged: tuple[bool, ...]
-    """For each app that has waited beyond the policy's patience, by arrival: whether it still waits."""
+    """Apps that have waited beyond the policy's patience, by arrival: True for one that still waits."""
     waiting: int
     """n_min of apps that wait."""
     order: tuple[bool, ...]
-    """For each app, those that ran first, then by arrival: whether it gets nothing."""
+    """Apps, those that ran first, then by arrival: True for one that gets nothing."""
 
 
 def served(problem: Problem, short: Collection[str], patience_s: float) -> Served:

@@ -112,7 +112,7 @@ class Played(msgspec.Struct, frozen=True):
     changed: int
     moved: int
     digests: tuple[bytes, bytes]
-    """Of the problem and of the answer's counts."""
+    """Digests of the problem and of the answer's counts."""
     peak_mb: float
     """Peak memory of the process so far."""
     task: Task | None

@@ -47,16 +47,16 @@ class Sizes(NamedTuple):
 
     records: int = 1_000_000
     large: int = 10_000_000
-    """Of the second log, for moments and memory; 0 for none."""
+    """Length of the second log, for moments and memory; 0 for none."""
     server: int = 200_000
-    """Of the log on a server; 0 for none."""
+    """Length of the log on a server; 0 for none."""
     passes: int = 3
     jumps: int = 20
     bare: int = 5
-    """How many moments are also looked up without snapshots."""
+    """Number of moments that are also looked up without snapshots."""
     bare_large: int = 2
     jobs: int = 0
-    """Of the audit that takes all processors, 0 for as many as there are."""
+    """Number of processes of the audit that takes all processors, 0 for as many as there are."""
     stretch: int = 10_000
 
 

@@ -57,7 +57,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 5.0
     servers: int = 3
     cores: int = 4
-    """Of each server's machine, for the NATS server."""
+    """Number of cores of each server's machine, for the NATS server."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ class Configurations(NamedTuple):
     goodput: Floats
     """Steps per second, with the best batch size."""
     batch: Ints
-    """That batch size; 0 for an app with a fixed one."""
+    """Batch size in it; 0 for an app with a fixed one."""
     current: Flags
     """Whether the app has exactly that now."""
 

@@ -39,10 +39,10 @@ class Space(NamedTuple):
     base: Ints
     """The present allocation."""
     holds: Ints
-    """How many units of an app a node takes while it is empty; 0 if the app may not run."""
+    """Number of units of an app that a node takes while it is empty; 0 if the app may not run."""
     demand: Ints
     room: Ints
-    """By node and kind of resource."""
+    """Room by node and kind of resource."""
     n_min: Ints
     n_max: Ints
     shared: Flags

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 GAP = 1e-4
 """The search ends this close to the optimum, relatively (`sia_solver_thresh` of Sia's public code)."""
 LARGE, LARGE_GAP = 1_000, 1e-3
-"""If more columns than this are left, a rounded answer this close is taken: closing the rest takes seconds and gives no
-measurable gain."""
+"""Number of columns above which a rounded answer is taken, and the gap that it may have: closing the rest takes seconds and
+gives no measurable gain."""
 SEARCH = 20_000
 """Columns × nodes of the solver's search, at most (one node at least)."""
 GUARD_S = 300.0

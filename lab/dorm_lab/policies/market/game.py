@@ -42,7 +42,7 @@ class Market(NamedTuple):
     parts: Floats
     """r_ij"""
     turns: int
-    """How many times all users have answered."""
+    """Number of times that all users have answered."""
     converged: bool
 
 

@@ -36,9 +36,9 @@ class Machines:
         self.units = np.ones(capacity.shape[1]) if units is None else units
         self.used = np.zeros((slots, *capacity.shape))
         self._prices: Floats | None = None
-        """Of the amounts in `used`, once they were asked for."""
+        """Prices of the amounts in `used`, once they were asked for."""
         self._cheapest: Floats | None = None
-        """By slot and kind: the lowest price of a machine that has the kind, once it was asked for."""
+        """Lowest price of a machine that has a kind, by slot and kind, once it was asked for."""
 
     def offer(self, first: int, demand: Sequence[float]) -> Offer:
         """Return price and room of one container with this demand, in the slots from `first` on."""

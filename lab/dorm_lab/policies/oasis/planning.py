@@ -95,7 +95,7 @@ class Refusal(NamedTuple):
     worth: float
     cost: float
     prices: tuple[Price, ...]
-    """By kind, the most expensive first."""
+    """Prices by kind, the most expensive first."""
 
 
 Row = dict[int, int]
@@ -132,14 +132,14 @@ class Planner:
         self.first = math.floor(problem.at_s / settings.slot_s)
         """The number of the present slot."""
         self.part = min(1.0, max(0.0, self.first + 1 - problem.at_s / settings.slot_s))
-        """How much of it is left."""
+        """Part of the present slot that is left."""
         self.demand = instance.demand.astype(np.float64)
         self._column = {node: place for place, node in enumerate(instance.nodes)}
         self._machines = self._market()
         self.rows: list[Row] = [{} for _ in instance.apps]
         """The present containers of each app."""
         self.plans: dict[int, Plan] = {}
-        """By app; a plan without slots is withdrawn."""
+        """Plans by app; a plan without slots is withdrawn."""
         self.refused: dict[int, Refusal] = {}
         self.endless: list[int] = []
         """Apps whose work is not done within the horizon, whatever they are given."""

@@ -84,7 +84,7 @@ class Demand(NamedTuple):
     best: float
     """The worth of the job on an empty cluster."""
     end: float
-    """Its worth at the end of the horizon."""
+    """Worth of the job at the end of the horizon."""
     work: int
     """Worker-slots."""
     each: Sequence[float]

@@ -152,9 +152,9 @@ class Offer(NamedTuple):
     """Machines of one group in all slots, from the point of view of one job: arrays of slots by machines."""
 
     price: Floats
-    """Of one worker, or one parameter server, of this job."""
+    """Price of one worker, or one parameter server, of this job."""
     room: Ints
-    """How many of them the machine has room for."""
+    """Number of them for which the machine has room."""
 
 
 def unit_costs(offer: Offer, most: int) -> Floats:

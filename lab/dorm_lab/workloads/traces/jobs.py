@@ -35,9 +35,9 @@ class Job(NamedTuple):
     """One valid row."""
 
     at: float
-    """When it was submitted, in seconds: since 1970 if the trace has dates, else on its own clock."""
+    """Time of its submission, in seconds: since 1970 if the trace has dates, else on its own clock."""
     duration_s: float
-    """How long it ran, with the containers that it had."""
+    """Seconds for which it ran, with the containers that it had."""
     containers: int
     demand: tuple[tuple[str, Quantity], ...]
     """Demand of one container."""
@@ -127,7 +127,7 @@ class Collected:
     def __init__(self, path: Path, rules: Rules, *, strict: bool) -> None:
         self.path = path
         self.jobs: list[tuple[Job, int, AppSpec]] = []
-        """With the line, and a spec that lacks only its name."""
+        """Jobs with their lines, and with specs that lack only their names."""
         self.skipped: list[Skipped] = []
         self._rules = rules
         self._strict = strict

@@ -31,7 +31,7 @@ BOUNDS: dict[Bounds, str] = {
     "rigid": "exactly as many as the job requested",
     "wide": "from one container up to as many as its profile covers, 64 at most",
 }
-"""How many containers an app may have."""
+"""Bounds of the number of containers of an app."""
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 NODES = tuple(SimulatedNode(f"node-{index:02}", {"gpu": GPUS_PER_NODE}) for index in range(MOST_NODES))
@@ -43,7 +43,7 @@ BATCHES: dict[Batches, str] = {
     "fixed": "Each job keeps the batch size of its row",
     "tuned": "Each job accepts any batch size that was measured, begins with that of its row and reports its gradient noise",
 }
-"""Whether the batch size of a job may change."""
+"""Ways to treat the batch size of a job."""
 
 
 class _Known(msgspec.Struct, frozen=True):
