@@ -92,6 +92,6 @@ def logged(record: Record) -> Iterator[Logged]:
         yield Logged(Position(record.seq, index), record.time, record.subject, fact, event)
 
 
-def logged_beside(record: Record, after: int) -> Logged:
+def logged_progress(record: Record, after: int) -> Logged:
     """Return the event of a record of the stream of progress, read after that sequence of the log."""
     return Logged(Position(after, None, record.seq), record.time, record.subject, decode(record))

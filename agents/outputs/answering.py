@@ -19,7 +19,7 @@ from agents.outputs.files import FilesError
 from agents.outputs.folders import APPS, is_app, owner_of
 from agents.runtime.interface import Key, RuntimeFault
 from agents.runtime.long_work import LongWork
-from agents.runtime.run_dirs import work_beside
+from agents.runtime.run_dirs import work_copy
 from agents.runtime.secrets import PREFIX
 from events import subjects
 from events.copying import (
@@ -147,7 +147,7 @@ class _Answerer:
                 run = self._runtime.run_dir(Key(place.app, place.generation, place.slot))
             except RuntimeFault as error:
                 raise FilesError(str(error), code=error.code) from None
-            copied = work_beside(run)
+            copied = work_copy(run)
             return (copied, "") if await self._run(copied.is_dir) else (run, PREFIX)
         if not await self._run(self._folder.shared):
             raise FilesError(

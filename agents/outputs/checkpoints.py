@@ -373,7 +373,7 @@ def bring(root: Path, app: str, text: str) -> str:
     copied files, by this node or another; "" if none is noted.  Raises Refused, OSError."""
     origin = origin_of(text)
     if origin is None or (root / app).is_dir():
-        return _noted(root, app) if origin is not None else ""
+        return _noted_digest(root, app) if origin is not None else ""
     source = root / origin.app
     if not is_app(origin.app) or not source.is_dir():
         raise Refused(
@@ -393,7 +393,7 @@ def bring(root: Path, app: str, text: str) -> str:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            return _noted(root, app)
+            return _noted_digest(root, app)
         _note(root, app, digest)
         return digest
     except FilesError as error:
@@ -421,7 +421,7 @@ def _note(root: Path, app: str, digest: str) -> None:
     aside.replace(root / APPS / app / _ORIGIN_NOTE)
 
 
-def _noted(root: Path, app: str) -> str:
+def _noted_digest(root: Path, app: str) -> str:
     """Return the noted digest; "" if there is none, for example because the node died before it noted it."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         digest = (root / APPS / app / _ORIGIN_NOTE).read_text()

@@ -256,7 +256,7 @@ class Reader:
 
     def __init__(self, root: Path, request: ReadFile, *, hidden: str = "") -> None:
         self._root = root
-        self._asked = request
+        self._request = request
         self._hidden = hidden
         self._file = -1
         self._at = request.offset
@@ -267,7 +267,7 @@ class Reader:
     def open(self) -> None:
         """Open it, and compute the digest of the part that the asker already has.  Raises FilesError if it is not the
         file that the question is about."""
-        request = self._asked
+        request = self._request
         if request.offset % BLOCK:
             raise FilesError(f"a copy goes on at a multiple of {BLOCK} bytes", code="files.question.malformed")
         with self._working():
@@ -280,10 +280,10 @@ class Reader:
         """Return the next block, how many whole blocks are a hole, or at the end the digest of the whole file.  Raises
         FilesError."""
         with self._working():
-            if self._at >= self._asked.size:
+            if self._at >= self._request.size:
                 self._check()
-                return self._digest.of(self._asked.size)
-            block = next_block(self._file, self._at, self._asked.size)
+                return self._digest.of(self._request.size)
+            block = next_block(self._file, self._at, self._request.size)
             if isinstance(block, int):
                 self._digest.add_zeros(block)
                 self._at += block * BLOCK
@@ -310,7 +310,7 @@ class Reader:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        path = self._asked.place.path
+        path = self._request.place.path
         try:
             with self._lock:
                 yield
@@ -322,12 +322,12 @@ class Reader:
             self._close_if_free()
 
     def _check(self) -> None:
-        status, shown = os.fstat(self._file), self._asked.place.path
+        status, shown = os.fstat(self._file), self._request.place.path
         if not stat.S_ISREG(status.st_mode):
             raise FilesError(f"{shown} is not a regular file, so it can't be copied", code="files.not_regular")
         if status.st_size > LARGEST:
             raise FilesError(f"{shown} has more than {LARGEST:,} bytes, so it is not copied", code="files.too_large")
-        if (status.st_size, status.st_mtime_ns) != (self._asked.size, self._asked.modified):
+        if (status.st_size, status.st_mtime_ns) != (self._request.size, self._request.modified):
             raise _changed(shown)
 
 

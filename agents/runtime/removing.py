@@ -81,7 +81,7 @@ def remove(folder: Path) -> Removal:
     except FileNotFoundError:
         return Removal()
     except OSError as failure:
-        return Removal((Left("", _words(failure)),), 1)
+        return Removal((Left("", _reason(failure)),), 1)
     try:
         return _Removing(above).all_of(folder.name)
     finally:
@@ -124,7 +124,7 @@ class _Removing:
             while self._stack:
                 self._step(self._stack[-1])
         except OSError as failure:  # Such as no free descriptor on the machine.
-            self._keep(self._stack[-1].path if self._stack else "", _words(failure))
+            self._keep(self._stack[-1].path if self._stack else "", _reason(failure))
         finally:
             for folder in self._stack:
                 os.close(folder.descriptor)
@@ -146,7 +146,7 @@ class _Removing:
             folder.tries += 1
             if folder.tries < _TRIES:
                 return
-            self._keep(folder.path, _words(failure))
+            self._keep(folder.path, _reason(failure))
             folder.kept.add("")
         self._stack.pop()
         os.close(folder.descriptor)
@@ -169,7 +169,7 @@ class _Removing:
         except FileNotFoundError:
             return True
         except OSError as failure:
-            self._keep(path, _words(failure))
+            self._keep(path, _reason(failure))
             return False
         self._moved[moved] = path
         top.names.append(moved)
@@ -218,7 +218,7 @@ def _open_up(above: int, name: str) -> None:
             os.close(descriptor)
 
 
-def _words(failure: OSError) -> str:
+def _reason(failure: OSError) -> str:
     return failure.strerror or str(failure)
 
 

@@ -53,7 +53,7 @@ RUN: Final = Path("home", "up", "run")
 _WORK: Final = Path("project", "up", "work")
 
 
-def work_beside(run_dir: Path) -> Path:
+def work_copy(run_dir: Path) -> Path:
     """Return where the copy of the project folder is, if there is one, of the container with this private directory."""
     if run_dir.parts[-len(RUN.parts) :] != RUN.parts:  # an earlier release made it
         return run_dir.with_name("work")
@@ -205,7 +205,7 @@ class RunDirs:
     def work_dirs(self, key: Key) -> tuple[Path, ...]:
         """Return its copy of the project folder, which is there if its app ships one, after the folders above it that are the
         app's too, the outermost first."""
-        work, container = work_beside(self.run_dir(key)), self.container_dir(key)
+        work, container = work_copy(self.run_dir(key)), self.container_dir(key)
         return (*reversed([above for above in work.parents if container in above.parents]), work)
 
     def found(self) -> list[Key]:

@@ -67,7 +67,7 @@ def found(folder: Path) -> dict[str, list[str]] | None:
     for user in _entries(folder):
         if not _USER.fullmatch(user):
             continue
-        own = [name for name in _entries(folder / user) if _NAME.fullmatch(name) and _is_one(folder / user / name)]
+        own = [name for name in _entries(folder / user) if _NAME.fullmatch(name) and _is_secret(folder / user / name)]
         count += len(own)
         if count > MOST_SECRETS:
             return None
@@ -83,7 +83,7 @@ def _entries(folder: Path) -> list[str]:
         return []
 
 
-def _is_one(path: Path) -> bool:
+def _is_secret(path: Path) -> bool:
     """Return whether `_read` would take a file."""
     try:
         status = os.lstat(path)

@@ -128,12 +128,12 @@ class Stopping:
         self._held: dict[Id, None] = {}
         """Those that got SIGSTOP and not SIGCONT: on a busy machine a process shows that only after a while."""
         self._look_at = 0.0
-        self.asked: dict[Id, bool] = dict.fromkeys(signalled, False)
+        self.signalled: dict[Id, bool] = dict.fromkeys(signalled, False)
         """Those that got the signal, in the order of their turn, without those that ended long ago, and whether each was a
         shell then."""
-        self._somebody = bool(self.asked)
+        self._somebody = bool(self.signalled)
         """Whether anybody was asked, also one that has ended."""
-        self._told: dict[Id, None] = {}
+        self._terminated: dict[Id, None] = {}
         self._missed: dict[Id, None] = {}
         self._settled_at: float | None = None
 
@@ -145,16 +145,16 @@ class Stopping:
             return True
         if self._before_s and now >= self._begun + self._before_s:
             return False
-        return any(alive(id_) for id_ in self.asked)
+        return any(alive(id_) for id_ in self.signalled)
 
     def step(self, now: float, table: "dict[int, Process]", main: int) -> "list[Signal]":
         """Return the signals that are due.  `now` in seconds of a clock that only goes forward, `table` holds all processes of
         the container by pid, `main` is the pid of its main process, also of one that has ended."""
         live = {process.id: process for process in table.values() if process.state not in "ZX"}
         self._forget(live)
-        for id_ in [id_ for id_, shell in self.asked.items() if shell and id_ in live and not live[id_].shell]:
+        for id_ in [id_ for id_, shell in self.signalled.items() if shell and id_ in live and not live[id_].shell]:
             # A shell that was about to become its command, and has lost the signal with its handlers (execve(2)).
-            del self.asked[id_]
+            del self.signalled[id_]
         stopping = any(id_ in live and live[id_].state != "T" for id_ in self._paused)
         if stopping and now < (self._begun or 0.0) + STOPPED_S:
             return []
@@ -163,24 +163,24 @@ class Stopping:
             return self._ask(now, live, main, newcomers=False)
         if self._before_s and self._settled_at is None and now >= self._begun + self._before_s:
             self._before_s, self._number, self._to_group = 0.0, int(signal.SIGTERM), False
-            self.asked, self._somebody = {}, False
+            self.signalled, self._somebody = {}, False
             return self._ask(now, live, main, newcomers=False)
-        if any(id_ in live for id_ in self.asked):
+        if any(id_ in live for id_ in self.signalled):
             return self._ask(now, live, main, newcomers=True)
         return self._finish(now, live)
 
     def _forget(self, live: "dict[Id, Process]") -> None:
         """Forget those that have ended, by two looks: a wrapper may start another program for each, all grace time."""
-        for known in (self.asked, self._told, self._held):
+        for known in (self.signalled, self._terminated, self._held):
             for id_ in [id_ for id_ in known if id_ in self._missed and id_ not in live]:
                 del known[id_]
-        self._missed = {id_: None for id_ in (*self.asked, *self._told, *self._held) if id_ not in live}
+        self._missed = {id_: None for id_ in (*self.signalled, *self._terminated, *self._held) if id_ not in live}
 
     def _ask(self, now: float, live: "dict[Id, Process]", main: int, *, newcomers: bool) -> "list[Signal]":
         self._look_at = now + LOOKS_S[1 if now < (self._begun or 0.0) + A_WHILE_S else 2] + len(live) * LOOK_S
         paused, self._paused = self._paused, []
         if self._to_group:
-            new = [] if newcomers else [process for process in _by_depth(live) if process.id not in self.asked]
+            new = [] if newcomers else [process for process in _by_depth(live) if process.id not in self.signalled]
             return self._asking(new)
         chosen, above = self._choose(live, main)
         if not chosen and not self._somebody:
@@ -194,7 +194,7 @@ class Stopping:
             self._paused = [process.id for process in chosen if process.shell and process.state != "T"]
             if self._paused:
                 return self._hold(self._paused)
-        programs = [*chosen, *(live[id_] for id_ in self.asked if id_ in live)]
+        programs = [*chosen, *(live[id_] for id_ in self.signalled if id_ in live)]
         read = {pipe for program in programs for pipe in program.reads}
         held = [process for process in above if not process.reads and not read.intersection(process.writes)]
         # A shell is held before its program is asked, or it could go on first; the outer one before the inner one.
@@ -203,13 +203,13 @@ class Stopping:
         for each in [each for each in paused if each in live and each not in kept]:
             signals.append((each, int(signal.SIGCONT)))
             self._held.pop(each, None)
-        return [*signals, *self._asking(chosen), *self._let_go(live, chosen)]
+        return [*signals, *self._asking(chosen), *self._end_foreground(live, chosen)]
 
     def _hold(self, shells: "list[Id]") -> "list[Signal]":
         self._held.update(dict.fromkeys(shells))
         return [(shell, int(signal.SIGSTOP)) for shell in shells]
 
-    def _let_go(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
+    def _end_foreground(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
         """Tell the foreground commands of shells that are asked to end, or no trap runs."""
         if self._number != signal.SIGTERM:
             return []
@@ -218,13 +218,13 @@ class Stopping:
             process for top in chosen if top.shell for process in below.get(top.pid, ()) if not process.background
         ]
         for process in waited_for:
-            waited_for += [child for child in below.get(process.pid, ()) if child.id not in self._told]
-            self._told[process.id] = None
+            waited_for += [child for child in below.get(process.pid, ()) if child.id not in self._terminated]
+            self._terminated[process.id] = None
         return self._signals(waited_for, int(signal.SIGTERM))
 
     def _asking(self, chosen: "list[Process]") -> "list[Signal]":
         for process in chosen:
-            self.asked[process.id], self._somebody = process.shell, True
+            self.signalled[process.id], self._somebody = process.shell, True
         return self._signals(chosen, self._number)
 
     def _choose(self, live: "dict[Id, Process]", main: int) -> "tuple[list[Process], list[Process]]":
@@ -237,13 +237,13 @@ class Stopping:
             process.pid for process in order
         }  # a table that was read while processes came and went may hold a circle
         for process in order:  # which grows meanwhile: a list, since a hostile tree may be deeper than a stack
-            if process.id not in self.asked and (process.shell or not process.handles(self._number)):
+            if process.id not in self.signalled and (process.shell or not process.handles(self._number)):
                 order += [child for child in below.get(process.pid, ()) if child.pid not in met and not child.is_loader]
                 met.update(child.pid for child in below.get(process.pid, ()))
         chosen, above = [], []
         passed = set()  # pids of processes at or below which somebody is asked
         for process in reversed(order):
-            if process.id in self.asked:
+            if process.id in self.signalled:
                 passed.add(process.pid)
             elif (process.shell or not process.handles(self._number)) and any(
                 child.pid in passed for child in below.get(process.pid, ())
@@ -272,17 +272,17 @@ class Stopping:
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
         self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2] + len(live) * LOOK_S
-        ended = (*self._told, *self.asked)
+        ended = (*self._terminated, *self.signalled)
         busy = {id_[0] for id_ in ended if id_ in live}  # pids of traps that run, and then of their commands
         left = []
         for process in _by_depth(live):
-            if process.id in self._told or process.id in self.asked:
+            if process.id in self._terminated or process.id in self.signalled:
                 continue
             if process.parent in busy:
                 busy.add(process.pid)
             elif now >= self._settled_at or not process.reads or process.state == "T":
                 left.append(process)
-        self._told.update(dict.fromkeys(process.id for process in left))
+        self._terminated.update(dict.fromkeys(process.id for process in left))
         return self._signals(left, int(signal.SIGTERM))
 
 
@@ -441,7 +441,7 @@ def _send(pid: int, start: str, number: int) -> None:
         os.close(descriptor)
 
 
-def deliver(signals: "Iterable[Signal]", say: "Callable[[str], None]") -> None:
+def deliver(signals: "Iterable[Signal]", log: "Callable[[str], None]") -> None:
     """Send signals.  One that can't be sent, for example to a program that has changed its user, is reported; a process that
     has ended needs none."""
     for (pid, start), number in signals:
@@ -450,4 +450,4 @@ def deliver(signals: "Iterable[Signal]", say: "Callable[[str], None]") -> None:
         except (ProcessLookupError, FileNotFoundError):
             pass
         except OSError as failure:
-            say(f"signal {number} to {pid}: {failure}")
+            log(f"signal {number} to {pid}: {failure}")

@@ -37,7 +37,7 @@ from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail
 from events.log.interface import time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
-from events.positions import Logged, Position, logged, logged_beside, parse
+from events.positions import Logged, Position, logged, logged_progress, parse
 from replay.page.changes import Change, Changes
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class _Channel:
                 reached = replace(reached, beside=record.seq)
             elif record.seq <= reached.seq:
                 continue
-            for one in [logged_beside(record, reached.seq)] if beside else logged(record):
+            for one in [logged_progress(record, reached.seq)] if beside else logged(record):
                 reached = reached if beside else replace(one.position, beside=reached.beside)
                 if self._concerns is None or self._concerns.wants(one):
                     found.append(_Frame(one.position, reached, frame(str(reached), "event", encoded(one))))

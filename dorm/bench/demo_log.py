@@ -65,7 +65,7 @@ class _Demo:
         self._steps: dict[str, float] = {}
         self.arrivals = list(_APPS)
 
-    def say(self, event: k.Event, who: str) -> None:
+    def append(self, event: k.Event, who: str) -> None:
         self._now += 2 * _MS
         name = type(event).__name__
         subject = subjects.rounds(_CLUSTER) if isinstance(event, k.Round) else subjects.fact(_CLUSTER, name, who)
@@ -76,12 +76,12 @@ class _Demo:
         self._leader.folded(self._now)
 
     def elect(self) -> None:
-        self.say(self._leader.elect(self._now).round, _MASTER)
+        self.append(self._leader.elect(self._now).round, _MASTER)
         self._leader.elected(self._now, dirty_at=self._now)
 
     def join(self, index: int) -> None:
         node, first = f"node-{index + 1}", 20_000 + 333 * index
-        self.say(
+        self.append(
             k.NodeJoined(node=node, address="127.0.0.1", capacity=_CAPACITY, ports=(first, first + 332), build="dorm"),
             node,
         )
@@ -91,7 +91,7 @@ class _Demo:
         while self.arrivals and self.arrivals[0][1] <= now:
             file, _ = self.arrivals.pop(0)
             spec = load_spec(Path(__file__).parents[2] / "compose" / "apps" / file)
-            self.say(k.AppSubmitted(spec=msgspec.to_builtins(spec)), "demo")
+            self.append(k.AppSubmitted(spec=msgspec.to_builtins(spec)), "demo")
         self._master()
         for app in list(self.state.live_apps()):
             if app.settled and app.current is not None:
@@ -106,7 +106,7 @@ class _Demo:
 
     def _publish(self, effect: Publish) -> None:
         """Fold a round, and let agents act on it at once."""
-        self.say(effect.round, _MASTER)
+        self.append(effect.round, _MASTER)
         for fact in effect.round.events:
             if isinstance(fact, k.Resized):
                 for change in fact.changes:
@@ -121,7 +121,7 @@ class _Demo:
         of_container = {"slot": slot, "node": node} if kind in (k.ContainerStarted, k.ContainerExited) else {}
         states = {"ContainerStarted": "started", "ContainerExited": "exited"}
         word = states.get(kind.__name__) or f"{kind.__name__}.{fields['step']}.{self._now}"
-        self.say(
+        self.append(
             kind(
                 id=f"{node}.{app.id}-{generation.number}-{slot}.{word}",
                 app=app.id,

@@ -55,7 +55,7 @@ class Stretch(msgspec.Struct, frozen=True):
     """A prologue (the master's election, the nodes) and what can be repeated after it."""
 
     begin: list[Record]
-    told: list[Record]
+    repeated: list[Record]
     span: int
     """Nanoseconds from one repetition to the next."""
 
@@ -74,21 +74,21 @@ def records_of(played: Stretch, most: int) -> Iterator[list[Record]]:
     if most > 0:
         yield played.begin[:most]
     left = most - len(played.begin)
-    telling = _Telling(played)
+    repetition = _Repetition(played)
     for number in count():
         if left <= 0:
             return
-        batch = played.told if number == 0 else telling.again(number, left)
+        batch = played.repeated if number == 0 else repetition.again(number, left)
         yield batch[:left]
         left -= len(batch)
 
 
-class _Telling:
+class _Repetition:
     """A stretch as maps, for repetition with other ids, times and sequences."""
 
     def __init__(self, played: Stretch) -> None:
         self._stretch = played
-        events = [decode(record) for record in played.told]
+        events = [decode(record) for record in played.repeated]
         self._apps = {
             app_id(event.spec["name"], event.id): (event.spec["name"], event.id)
             for event in events
@@ -100,11 +100,11 @@ class _Telling:
 
     def again(self, number: int, most: int) -> list[Record]:
         """Return the first records of the stretch's repetition `number`."""
-        shift, offset = number * self._stretch.span, number * len(self._stretch.told)
+        shift, offset = number * self._stretch.span, number * len(self._stretch.repeated)
         names = {old: app_id(name, f"{submission}.{number}") for old, (name, submission) in self._apps.items()}
         names |= {submission: f"{submission}.{number}" for _, submission in self._apps.values()}
         made = []
-        for record, template in zip(self._stretch.told[:most], self._templates, strict=False):
+        for record, template in zip(self._stretch.repeated[:most], self._templates, strict=False):
             if isinstance(template, k.AppProgressed):
                 identity, body = _progress_again(template, names[template.app], shift)
             else:
@@ -190,7 +190,7 @@ class _World:
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (self.now + int(seconds * _S), next(self._order), act))
 
-    def _say(self, event: k.Event, who: str, identity: str) -> None:
+    def _append(self, event: k.Event, who: str, identity: str) -> None:
         name = type(event).__name__
         subject = subjects.rounds(_CLUSTER) if isinstance(event, k.Round) else subjects.fact(_CLUSTER, name, who)
         whole = msgspec.structs.replace(event, id=identity, at=self.now, by=who)
@@ -214,7 +214,7 @@ class _World:
             "n_min": n_min, "n_max": n_min * chance.randint(2, 6), "weight": chance.choice((1, 1, 2)), "user": user,
             "command": command, "resume": [*command, "--resume"], "retries": {"limit": 5, "backoff": "2s"},
         }  # fmt: skip
-        self._say(k.AppSubmitted(spec=spec), user, f"{user}.{self._arrived:08d}")
+        self._append(k.AppSubmitted(spec=spec), user, f"{user}.{self._arrived:08d}")
         self._later(chance.expovariate(LIVE_APPS / _RUN_S), self._arrive)
 
     def _join(self, node: str) -> None:
@@ -223,7 +223,7 @@ class _World:
             node=node, address=f"10.0.0.{node.removeprefix('node-')}", capacity=_CAPACITY, ports=(first, first + 999),
             build="dorm",
         )  # fmt: skip
-        self._say(joined, node, f"{node}.joined.{self.now}")
+        self._append(joined, node, f"{node}.joined.{self.now}")
 
     def _disturb(self) -> None:
         """Disturb a node, and another one a quarter of an hour later."""
@@ -235,10 +235,10 @@ class _World:
             self._later(16.0, self._conclude)
             self._later(45.0, lambda: self._hear(node))
         elif what == "drained":
-            self._say(k.NodeDrainRequested(node=node), "operator", f"operator.{self.now}")
+            self._append(k.NodeDrainRequested(node=node), "operator", f"operator.{self.now}")
             self._later(200.0, lambda: self._undrain(node))
         else:
-            self._say(k.NodeLeft(node=node), node, f"{node}.left.{self.now}")
+            self._append(k.NodeLeft(node=node), node, f"{node}.left.{self.now}")
             self._later(60.0, lambda: self._join(node))
         self._later(900.0, self._disturb)
 
@@ -247,7 +247,7 @@ class _World:
         self._conclude()
 
     def _undrain(self, node: str) -> None:
-        self._say(k.NodeDrainRequested(node=node, drain=False), "operator", f"operator.{self.now}")
+        self._append(k.NodeDrainRequested(node=node, drain=False), "operator", f"operator.{self.now}")
 
     # --- the master -----------------------------------------------------------------------------------------------------
 
@@ -257,9 +257,9 @@ class _World:
             self._publish(self._leader.round(facts, self.now))
 
     def _publish(self, effect: Publish) -> None:
-        self._say(effect.round, _MASTER, f"{_MASTER}.{effect.round.epoch}.{effect.round.basis}")
+        self._append(effect.round, _MASTER, f"{_MASTER}.{effect.round.epoch}.{effect.round.basis}")
         for fact in effect.round.events:
-            self._obey(fact)
+            self._react(fact)
 
     def _master(self) -> None:
         """Publish all that follows now; an allocation comes once the log has been quiet."""
@@ -279,7 +279,7 @@ class _World:
         self._waking = 0
         self._master()
 
-    def _obey(self, fact: Any) -> None:
+    def _react(self, fact: Any) -> None:
         """Schedule the agents' reactions to a fact."""
         if isinstance(fact, k.Resized):
             for change in fact.changes:
@@ -297,7 +297,7 @@ class _World:
         return None if known is None or generation is None else (known, generation)
 
     def _fact(self, event: Any, node: str, slot: int, word: str) -> None:
-        self._say(event, node, f"{node}.{event.app}-{event.generation}-{slot}.{word}")
+        self._append(event, node, f"{node}.{event.app}-{event.generation}-{slot}.{word}")
 
     def _start(self, app: str, number: int) -> None:
         if (partition := self._partition(app, number)) is None:

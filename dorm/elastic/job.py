@@ -109,7 +109,7 @@ class Job:
         """Time at which the last step began."""
         self.sums_per_step = 0
         """Number of sums of the last complete step; 0 before it."""
-        self._asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._plan: Chunks | None = None
         self._make: Callable[[int, range], Any] | None = None
         self._values: dict[int, Any] = {}
@@ -247,7 +247,7 @@ class Job:
     def _begin(self, at: int) -> v.Begin | None:
         began = time.monotonic()
         packed = {chunk: pack(value) for chunk, value in self._values.items()} if self._make is not None else {}
-        answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy), self._asked)
+        answer = self.group.boundary(at, packed, lambda copy: self.keeper.gather(copy=copy), self._stop_requested)
         if isinstance(answer, v.Left):
             self.left = True
             return None
@@ -342,7 +342,7 @@ class Job:
     def contribute(self, sums: Any, used: ledger.Entry, seconds: float) -> Arrays | None:
         """Return the sum over all members, None if the step has to be repeated."""
         began = time.monotonic()
-        answer = self.group.contribute(sums, used, seconds, stop=self._asked.is_set())
+        answer = self.group.contribute(sums, used, seconds, stop=self._stop_requested.is_set())
         if isinstance(answer, v.Summed):
             return answer.arrays
         self._waited_s += time.monotonic() - began
@@ -358,7 +358,7 @@ class Job:
 
     def open(self, warm_up: Callable[[], object] | None) -> None:
         self.group.open()
-        state = self.group.join(self._asked)
+        state = self.group.join(self._stop_requested)
         if state is None:
             return
         began = time.monotonic()
@@ -387,4 +387,4 @@ class Job:
         """Let SIGTERM ask all members to stop after the same step; return the previous handler."""
         if threading.current_thread() is not threading.main_thread():
             return None
-        return signal.signal(signal.SIGTERM, lambda *_: self._asked.set())
+        return signal.signal(signal.SIGTERM, lambda *_: self._stop_requested.set())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from events.log.stores import ReadableSnapshots
 
 
-def path_beside(path: Path) -> Path:
+def progress_path(path: Path) -> Path:
     """Return where the progress of an archive is."""
     return path.with_name(f"{path.stem}.progress{path.suffix or '.dorm'}")
 
@@ -89,7 +89,7 @@ class WithProgress(ReadableLog):
 
     def __init__(self, log: ReadableLog, progress: ReadableProgress) -> None:
         self._log = log
-        self._beside = progress
+        self._progress = progress
 
     async def read(
         self, *, after: int = 0, subjects: Sequence[str] = (), follow: bool = False
@@ -113,7 +113,7 @@ class WithProgress(ReadableLog):
 
     @property
     def progress(self) -> ReadableProgress:
-        return self._beside
+        return self._progress
 
     @property
     def sparse(self) -> bool:

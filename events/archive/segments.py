@@ -340,7 +340,7 @@ class SegmentLog(ReadableLog):
         head = head_of(data)
         try:
             if head is None or (head.first, head.last, head.count) != (entry.first, entry.last, entry.count):
-                copy = self._found_elsewhere(entry)
+                copy = self._moved_copy(entry)
                 if copy is not None:
                     return self._load(copy)
                 raise BlockDamaged("has no head that can be read")
@@ -349,7 +349,7 @@ class SegmentLog(ReadableLog):
             what = f"{self._name}: the block at byte {entry.place} {error}"
             raise LogDamaged(str(Damage(entry.place, what, entry.first, entry.last))) from None
 
-    def _found_elsewhere(self, entry: Entry) -> Entry | None:
+    def _moved_copy(self, entry: Entry) -> Entry | None:
         """Return where a block lies that is not where the index says, as bytes before it were cut out or put in."""
         if self._by_heads is None:
             with refusing(self._name):

@@ -343,7 +343,7 @@ class Combined:
         records; `app` restricts the stream to an app's id; `latest` ends it at a time (UTC ns), `beside_until` at a sequence
         of its own."""
         self._log = log
-        self._after, self._beside = after, beside
+        self._after, self._progress_seq = after, beside
         self._subjects, self._app = subjects, app
         self._follow, self._latest, self._beside_until = follow, latest, beside_until
 
@@ -365,7 +365,7 @@ class Combined:
 
     def _note(self, piece: Piece) -> None:
         if piece.beside:
-            self._beside = piece.records[-1].seq
+            self._progress_seq = piece.records[-1].seq
         else:
             self._after = piece.records[-1].seq
 
@@ -386,7 +386,7 @@ class Combined:
 
     async def _progress(self, *, follow: bool) -> AsyncGenerator[list[Record], None]:
         with contextlib.suppress(LogRefused) if follow else contextlib.suppress(LogRefused, LogUnavailable):
-            read = self._log.progress.read(after=self._beside, app=self._app, follow=follow)
+            read = self._log.progress.read(after=self._progress_seq, app=self._app, follow=follow)
             async with contextlib.aclosing(read) as batches:
                 async for batch in batches:
                     wanted = [report for report in batch if self._within(report)]

@@ -186,7 +186,7 @@ class NatsBus(Bus):
     async def _answer_waiting(self, asking: _Asking, answerer: Answerer) -> None:
         """Answer all that wait, again and again: one call of the answerer serves all askers until it is done."""
         while True:
-            await asking.asked.wait()
+            await asking.requested.wait()
             refused, pieces = "", list[bytes]()
             try:
                 async with answering(answerer, b"") as answer:
@@ -244,17 +244,17 @@ class _Asking:
     """The inboxes of those that wait for an answer to all, in order."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self._inboxes: deque[str] = deque(maxlen=_MOST_ASKERS)
 
     def add(self, inbox: str) -> None:
         self._inboxes.append(inbox)
-        self.asked.set()
+        self.requested.set()
 
     def take(self) -> list[str]:
         taken = list(self._inboxes)
         self._inboxes.clear()
-        self.asked.clear()
+        self.requested.clear()
         return taken
 
 
@@ -330,7 +330,7 @@ async def ask_once(credentials: Credentials, subject: str, question: bytes, *, t
 _MOST = 100_000
 
 
-class Said(NamedTuple):
+class Answer(NamedTuple):
     """One answer."""
 
     body: bytes
@@ -340,7 +340,7 @@ class Said(NamedTuple):
     """Time at which the answer arrived."""
 
 
-async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: float) -> list[Said]:
+async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: float) -> list[Answer]:
     """Return the answers that come within `wait_s` seconds, at most one of each who answers; those of one piece alone.
     Raises LogUnavailable, and LogRefused if this identity may not ask."""
     client = link.client
@@ -348,7 +348,7 @@ async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: flo
     inbox = client.new_inbox()
     with as_log_errors("asking"):
         subscription = await client.subscribe(inbox, pending_msgs_limit=_MOST)
-    answers: list[Said] = []
+    answers: list[Answer] = []
     try:
         before = time.time()
         with as_log_errors("asking"):
@@ -365,7 +365,7 @@ async def ask_everyone(link: Link, subject: str, question: bytes, *, wait_s: flo
             if (message.headers or {}).get("Status") == "503":
                 break  # Nobody listens.
             if message.data and "Dorm-Refused" not in (message.headers or {}):
-                answers.append(Said(message.data, before, time.time()))
+                answers.append(Answer(message.data, before, time.time()))
     finally:
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()

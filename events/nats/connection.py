@@ -13,7 +13,7 @@ from events.log.records import (
     until_answered,
 )
 from events.nats.access import ADMIN
-from events.nats.bus import NatsBus, Said, ask_everyone
+from events.nats.bus import Answer, NatsBus, ask_everyone
 from events.nats.leadership import JetStreamLeadership
 from events.nats.link import Link
 from events.nats.log import JetStreamLog
@@ -170,7 +170,7 @@ class Connection:
             await self.stream.room()
         )
 
-    async def everyone(self, subject: str, *, wait_s: float) -> list[Said]:
+    async def everyone(self, subject: str, *, wait_s: float) -> list[Answer]:
         """Ask all listeners on a subject; return their answers within this many seconds. Raises LogUnavailable,
         LogRefused."""
         return await ask_everyone(self._link, subject, b"{}", wait_s=wait_s)

@@ -124,7 +124,7 @@ class Reader:
         self._arrived = asyncio.Event()
         self._broken: ReopenReader | None = None
         self._delivered = 0
-        self._asked = 0
+        self._pending = 0
         """Records that the server may still send for outstanding requests."""
         request = {
             "batch": BATCH,
@@ -183,7 +183,7 @@ class Reader:
         )
 
     async def _request(self) -> None:
-        self._asked += BATCH
+        self._pending += BATCH
         try:
             await self._client.publish(self._next, next(self._bodies), reply=self._inbox)
         except nats.errors.Error as error:
@@ -204,7 +204,7 @@ class Reader:
         except ValueError:  # No server writes this; the client's reading task calls here, so it must not raise.
             self._break(ReopenReader(f"a message without a place in the log: {reply[:80]!r}"))
             return
-        self._asked -= 1
+        self._pending -= 1
         if self._broken is not None:
             return
         if delivered != self._delivered + 1:
@@ -228,7 +228,7 @@ class Reader:
         elif status in ("404", "408") or (status == "409" and description in _REQUEST_OVER):
             # This request is over; a header states how much of it was left.
             left = headers.get("Nats-Pending-Messages", "")
-            self._asked -= int(left) if left.isdigit() else BATCH
+            self._pending -= int(left) if left.isdigit() else BATCH
         else:  # Consumer deleted, leadership changed, server shutting down, no responders (503).
             self._break(ReopenReader(f"status {status} {description}"))
 
@@ -264,7 +264,7 @@ class Reader:
         return batch
 
     async def _ask_ahead(self) -> None:
-        while self._asked <= BATCH:
+        while self._pending <= BATCH:
             await self._request()
 
     async def _close(self) -> None:

@@ -225,14 +225,14 @@ async def uncompress(link: Link, streams: Iterable[str], timeout: float) -> None
     servers: dict[str, str] | None = None
     for stream in streams:
         info = await _info(link, stream, timeout)
-        if info is None or not (_compressed(info) or _noted(info)):
+        if info is None or not (_compressed(info) or _compressing(info)):
             continue
         servers = servers if servers is not None else await _servers(link)
         config = info["config"]
         if _compressed(info):
             changed = _without_compression(config, {name: servers.get(name, _UNKNOWN) for name in _holders(info)})
             _log.warning("a stream is not compressed any more", stream=stream)
-        elif _not_restarted(_noted(info), servers):
+        elif _not_restarted(_compressing(info), servers):
             continue
         else:
             metadata = {key: value for key, value in config["metadata"].items() if key != COMPRESSED_BY}
@@ -253,7 +253,7 @@ async def endangered(link: Link, streams: Iterable[str], timeout: float) -> str:
             continue
         if _compressed(info):
             compressed.append(stream)
-        elif noted := _noted(info):
+        elif noted := _compressing(info):
             servers = servers if servers is not None else await _servers(link)
             waiting |= _not_restarted(noted, servers)
     if compressed:
@@ -283,7 +283,7 @@ def _compressed(info: Mapping[str, Any]) -> bool:
     return bool(info["config"].get("compression", "none") != "none")
 
 
-def _noted(info: Mapping[str, Any]) -> dict[str, str]:
+def _compressing(info: Mapping[str, Any]) -> dict[str, str]:
     return compressed_by(info["config"].get("metadata"))
 
 

@@ -227,7 +227,7 @@ class _Listing:
         self._inbox = link.client.new_inbox()
         # Chosen here, so that it can be deleted even if the answer to its creation is lost.
         self._name = self._inbox.rsplit(".", 1)[-1]
-        self._found: list[StoredBlob] = []
+        self._blobs: list[StoredBlob] = []
         self._news = asyncio.Event()
         self._broken = ""
 
@@ -237,11 +237,11 @@ class _Listing:
         try:
             made = await self._create()
             expected = made.num_pending or 0
-            while len(self._found) < expected and not self._broken:
-                await self._ask(min(_FILE_BATCH, expected - len(self._found)))
+            while len(self._blobs) < expected and not self._broken:
+                await self._ask(min(_FILE_BATCH, expected - len(self._blobs)))
             if self._broken:
                 raise LogUnavailable(f"listing shipped folders: {self._broken}; try again")
-            return self._found
+            return self._blobs
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await self._link.leave(subscription)
@@ -265,13 +265,13 @@ class _Listing:
 
     async def _ask(self, batch: int) -> None:
         """Request this many messages, and wait until they have arrived."""
-        wanted = len(self._found) + batch
+        wanted = len(self._blobs) + batch
         question = json.dumps({"batch": batch, "expires": int(_FILE_TIMEOUT_S * 1e9)}).encode()
         await self._link.client.publish(
             f"{self._link.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}", question, reply=self._inbox
         )
         async with asyncio.timeout(_FILE_TIMEOUT_S):
-            while len(self._found) < wanted and not self._broken:
+            while len(self._blobs) < wanted and not self._broken:
                 self._news.clear()
                 await self._news.wait()
 
@@ -286,7 +286,7 @@ class _Listing:
             at = 5 if len(parts) == 9 else 7
             size = status_of(header)[2].get("Nats-Msg-Size", "0") if header else "0"
             time, seq = int(parts[at + 2]), int(parts[at])
-            self._found.append(StoredBlob(tokens[3], tokens[4], int(size), time, seq, len(header)))
+            self._blobs.append(StoredBlob(tokens[3], tokens[4], int(size), time, seq, len(header)))
         self._news.set()
 
 

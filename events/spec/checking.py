@@ -25,7 +25,7 @@ import msgspec
 from events.quantities import CPU, MEMORY, QuantityError, duration, humanize, resource, short
 from events.spec.abilities import requirement_with
 from events.spec.engines import ENGINES, check_command, check_options, check_role_counts
-from events.spec.faults import Fault, SpecError, misshapen, unknown_fields
+from events.spec.faults import Fault, SpecError, shape_faults, unknown_fields
 from events.spec.gates import After, check_gates, starts_at
 from events.spec.groups import check_group, completed, written
 from events.spec.notify import as_map, check_notify
@@ -333,7 +333,7 @@ def _errors(document: object, made: list[CheckedSpec]) -> Iterator[SpecError]:
             spec = msgspec.convert(document, CheckedSpec)
         except msgspec.ValidationError:
             document = {key: value for key, value in document.items() if isinstance(key, str)}
-            for fault in misshapen(document, CheckedSpec, AppSpec, _FORMATS, _INSTEAD):
+            for fault in shape_faults(document, CheckedSpec, AppSpec, _FORMATS, _INSTEAD):
                 wrong.add(field_of(fault.text.partition(":")[0]))
                 yield SpecError.of(fault)
             spec = msgspec.convert(document, CheckedSpec)

@@ -97,7 +97,7 @@ def unknown_field(document: Mapping[Any, Any], known: Sequence[str], where: str 
     return next(unknown_fields(document, known, where), None)
 
 
-def misshapen(
+def shape_faults(
     document: dict[Any, Any],
     kind: type[msgspec.Struct],
     struct: Any,
@@ -177,7 +177,7 @@ def readable(error: msgspec.ValidationError, document: Any, struct: Any, formats
     if wanted is None:
         return Fault(f"{path}: {message[:1].lower()}{message[1:]}"[:500], code)
     hint = "; write it in quotes" if wanted == "text" and isinstance(value, bool | int | float) else ""
-    return Fault(f"{path}: expected {wanted}{_got(value)}"[:500] + hint, code)
+    return Fault(f"{path}: expected {wanted}{_received(value)}"[:500] + hint, code)
 
 
 def _problem(message: str) -> str:
@@ -226,7 +226,7 @@ def _wanted(message: str) -> str | None:
     return f"{wanted} of {bound}{limit}{unit}"
 
 
-def _got(value: Any) -> str:
+def _received(value: Any) -> str:
     names = {dict: "a map", list: "a list", bytes: "bytes", type(None): "nothing"}
     if isinstance(value, dict | list) and not value:
         return f", got an empty {names[type(value)][2:]}" if type(value) in names else ""

@@ -273,16 +273,16 @@ class _Parser:
         return Either(tuple(flat)) if len(flat) > 1 else flat[0]
 
     def _both(self) -> Expression:
-        parts = [self._one()]
+        parts = [self._clause()]
         while self._take("word", "and"):
-            parts.append(self._one())
+            parts.append(self._clause())
         flat = [inner for part in parts for inner in (part.parts if isinstance(part, Every) else (part,))]
         return Every(tuple(flat)) if len(flat) > 1 else flat[0]
 
-    def _one(self) -> Expression:
+    def _clause(self) -> Expression:
         if self._take("word", "not"):
             self._deeper()
-            part = self._one()
+            part = self._clause()
             self._depth -= 1
             return _opposite(part)
         if self._take("sign", "("):

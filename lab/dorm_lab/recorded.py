@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True):
     record: Record
 
 
-class Said(msgspec.Struct, frozen=True):
+class RecordedRound(msgspec.Struct, frozen=True):
     """One round."""
 
     after: int
@@ -84,7 +84,7 @@ class Recording(msgspec.Struct, frozen=True):
     outside: list[tuple[int, Record]]
     """Records of others, with their log times."""
     answers: dict[Cause, list[Answer]]
-    said: dict[int, Said]
+    rounds: dict[int, RecordedRound]
     """Records of the master by basis."""
 
 
@@ -125,7 +125,7 @@ def recording(records: Iterable[Record]) -> Recording:
         times.append(state.time)
         if isinstance(event, k.Round) and folded == "applied":
             after = state.time - times[max(1, event.basis)]  # A run starts with its first record.
-            taken.said[event.basis] = Said(after, record, event, question_of(record, event, epoch))
+            taken.rounds[event.basis] = RecordedRound(after, record, event, question_of(record, event, epoch))
             causes.learn(event, state.time)
         elif folded != "forbidden" and isinstance(event, _OF_CONTAINERS) and (causing := causes.of(event)) is not None:
             cause, since = causing
@@ -190,7 +190,7 @@ class RecordedMaster(VirtualMaster):
     def wake(self, at: int) -> None:
         """Do nothing: its moments are the log's."""
 
-    def facts(self, recorded: Said) -> tuple[list[Any], bool]:
+    def facts(self, recorded: RecordedRound) -> tuple[list[Any], bool]:
         """Return its facts in a round, and whether it computed the allocation."""
         event = recorded.event
         if recorded.question in ("seal", "digest"):
@@ -223,13 +223,13 @@ class RecordedRun(Simulation):
         self._taken = taken
         self._open = dict(taken.answers)
         self._same = self._rounds = self._decisions = self._not_checked = 0
-        self._found: tuple[int, str, list[Difference]] | None = None
+        self._divergence: tuple[int, str, list[Difference]] | None = None
         """Sequence, words and details of the first round that came out differently."""
         self.observe(self._count_same)
 
     def agreement(self) -> Agreement:
         """Return the result so far."""
-        seq, what, details = self._found or (None, "", [])
+        seq, what, details = self._divergence or (None, "", [])
         return Agreement(
             records=len(self._taken.records),
             same_records=self._same,
@@ -246,11 +246,11 @@ class RecordedRun(Simulation):
         for time, record in self._taken.outside:
             self._append_at(time, record)
         self._look()
-        while self.agenda and self._found is None:
+        while self.agenda and self._divergence is None:
             self.agenda.step()
-        missing = [recorded.record.seq for basis, recorded in self._taken.said.items() if basis > self.state.seq]
-        if self._found is None and missing:
-            self._found = missing[0], f"the simulation ended with record {self.state.seq}", []
+        missing = [recorded.record.seq for basis, recorded in self._taken.rounds.items() if basis > self.state.seq]
+        if self._divergence is None and missing:
+            self._divergence = missing[0], f"the simulation ended with record {self.state.seq}", []
         return self.state
 
     # --- Simulation's own parts -----------------------------------------------------------------------------------------
@@ -284,14 +284,14 @@ class RecordedRun(Simulation):
 
     def _look(self) -> None:
         """Let the master look if the log's master looked at this basis."""
-        recorded = self._taken.said.get(self.state.seq)
-        if recorded is None or self._found is not None:
+        recorded = self._taken.rounds.get(self.state.seq)
+        if recorded is None or self._divergence is not None:
             return
         assert isinstance(self.master, RecordedMaster)
         facts, allocated = self.master.facts(recorded)
         wrong, details, unchecked = self._verdict(recorded, facts, allocated)
         if wrong:
-            self._found = recorded.record.seq, wrong, details
+            self._divergence = recorded.record.seq, wrong, details
             return
         body = recorded.record.body
         if unchecked:
@@ -303,7 +303,9 @@ class RecordedRun(Simulation):
             body = encode(msgspec.structs.replace(recorded.event, events=facts, allocated=allocated))
         self._append_at(self.agenda.now + recorded.after, msgspec.structs.replace(recorded.record, body=body))
 
-    def _verdict(self, recorded: Said, facts: list[Any], allocated: bool) -> tuple[str, list[Difference], bool]:
+    def _verdict(
+        self, recorded: RecordedRound, facts: list[Any], allocated: bool
+    ) -> tuple[str, list[Difference], bool]:
         """Return the error ('' for none), its details, and whether the round could not be checked."""
         if recorded.question in ("seal", "digest"):
             return "", [], recorded.question == "digest"

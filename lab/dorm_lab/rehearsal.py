@@ -91,7 +91,7 @@ def rehearse(
     simulation = Simulation(scenario)
     watch = PhaseWatch(simulation.state)
     simulation.observe(watch.see)
-    for recorded in outside.said:
+    for recorded in outside.published:
         if recorded.at >= begin:
             simulation.publish_at((recorded.at - begin) / SECOND, recorded.event, recorded.who)
     state = simulation.run()

@@ -214,7 +214,7 @@ class VirtualAgents:
         if done_at is None:
             return
         self._at(partition, done_at, self._break if partition.failure_ahead else self._finish)
-        self._every(partition, self._scenario.progress_s, began, self._tell)
+        self._every(partition, self._scenario.progress_s, began, self._report_progress)
         if partition.timings.can_checkpoint:
             self._every(partition, partition.timings.checkpoint_every_s, began, self._save)
 
@@ -246,7 +246,7 @@ class VirtualAgents:
         intervals = max(1, -((began - self._agenda.now) // interval))
         self._at(partition, began + intervals * interval, again)
 
-    def _tell(self, partition: Partition) -> None:
+    def _report_progress(self, partition: Partition) -> None:
         self._append(
             k.AppProgressed(
                 app=partition.app,
@@ -379,7 +379,7 @@ class VirtualAgents:
         if self._outages[node.name]:
             return
         self.join(node)
-        self._master.hear(node.name)
+        self._master.mark_heard(node.name)
         for partition in list(self.partitions.values()):
             lost = sorted(slot for slot, where in partition.runs.items() if where == node.name)
             self._forget(partition, lost)

@@ -293,7 +293,7 @@ class Measures:
             left = (g.running for g in book.app.generations.values() if g.released)
             book.held = min(book.held, sum(left))
 
-    def _told(self, event: k.AppProgressed | k.AppCheckpointed) -> None:
+    def _note_report(self, event: k.AppProgressed | k.AppCheckpointed) -> None:
         """Compute the pauses of a real log from apps' reports; a simulation knows them."""
         book = self._live.get(event.app)
         history = book.app.history if book is not None and self._timings is None else ()
@@ -388,8 +388,8 @@ _WATCH: dict[type, Callable[[Measures, Any], None]] = {
     k.Round: Measures._round,
     k.ContainerStarted: Measures._started,
     k.ContainerExited: Measures._exited,
-    k.AppProgressed: Measures._told,
-    k.AppCheckpointed: Measures._told,
+    k.AppProgressed: Measures._note_report,
+    k.AppCheckpointed: Measures._note_report,
     k.AppUpdated: Measures._updated,
     **dict.fromkeys(_NODE_EVENTS, Measures._nodes),
 }

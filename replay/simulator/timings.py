@@ -25,7 +25,7 @@ class Timings(msgspec.Struct, frozen=True):
     resume_s: float = 0.85
     """Time from there to the first work, if a checkpoint is read."""
     checkpoint_every_s: float = 0.0
-    """Seconds between two checkpoints that the app saves by itself while it works, which bound the cost of a crash; 0 for none."""
+    """Seconds between checkpoints that the app saves by itself while it works, which bound the cost of a crash; 0 for none."""
     can_checkpoint: bool = True
     """Whether it saves when asked to stop.  If not, an adjustment costs all work since it last saved by itself."""
 

@@ -80,7 +80,7 @@ class Guard:
         self._notes: dict[str, str] = {}
         self._ask_at = 0.0
         self._ended: set[str] = set()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._starting: dict[str, float] = {}
 
     def run(self) -> None:
@@ -138,7 +138,7 @@ class Guard:
             except (
                 OSError
             ) as failure:  # For example, no file can be opened now.  A guard that ended would guard nothing.
-                self._say(f"trying again: {failure}")
+                self._log_once(f"trying again: {failure}")
                 done = False
             if done:
                 return True
@@ -185,7 +185,7 @@ class Guard:
             states = {container["Id"]: container["State"] for container in listed}
         except (ValueError, LookupError, TypeError) as failure:  # For example, the engine died while it answered.
             raise Silent(f"no list of containers: {failure}") from failure
-        noted = self._noted()
+        noted = self._noted_folders()
         self._ended = {name for name in noted if states.get(name, "exited") in ("exited", "dead")}
         now = time.monotonic()
         self._starting = {name: self._starting.get(name, now) for name in noted if states.get(name) == "created"}
@@ -195,7 +195,7 @@ class Guard:
         """Return whether a requested start may still be under way."""
         return any(time.monotonic() - since < START_S for since in self._starting.values())
 
-    def _noted(self) -> "dict[str, str]":
+    def _noted_folders(self) -> "dict[str, str]":
         """Return the folders of containers that were to be started, by id; if ROOT is gone, the last ones read."""
         if self._there():
             self._notes = self._read_notes()
@@ -212,7 +212,7 @@ class Guard:
 
     def _processes(self) -> "list[tuple[int, str, str]]":
         """Return the processes of this node's containers that this machine shows: pid, container, its folder."""
-        names = {name: folder for name, folder in self._noted().items() if name not in self._ended}
+        names = {name: folder for name, folder in self._noted_folders().items() if name not in self._ended}
         processes = []
         for entry in os.listdir("/proc") if names else ():
             if entry.isdigit():
@@ -235,18 +235,18 @@ class Guard:
             except ProcessLookupError:
                 pass
             except OSError as failure:
-                self._say(f"process {pid} of container {name[:12]} is out of reach: {failure.strerror}")
+                self._log_once(f"process {pid} of container {name[:12]} is out of reach: {failure.strerror}")
         return bool(processes)
 
     def _note(self, name: str, folder: str) -> None:
-        self._say(f"the lease is over: killing container {name[:12]} of {folder}")
+        self._log_once(f"the lease is over: killing container {name[:12]} of {folder}")
         with contextlib.suppress(OSError), open(os.path.join(self._root, folder, KILLED), "w"):
             pass
 
-    def _say(self, what: str) -> None:
+    def _log_once(self, what: str) -> None:
         """Log a message once."""
-        if what not in self._said:
-            self._said.add(what)
+        if what not in self._logged:
+            self._logged.add(what)
             with contextlib.suppress(OSError):
                 sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n")
 

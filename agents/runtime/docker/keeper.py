@@ -82,7 +82,7 @@ def main() -> None:
         signal.signal(ignored, signal.SIG_IGN)
     sure_s = SURE_S
     with socket.socket(fileno=int(control)) as connection:
-        while request := _said(connection):
+        while request := _request(connection):
             for word in request.split():
                 if word == b"over":
                     sure_s = 0.0
@@ -91,7 +91,7 @@ def main() -> None:
     end(container, session, sure_s)
 
 
-def _said(connection: socket.socket) -> bytes:
+def _request(connection: socket.socket) -> bytes:
     try:
         return connection.recv(256)
     except OSError:

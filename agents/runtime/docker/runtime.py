@@ -74,7 +74,7 @@ _ASKING_S: Final = (0.01, 0.1)
 """Seconds between looks at a container that was asked to stop, at first and after a while: its init process waits for them,
 and so does a script that is held."""
 _A_WHILE_S: Final = 5.0
-_ASKED: Final = "asked"
+_SIGNALLED: Final = "asked"
 """The file in a container's folder with the processes that were asked to stop: `pid start` on each line."""
 
 
@@ -363,7 +363,7 @@ class DockerRuntime:
             log.warning("the processes of a container are out of view: SIGTERM goes to all of them", key=key)
             await self._engine.kill(container_id, "SIGTERM")
             return
-        signalled = await asyncio.to_thread(_asked_before, folder)
+        signalled = await asyncio.to_thread(_signalled_before, folder)
         stop = await asyncio.to_thread(lambda: stopping.Stopping(_text(folder / stopping.FILE), signalled))
         clock = asyncio.get_running_loop().time
         later = clock() + _A_WHILE_S
@@ -540,7 +540,7 @@ def _ask_once(stop: stopping.Stopping, folder: Path, init: int, container_id: st
         signals = stop.step(now, table, main)
     except (OSError, ValueError):
         return False  # it has ended
-    _note_asked(folder, stop)
+    _note_signalled(folder, stop)
     hold = [((init, start), int(signal.SIGSTOP if living else signal.SIGCONT))]
     stopping.deliver(
         [*hold, *signals], lambda text: log.warning("a container's process was not signalled", reason=text)
@@ -548,15 +548,15 @@ def _ask_once(stop: stopping.Stopping, folder: Path, init: int, container_id: st
     return living
 
 
-def _note_asked(folder: Path, stop: stopping.Stopping) -> None:
+def _note_signalled(folder: Path, stop: stopping.Stopping) -> None:
     """Note who was asked, for the agent that comes after this one: some programs take a second SIGTERM as a reason to
     hurry.  A full disk must not keep an app from being stopped."""
     with contextlib.suppress(OSError):
-        (folder / _ASKED).write_text("".join(f"{pid} {start}\n" for pid, start in stop.asked))
+        (folder / _SIGNALLED).write_text("".join(f"{pid} {start}\n" for pid, start in stop.signalled))
 
 
-def _asked_before(folder: Path) -> list[tuple[int, str]]:
-    lines = [line.split() for line in _text(folder / _ASKED).splitlines()]
+def _signalled_before(folder: Path) -> list[tuple[int, str]]:
+    lines = [line.split() for line in _text(folder / _SIGNALLED).splitlines()]
     return [(int(line[0]), line[1]) for line in lines if len(line) == 2 and line[0].isdecimal()]
 
 

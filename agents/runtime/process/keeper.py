@@ -110,12 +110,12 @@ def work(arguments: "list[str]") -> None:
     pid, failure = start(command, workdir, environment, bool(term))
     release_streams()
     report = failure.replace("\n", " ") if failure else "started"
-    end = keep(pid, int(control), int(container), reading) if tell(int(control), report + "\n") else ""
+    end = keep(pid, int(control), int(container), reading) if send_text(int(control), report + "\n") else ""
     sweep()
-    tell(int(control), end)
+    send_text(int(control), end)
 
 
-def tell(control: int, text: str) -> bool:
+def send_text(control: int, text: str) -> bool:
     """Return whether the agent is there to read it."""
     try:
         os.write(control, text.encode("utf-8", "replace"))

@@ -89,7 +89,7 @@ class TunedWorker(Worker):
                 state, stopping = self._one_step(state, batches)
             self.step = self.presence.step = state.step
             if state.course["batch"] != before.course["batch"] and self.place.rank == 0:
-                self._say(before.course["batch"], state.course["batch"], state.step)
+                self._report_change(before.course["batch"], state.course["batch"], state.step)
             last = stopping or state.step >= self.chosen.steps
             if last or _passes(before.step, state.step, self.chosen.report_every):
                 now = time.monotonic()
@@ -145,7 +145,7 @@ class TunedWorker(Worker):
             "spread": MEMORY * course["spread"] + (1 - MEMORY) * spread,
         }
 
-    def _say(self, before: float, after: float, step: int) -> None:
+    def _report_change(self, before: float, after: float, step: int) -> None:
         print(f"batch size {before:.0f} -> {after:.0f} after step {step}", flush=True)
 
     def _report(self, state: Checkpoint, samples_per_s: float) -> None:

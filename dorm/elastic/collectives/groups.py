@@ -64,7 +64,7 @@ class Groups:
         """Tokens of this process and of the connected ones that build groups, by slot."""
         self._groups: dict[str, _Group] = {}
         self._exchanges: dict[str, Exchange] = {}
-        self._said: dict[str, dict[int, bool]] = {}
+        self._answers: dict[str, dict[int, bool]] = {}
         """Answers by group and member: True if it has the group."""
         self._ending: list[ProcessGroup] = []
         """Groups that nobody uses any more, and which could not be closed yet."""
@@ -97,7 +97,7 @@ class Groups:
                 value = message.payload[0].tobytes() if message.payload else b""
                 self._exchange(message.group).take(message.key, value)
             elif isinstance(message, m.Built):
-                self._said.setdefault(message.group, {})[peer] = message.ok
+                self._answers.setdefault(message.group, {})[peer] = message.ok
                 group = self._groups.get(message.group)
                 if group is not None and not message.ok:
                     self._end(group)
@@ -116,7 +116,7 @@ class Groups:
             for group in [group for group in self._groups.values() if group.slots not in self._targets]:
                 self._end(group)
                 del self._groups[group.name], self._exchanges[group.name]
-                self._said.pop(group.name, None)  # The same processes may need a group again.
+                self._answers.pop(group.name, None)  # The same processes may need a group again.
         self._start()
 
     def ready(self, members: Iterable[int]) -> ProcessGroup | None:
@@ -139,7 +139,7 @@ class Groups:
                 return True
             if not set(slots) <= connected | {self.slot}:
                 return False
-            answers = self._said.get(self._name(slots) or "", {})
+            answers = self._answers.get(self._name(slots) or "", {})
             since = self._complete_at.setdefault(slots, time.monotonic())
             return not all(answers.values()) or set(slots) <= answers.keys() or time.monotonic() - since > SETTLE_S
 
@@ -158,7 +158,7 @@ class Groups:
                 return
             self._end(known)
             peers = set(known.slots) - {self.slot}
-        self._tell(peers, known.name, ok=False)
+        self._announce(peers, known.name, ok=False)
 
     def close(self) -> None:
         """End all groups, and wait for the threads that work on them."""
@@ -188,7 +188,7 @@ class Groups:
             unknown = [exchange for exchange in self._exchanges if exchange not in self._groups]
             for old in unknown[: max(0, len(unknown) + 1 - _KEPT)]:
                 del self._exchanges[old]
-                self._said.pop(old, None)
+                self._answers.pop(old, None)
             self._exchanges[name] = Exchange(lambda key, value: self._publish(name, key, value))
         return self._exchanges[name]
 
@@ -244,23 +244,23 @@ class Groups:
             wanted = not group.failed
             group.built = built if wanted else None
             peers = (set(self._tokens) | set(group.slots)) - {self.slot}
-            self._said.setdefault(group.name, {})[self.slot] = wanted
+            self._answers.setdefault(group.name, {})[self.slot] = wanted
             self._changed.notify_all()
         if not wanted:
             built.close()
-        self._tell(peers, group.name, ok=wanted)
+        self._announce(peers, group.name, ok=wanted)
         self.on_change()
 
     def _failed_to_build(self, group: _Group, error: Exception) -> None:
         with self._changed:
             obsolete, group.failed = group.failed, True
             peers = (set(self._tokens) | set(group.slots)) - {self.slot}
-            self._said.setdefault(group.name, {})[self.slot] = False
+            self._answers.setdefault(group.name, {})[self.slot] = False
             self._changed.notify_all()
         if not obsolete:
             line = (str(error).splitlines() or [type(error).__name__])[0]
             print(f"dorm.elastic: no process group ({line}); tensors are summed over TCP", file=sys.stderr)
-        self._tell(peers, group.name, ok=False)
+        self._announce(peers, group.name, ok=False)
         self.on_change()
 
     def _close_idle(self) -> None:
@@ -274,7 +274,7 @@ class Groups:
         for group in idle:
             group.close()
 
-    def _tell(self, peers: Iterable[int], name: str, *, ok: bool) -> None:
+    def _announce(self, peers: Iterable[int], name: str, *, ok: bool) -> None:
         for slot in sorted(peers):
             self._send(slot, m.Built(0, group=name, ok=ok))
 

@@ -68,7 +68,7 @@ class Group:
         self._mark: tuple[int, int, int] | None = None
         """Mark of the announcement's file, just before it was read."""
         self._read_at = 0.0
-        self._told = 0
+        self._announced = 0
         """The number of the membership that the member was told last."""
         self._groups: Groups | None = None
         self._differs = False
@@ -84,7 +84,7 @@ class Group:
     def use(self, groups: Groups) -> None:
         """Build process groups; before `open`."""
         self._groups = groups
-        groups.on_change = self._tell
+        groups.on_change = self._inform_member
 
     # The script's calls.
 
@@ -338,7 +338,7 @@ class Group:
             if self._groups is not None:
                 self._groups.host = announcement.members.get(self._contract.slot, (self._groups.host, 0))[0]
                 self._groups.retarget(*self.targets)
-        self._tell()
+        self._inform_member()
         for slot in sorted(announcement.members):
             with self._lock:
                 # The lower slot connects; a leaver, whose address is not announced any more, connects with all.
@@ -351,16 +351,16 @@ class Group:
             address = announcement.members[slot]
             threading.Thread(target=self._dial, args=(slot, address), name=f"elastic-dial-{slot}", daemon=True).start()
 
-    def _tell(self) -> None:
+    def _inform_member(self) -> None:
         """Inform the member of the announcement once the process group of the announced members exists: it leads to a switch,
         and training continues until then."""
         announcement = self._announcement
-        if announcement is None or announcement.membership <= self._told or self._closing.is_set():
+        if announcement is None or announcement.membership <= self._announced or self._closing.is_set():
             return
         present, coming = self.targets
         if present not in ((), coming) and not self.settled():
             return
-        self._told = announcement.membership
+        self._announced = announcement.membership
         members = tuple(sorted(announcement.members))
         message = v.Announced(announcement.membership, members, announcement.founders)
         self._do(lambda: self._member.announce(message))

@@ -137,7 +137,7 @@ class Known:
         members, founders = self.announced.members, self.announced.founders
         return bool(members) and self.slot == min(members) and (not founders or self.slot in founders)
 
-    def bury(self, slots: set[int]) -> None:
+    def mark_dead(self, slots: set[int]) -> None:
         """Take these for dead, as a peer does: they are not heard any more."""
         self.disconnect |= slots - self.dead
         self.connected -= slots

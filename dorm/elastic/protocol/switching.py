@@ -169,7 +169,7 @@ class Switching:
         if known.recovering or known.waiting != "boundary":
             return
         if known.view is None:
-            self._found()
+            self._start_view()
         if known.view is None:
             return
         if known.view.membership == 0 and known.slot not in known.announced.members:
@@ -236,7 +236,7 @@ class Switching:
         view = known.view
         known.reply(v.Begin(known.step, chunks, values, gone, lost, state, view.owners, view.members))
 
-    def _found(self) -> None:
+    def _start_view(self) -> None:
         """The lowest member of the first announcement starts a view of its own; all others join it before the first step."""
         known = self._known
         if known.plan is None or not known.may_found or known.first_state is not None or self._others_train:
@@ -298,7 +298,7 @@ class Switching:
         known.prepared, known.driver = switch, sender
         known.highest = max(known.highest, switch.view)
         if known.view is None:
-            known.bury(set(switch.dead))
+            known.mark_dead(set(switch.dead))
         if known.plan is not None and known.plan.valued:
             for chunk, (was, now) in enumerate(zip(switch.old_owners, switch.owners)):
                 if was == known.slot != now and chunk in self.values:

@@ -95,7 +95,7 @@ class Exchange:
 
     def _round(self, loss_price: float) -> bool:
         """Rate all exchanges and carry out the best on each node."""
-        comers = self._comers(loss_price)
+        comers = self._candidates(loss_price)
         options = self._options()
         if not len(comers) or not len(options.app):
             return False
@@ -137,7 +137,7 @@ class Exchange:
         floors, n = self.terms.floors[app], self.draft.n[app]
         return np.asarray(np.maximum(floors - n - count, 0) - np.maximum(floors - n, 0))
 
-    def _comers(self, loss_price: float) -> Ints:
+    def _candidates(self, loss_price: float) -> Ints:
         """Return a few apps of each demand: those that gain most by one more container."""
         draft, instance = self.draft, self.instance
         may = self.may_move & (draft.n >= instance.n_min) & (draft.n < instance.n_max)

@@ -293,7 +293,7 @@ class _Round:
 
     def _polish(self) -> None:
         """Solve exact programs over a few apps at a time, each from the best answer so far, until several brought no gain."""
-        self._look_closer()
+        self._refine()
         parts = neighbourhoods(self.instance, self.nodes.of, self.kept, lambda: self.best, self.ranking, self.budget)
         done = 0.0
         for apps, nodes in parts:
@@ -313,7 +313,7 @@ class _Round:
             self._offer(polished.rows)
             done += effort(self.instance, self.kept, polished)
 
-    def _look_closer(self) -> None:
+    def _refine(self) -> None:
         if self._good_enough():
             return
         seen = outlook(self.instance, self.best, self.terms, reserved=self.reserved)

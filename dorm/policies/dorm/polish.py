@@ -56,7 +56,7 @@ USUAL, HARD, EFFORT = 45, 3, 12
 """There, the work of a program grows with the square of its cells; a program of the usual size counts as 1, an
 unfinished one as `HARD`, and all of them together are limited to `EFFORT`."""
 
-BESIDE, WIDEST = 2, 6
+OTHERS, WIDEST = 2, 6
 """There, each program has this many apps beside those that change, so that one can take another's place, as long as it has at
 most `WIDEST` in all."""
 
@@ -213,7 +213,7 @@ def _part(
         nodes = None
     others = [i for i in ranking if not touched[i]]
     if others and (touched & kept).any() and len(instance.apps) * len(instance.nodes) <= CLOSER:
-        most = max(most, min(len(first) + BESIDE, WIDEST))
+        most = max(most, min(len(first) + OTHERS, WIDEST))
     if len(first) >= most:
         stride = 1 + attempt % max(1, len(first) // 2)
         turned = dict.fromkeys(first[(attempt + k * stride) % len(first)] for k in range(len(first)))

@@ -86,7 +86,7 @@ class Model:
         self._row_upper: list[float] = []
         self._room_rows: list[int] = []
         self.apps = np.flatnonzero(instance.free_to_move).tolist()
-        self.most = most_beside(instance, change_budget)
+        self.most = most_with_others(instance, change_budget)
         self.x: dict[tuple[int, int], int] = {}
         self.n: dict[int, int] = {}
         self.run: dict[int, int] = {}
@@ -321,7 +321,7 @@ class Model:
         return x
 
 
-def most_beside(instance: Instance, change_budget: int) -> Ints:
+def most_with_others(instance: Instance, change_budget: int) -> Ints:
     """Return how many containers of each app each node can hold when at most `change_budget` of the apps that may stay give up
     theirs: the app itself, and those that hold most of each resource there."""
     most, kept = instance.holds.copy(), instance.kept

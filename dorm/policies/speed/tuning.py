@@ -43,7 +43,7 @@ class Tuning:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._found: dict[str, dict[str | None, _Tuned]] = {}
+        self._tuned: dict[str, dict[str | None, _Tuned]] = {}
         """Tuned sizes by app and type of nodes; None for all types that have no speed of their own."""
         self._type_of = {node.id: node.type for node in problem.nodes}
         if any(app.batch is not None and (app.speed or app.speed_on) for app in problem.apps):
@@ -56,15 +56,15 @@ class Tuning:
                 here = per_node(instance, i) * int(instance.gang[i])
                 curves: dict[str | None, Points] = {None: app.speed}
                 curves.update(app.speed_on.items())
-                self._found[app.id] = {type_: _tuned(app, app.batch, points, here) for type_, points in curves.items()}
-        apps = tuple(self._without(app) if app.id in self._found else app for app in self.problem.apps)
+                self._tuned[app.id] = {type_: _tuned(app, app.batch, points, here) for type_, points in curves.items()}
+        apps = tuple(self._without(app) if app.id in self._tuned else app for app in self.problem.apps)
         self.problem = msgspec.structs.replace(self.problem, apps=apps)
 
     def _without(self, app: AppDemand) -> AppDemand:
         """Return the app with goodput for speed, and without a range of batch sizes."""
         curves = {
             type_: tuple((int(n), float(rate)) for n, rate in zip(curve.counts, curve.rates, strict=True))
-            for type_, curve in self._found[app.id].items()
+            for type_, curve in self._tuned[app.id].items()
         }
         return msgspec.structs.replace(
             app,
@@ -78,7 +78,7 @@ class Tuning:
         """Return the best batch size of each of these apps that has containers, by their counts by node: the batch size
         of the next count of its curve."""
         sizes = {}
-        for name, tuned in sorted(self._found.items()):
+        for name, tuned in sorted(self._tuned.items()):
             row = counts.get(name, {})
             if not row:
                 continue

@@ -136,7 +136,7 @@ def _figures(runtime: str, adjustment: Sequence[Row], completion: Sequence[Row])
 def resizes_compared(records: Sequence[Record]) -> tuple[Timings, list[Row], bool]:
     """Return timings from every second turn of resizes, the turns between them compared with their simulation, and whether
     all sizes are equal.  Raises BenchError, SimulationError."""
-    whole = _told(records)
+    whole = _observed(records)
     phases = whole.history.phases.phases
     numbers = {(restart_.app, restart_.generation): index for index, restart_ in enumerate(_restarts(phases))}
     if len(numbers) <= len(SIZES):
@@ -163,7 +163,7 @@ def _restarts(phases: Sequence[Phases]) -> list[Phases]:
 def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> tuple[list[Row], int]:
     """Return completion times of the second run, compared with its simulation by the first one's timings and speeds, and for
     how many apps the sequence of sizes is equal.  Raises BenchError, SimulationError."""
-    known, really = _told(first), _told(second)
+    known, really = _observed(first), _observed(second)
     rehearsed = rehearse(really.history, really.state, Fitting(known.history), known.history.decisions_s)
     rows = completion_rows(completions(really.state), rehearsed.completions)
     if not rows:
@@ -172,7 +172,7 @@ def contentions_compared(first: Sequence[Record], second: Sequence[Record]) -> t
     return rows, sum(rehearsed.sizes.get(app) == counts for app, counts in real.items())
 
 
-def _told(records: Sequence[Record]) -> _Run:
+def _observed(records: Sequence[Record]) -> _Run:
     state = State()
     history = History(state)
     for record in records:

@@ -221,7 +221,7 @@ def _workloads(text: str, seeds: Sequence[int], *, strict: bool) -> list[Workloa
     for seed in seeds[1:]:
         other = load(text, strict=strict, seed=seed)
         if other.apps == workloads[0].apps:
-            _say(f"nothing in {workloads[0].name} is drawn: all seeds are one")
+            _print_note(f"nothing in {workloads[0].name} is drawn: all seeds are one")
             break
         workloads.append(other)
     return workloads
@@ -289,7 +289,7 @@ def _scenario(
 
     fits = fitting(workload, nodes, strict=strict)
     if left := skipped_in_words(fits):
-        _say(left)
+        _print_note(left)
     if not fits.apps:
         raise Fail(f"workload {workload.name} has no app that these nodes could run", code="workload.nothing_fits")
     scenario = Scenario(apps=fits.apps, nodes=nodes, **usual)
@@ -323,7 +323,7 @@ def _check_declared(contenders: Sequence[Contender], workload: Workload) -> None
     needy = ("dorm-speed", "oasis", "optimus", "shockwave", "srtf", "themis")
     asking = [contender.policy for contender in contenders if contender.policy in needy]
     if asking and not any(app.spec.steps for app in workload.apps):
-        _say(
+        _print_note(
             f"{asking[0]} needs the work that is left, which no app of {workload.name} reports; add told=yes to the workload"
         )
 
@@ -436,10 +436,10 @@ def _report_unfinished(compared: Comparison, *, cut: bool) -> None:
         for run in compared.runs[label]:
             if text := unfinished(label, run):
                 if cut:
-                    _say(text)
+                    _print_note(text)
                 else:
                     complain(text, "simulation.unfinished")
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     say(line(Exception(text)), error=True, flush=True)

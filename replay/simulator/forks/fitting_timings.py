@@ -164,10 +164,10 @@ def _complete(release: _Release) -> Phases:
     work_s = None
     done, steps = release.first_step - release.base_step, release.last_step - release.first_step
     if release.first_at and (steps > 0 or done <= 0):  # One report gives no pace.
-        told_s = (release.first_at - release.started_at) / SECOND
+        pace_s = (release.first_at - release.started_at) / SECOND
         took_s = (release.last_at - release.first_at) / SECOND
         before_s = done * took_s / steps if done > 0 else 0.0
-        work_s = max(0.0, told_s - before_s)
+        work_s = max(0.0, pace_s - before_s)
     return msgspec.structs.replace(release.phases, start_s=start_s, work_s=work_s)
 
 

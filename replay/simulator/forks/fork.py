@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from replay.simulator.measures import Run
     from replay.simulator.simulation import Seen
 
-TOLD = 500_000
+MOST_REPORTS = 500_000
 """About how many progress reports of all apps a run has at most, unless the caller sets another bound."""
-LEAST_TOLD_S = 60.0
+LEAST_REPORT_S = 60.0
 """Seconds between an app's reports if no app on the log reports progress."""
 _LONGEST_NAME = 48
 _REFUSED = AppSpec(name="refused", command=["refused"], demand={"cpu": 1})
@@ -64,11 +64,11 @@ class Fork:
     state: State
     scenario: Scenario
     running: dict[str, Running]
-    said: tuple[tuple[float, k.Event, str], ...]
+    published: tuple[tuple[float, k.Event, str], ...]
     """Events of others, with the seconds from the fork and the publisher."""
     fitted: dict[str, Fitted]
     """Fitted apps by id: those that live at the fork or come later."""
-    words: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
     """The changes, in words."""
     aliases: dict[str, str] = field(default_factory=dict)
     """Apps that need another name here, since an app of their name still runs, by their ids here to the log's own."""
@@ -84,7 +84,7 @@ def make(
     fitting: Fitting | None = None,
     known: History | None = None,
     work: Bound = "likely",
-    reports: int = TOLD,
+    reports: int = MOST_REPORTS,
 ) -> Fork:
     """Make a fork at `state`, of a history that reaches at least that far; `now` (UTC ns) is the fork's time if that is later
     than the state's last record.  If `known` is given, models of live apps use only its data.  `work` chooses the
@@ -140,7 +140,7 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
 def simulation_of(fork: Fork) -> Simulation:
     """Return the simulation, ready to run, with all later events of others.  Raises SimulationError."""
     simulation = Simulation(fork.scenario, state=fork.state, running=fork.running)
-    for at_s, event, who in fork.said:
+    for at_s, event, who in fork.published:
         simulation.publish_at(at_s, event, who)
     return simulation
 
@@ -178,9 +178,9 @@ class _Making:
             state=self.state,
             scenario=scenario,
             running=running,
-            said=(*first, *self._later(changes), *self._lost_later(changes)),
+            published=(*first, *self._later(changes), *self._lost_later(changes)),
             fitted=self.fitted,
-            words=(*assumptions, *self._words),
+            assumptions=(*assumptions, *self._assumptions),
             aliases=self.aliases,
         )
 
@@ -249,7 +249,7 @@ class _Making:
 
     def _change_arrivals(self, changes: Assumed, arrivals: list[SimulatedApp]) -> tuple[Assumed, list[SimulatedApp]]:
         """Apply changes of apps that come later to their specs; return the others, which are published at the fork."""
-        self._words: list[str] = []
+        self._assumptions: list[str] = []
         updated, cancelled = [], []
         for change in changes.updated:
             arrival = None if self.state.find_app(change.app) else _named(arrivals, change.app)
@@ -263,7 +263,7 @@ class _Making:
                 cancelled.append(name)
             else:
                 arrivals = [app for app in arrivals if app is not arrival]
-                self._words.append(f"without {arrival.spec.name}")
+                self._assumptions.append(f"without {arrival.spec.name}")
         present = msgspec.structs.replace(changes, updated=tuple(updated), cancelled=tuple(cancelled))
         return present, arrivals
 
@@ -276,7 +276,7 @@ class _Making:
             raise PlanError(f"{app.spec.name}: {error}", code=error.code) from None
         before = {name: getattr(app.spec, name) for name in given}
         edits = [f"{name} = {value} (not {before[name]})" for name, value in given.items()]
-        self._words.append(f"{app.spec.name} with {' and '.join(edits)}")
+        self._assumptions.append(f"{app.spec.name} with {' and '.join(edits)}")
         return msgspec.structs.replace(app, spec=spec)
 
     def _submitted(self, changes: Assumed) -> list[SimulatedApp]:
@@ -292,7 +292,7 @@ class _Making:
     def _later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
         """Yield later events as they were on the log, unless they would undo a change."""
         updated = {self._id_of(change.app) for change in changes.updated}
-        for record in self._history.said:
+        for record in self._history.published:
             event = record.event
             if record.seq <= self.state.seq:
                 continue
@@ -337,7 +337,9 @@ class _Making:
     def _lost_later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
         """Yield outages of nodes that join only after the fork: there they leave and join again."""
         joined = {
-            record.event.node: record.event for record in self._history.said if isinstance(record.event, k.NodeJoined)
+            record.event.node: record.event
+            for record in self._history.published
+            if isinstance(record.event, k.NodeJoined)
         }
         for silence in self._silences(changes):
             node = silence.node
@@ -353,7 +355,7 @@ class _Making:
             rate = fitted.model.speed.rate((fitted.model.spec.n_min,))
             left_s = (fitted.model.work - fitted.done) / rate if rate > 0 else 0.0
             total_s += min(left_s, until_s if until_s is not None else left_s)
-        return max(self._history.reported_every_s or LEAST_TOLD_S, total_s / reports)
+        return max(self._history.reported_every_s or LEAST_REPORT_S, total_s / reports)
 
     def _plugins(self, chosen: str) -> Iterable[PolicyPlugin]:
         """Return the announcement of the log's master, and the policy of the change."""

@@ -42,7 +42,7 @@ _QUICK = (0.004, 2e-6)
 """Seconds of one core per decision: fixed, and for each app times node; measured on small clusters."""
 _LEAST = 6
 """Number of decisions below which a run is not worth starting."""
-_TOLD = 2000
+_MOST_REPORTS = 2000
 """Progress reports of a run."""
 _MOST_NAMES = 5
 
@@ -117,7 +117,14 @@ def starting(history: History, state: State, app: str, now: int, changes: Assume
     if affordable(state) < _LEAST:
         return _start([], ["the cluster is too large to be simulated for an explanation"], _TOO_LARGE)
     make = partial(
-        forks.make, history, state, now=now, until_s=HORIZON_S, changes=changes, fitting=Fitting(history), reports=_TOLD
+        forks.make,
+        history,
+        state,
+        now=now,
+        until_s=HORIZON_S,
+        changes=changes,
+        fitting=Fitting(history),
+        reports=_MOST_REPORTS,
     )
     base = make()
     unknown = [name for name, fitted in base.fitted.items() if name != app and fitted.least < fitted.most]

@@ -172,7 +172,7 @@ async def whatif(
     reading: Progress | None = None,
     playing: Progress | None = None,
     watching: Callable[[Fork, bool], Seen] | None = None,
-    reports: int = forks.TOLD,
+    reports: int = forks.MOST_REPORTS,
 ) -> WhatIf:
     """Fork `log` at `moment`, by default at its end, or at `now` (UTC ns) if that is later.  The log of the last simulation is
     kept in the file `keep`.  `reading` gets counts of records, `playing` thousandths of all runs.  `watching` returns an
@@ -217,8 +217,8 @@ async def whatif(
         backtest: Backtest | None = compare(really, base.run, seq=fork.seq, hindsight=True)
     else:
         backtest = await _backtest(log, end, ends_at, read.history, plays, reading, reports)
-    telling = _Telling(read, unchanged, changed, really, base, other)
-    return await asyncio.to_thread(telling.tell, backtest, ends_at, played_s)
+    results = _Results(read, unchanged, changed, really, base, other)
+    return await asyncio.to_thread(results.result, backtest, ends_at, played_s)
 
 
 def _unwatched(_fork: Fork, _changed: bool) -> None:
@@ -335,7 +335,7 @@ def _play(
         return forks.play(fork, every_s, window_s=window_s, watching=[*watching, kept.see])
 
 
-class _Telling:
+class _Results:
     """The result, for people and programs."""
 
     def __init__(
@@ -349,7 +349,7 @@ class _Telling:
         self._fork_at = base.run.begin
         self._outcomes = [_outcomes(play.run if play is not None else None) for play in plays]
 
-    def tell(self, backtest: Backtest | None, ends_at: int, played_s: float) -> WhatIf:
+    def result(self, backtest: Backtest | None, ends_at: int, played_s: float) -> WhatIf:
         unchanged, changed = self._forks
         window_s = (ends_at - self._fork_at) / SECOND if self._really else self._busy_s(played_s)
         fitted = unchanged.fitted | changed.fitted
@@ -363,7 +363,7 @@ class _Telling:
             horizon_s=played_s,
             window_s=window_s,
             utilization_max=self._base.run.kinds,
-            assumed=list(changed.words),
+            assumed=list(changed.assumptions),
             assumptions=self._assumptions(fitted.values()),
             backtest=backtest,
             really=self._figures(self._really, window_s) if self._really else None,

@@ -15,7 +15,7 @@ import pytest
 from dorm.bench import BenchError
 from dorm_lab.bench.elastic import elastic, sharing, steps
 from dorm_lab.bench.elastic.convergence import Trained, convergence
-from dorm_lab.bench.elastic.elastic import Found, Wanted, bench_elastic, check, claims, figures_of
+from dorm_lab.bench.elastic.elastic import Results, Wanted, bench_elastic, check, claims, figures_of
 from dorm_lab.bench.elastic.group import MEASURES, Group
 from dorm_lab.bench.elastic.pauses import Pause, script
 from dorm_lab.bench.elastic.plot import plot_targets
@@ -74,7 +74,7 @@ def test_a_sample_that_the_model_lacks_or_holds_twice_is_counted() -> None:
 
 
 def test_figures_have_goals_and_the_form_of_all_benches() -> None:
-    found = Found()
+    found = Results()
     found.pauses = [Pause("numpy", "live", 2, cause, 0.01) for cause in ("grow", "shrink", "death")]
     found.pauses += [Pause("numpy", "live", 4, "frozen", 1.6), Pause("numpy", "restart", 2, "grow", 0.5)]
     found.pauses += [Pause("torchrun", "", 2, "grow", 7.0)]
@@ -196,7 +196,7 @@ def test_a_process_was_born_when_it_was_started() -> None:
         process = subprocess.Popen(["sleep", "60"])
         after = time.monotonic()
         try:
-            assert before - 0.021 <= sharing.born_at(process.pid) <= after + 0.011
+            assert before - 0.021 <= sharing.started_at(process.pid) <= after + 0.011
         finally:
             process.kill()
             process.wait()

@@ -41,7 +41,7 @@ class Gathering(Resizing):
     def worth_of(self, app: int, units: int) -> float:
         if app in self.worth.across and units == self.parts.n[app]:
             return self.worth.placed(app, self.parts.rows[app])
-        if self._on_one(app, units) and not self._finds_one(app, units):
+        if self._on_one(app, units) and not self._finds_room(app, units):
             return self.worth.spread(app, units, self._pace(app))
         return self._near(app, units)
 
@@ -91,7 +91,7 @@ class Gathering(Resizing):
                 return True
         return False
 
-    def _finds_one(self, app: int, to: int) -> bool:
+    def _finds_room(self, app: int, to: int) -> bool:
         """Return whether a node has room for this many units once the app has left its own."""
         usable, lacks, _ = self._room(app, to)
         return bool((usable & (lacks <= 0).all(axis=1)).any())
@@ -138,7 +138,7 @@ class Gathering(Resizing):
         if done:
             parts.change(app, node, to)
             for other, units in moved.items():
-                done = self._put_beside(other, units, inside) and done
+                done = self._put_on_others(other, units, inside) and done
         if done and self._pays(before):
             return True
         for each in before:
@@ -147,7 +147,7 @@ class Gathering(Resizing):
             parts.restore(each, row)
         return False
 
-    def _put_beside(self, other: int, units: int, closed: Flags) -> bool:
+    def _put_on_others(self, other: int, units: int, closed: Flags) -> bool:
         """Place units of an app that gave way on other nodes than these; return whether all of them found room."""
         self.parts.within[other] = (~closed, ~closed)
         done = self.parts.put(other, units) == units

@@ -144,7 +144,7 @@ class Moving(Gathering):
             self.pace, self.parts.within = pace, within
         return done
 
-    def _put_beside(self, other: int, units: int, closed: Flags) -> bool:
+    def _put_on_others(self, other: int, units: int, closed: Flags) -> bool:
         groups = self.parts.within.get(other, ())[1:]  # Its own types first.
         return self._put_within(other, units, (~closed, *(group & ~closed for group in groups), ~closed))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from dorm.bench.report import Progress
 
-__all__ = ["PARTS", "QUICK", "Done", "Found", "Wanted", "bench_elastic", "check"]
+__all__ = ["PARTS", "QUICK", "Done", "Results", "Wanted", "bench_elastic", "check"]
 
 PARTS = ("pauses", "peers", "shared", "targets", "balance", "schedules")
 LIVE_GOALS = {"numpy": 0.05, "torch": 1.0}
@@ -68,7 +68,7 @@ QUICK = Wanted(
 )
 
 
-class Found:
+class Results:
     """What has been measured so far."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Done(NamedTuple):
 
     report: Report
     interrupted: bool
-    found: Found
+    found: Results
 
 
 def check(wanted: Wanted) -> None:
@@ -103,7 +103,7 @@ def bench_elastic(wanted: Wanted, *, progress: Progress) -> Done:
     """Measure one part after the other; after Ctrl-C return the figures measured so far.  Raises BenchError, and what a
     cluster raises that can't start."""
     machine = this_machine()
-    results = Found()
+    results = Results()
     interrupted = False
     with tempfile.TemporaryDirectory(prefix="dorm-bench-elastic-") as folder:
         try:
@@ -117,7 +117,7 @@ def bench_elastic(wanted: Wanted, *, progress: Progress) -> Done:
     return Done(Report(bench="elastic", machine=machine, settings=settings, figures=figures), interrupted, results)
 
 
-def _measure(wanted: Wanted, folder: Path, results: Found, progress: Progress) -> None:
+def _measure(wanted: Wanted, folder: Path, results: Results, progress: Progress) -> None:
     data = write("digits", folder)
     if "schedules" in wanted.parts:
         for number, tally in enumerate(tallies(wanted.schedules)):
@@ -147,7 +147,7 @@ def _measure(wanted: Wanted, folder: Path, results: Found, progress: Progress) -
 _LEFT_OUT = "left out, as asked"
 
 
-def _pauses(wanted: Wanted, folder: Path, data: Path, results: Found, progress: Progress) -> None:
+def _pauses(wanted: Wanted, folder: Path, data: Path, results: Results, progress: Progress) -> None:
     if reason := no_torch() if wanted.torch else _LEFT_OUT:
         results.not_measured["torch"] = reason
     for library, how in product(("numpy", "torch"), ("live", "restart")):
@@ -161,7 +161,7 @@ def _pauses(wanted: Wanted, folder: Path, data: Path, results: Found, progress: 
                 results.proven.append(pause)
 
 
-def _settings(wanted: Wanted, results: Found) -> dict[str, Any]:
+def _settings(wanted: Wanted, results: Results) -> dict[str, Any]:
     claim = claims(results.trained)
     return {
         "parts": wanted.parts,
@@ -202,7 +202,7 @@ def claims(trained: Sequence[Trained]) -> str:
 # --- figures ------------------------------------------------------------------------------------------------------------
 
 
-def figures_of(results: Found) -> dict[str, Figure]:
+def figures_of(results: Results) -> dict[str, Figure]:
     """Return the figures of what was measured."""
     figures = _pause_figures(results.pauses)
     figures |= _shared_figures(results.shared) if results.shared is not None else {}

@@ -131,7 +131,7 @@ class Group:
                 self._start(slot)
         announced = v.Announced(self.membership, self.announced, self.founders)
         for slot in sorted(self.alive):
-            self.later(self.random.uniform(0.0, 0.2), lambda s=slot: self._tell(s, announced))  # type: ignore[misc]
+            self.later(self.random.uniform(0.0, 0.2), lambda s=slot: self._announce(s, announced))  # type: ignore[misc]
 
     def kill(self, slot: int, *, cleanly: bool = False) -> None:
         """End the process; the others see its connections close.  Everything that it sent arrives before, unless it was killed
@@ -204,7 +204,7 @@ class Group:
             self._do(slot, lambda: self.members[slot].tick())
             self.later(0.1, lambda: self._tick(slot))
 
-    def _tell(self, slot: int, announced: v.Announced) -> None:
+    def _announce(self, slot: int, announced: v.Announced) -> None:
         if slot in self.alive:
             self._do(slot, lambda: self.members[slot].announce(announced))
             self._link(slot)

@@ -360,13 +360,13 @@ def _boot_s(records: steps.Records, generation: int, changed: MembershipChanged,
     births = []
     for process in _workers(log):
         with contextlib.suppress(OSError):
-            births.append(born_at(process.pid))
+            births.append(started_at(process.pid))
     if not before or len(births) < LARGE:
         raise BenchError("the newcomers' processes were not found", code="bench.nothing_measured")
     return max(0.0, max(before) - sorted(births)[SMALL])
 
 
-def born_at(pid: int) -> float:
+def started_at(pid: int) -> float:
     """Return when a process started, in monotonic seconds and to a hundredth.  psutil's `create_time` is up to a second too
     early: it counts from the time of the boot, which the kernel has in whole seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

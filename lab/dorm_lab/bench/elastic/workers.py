@@ -68,12 +68,12 @@ class Workers:
             "founders": self.founders,
         }
         if prepared:
-            self._tell(new, document)
+            self._announce(new, document)
             self._start_all(new)
             for slot in new:
                 self._listening(slot)
             new = []
-        self._tell(sorted({*slots, *self.processes}), document)
+        self._announce(sorted({*slots, *self.processes}), document)
         self._start_all(new)
 
     def restart(self, *slots: int) -> None:
@@ -85,7 +85,7 @@ class Workers:
         self.membership = 0
         self.announce(*slots)
 
-    def _tell(self, slots: list[int], document: dict[str, Any]) -> None:
+    def _announce(self, slots: list[int], document: dict[str, Any]) -> None:
         for slot in slots:
             folder = self.of(slot)
             folder.mkdir(exist_ok=True)

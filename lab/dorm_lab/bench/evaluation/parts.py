@@ -71,7 +71,7 @@ def in_rounds(scenario: Scenario, contender: Contender, every_s: float) -> Scena
     return msgspec.structs.replace(scenario, rounds=Rounds(period_s, always=True), quiet_s=0.0)
 
 
-def telling(app: SimulatedApp) -> SimulatedApp:
+def declaring(app: SimulatedApp) -> SimulatedApp:
     """Return the app with its work and speed declared: the input of `optimus` and `dorm-speed`, oracles as in Pollux's
     comparison (OSDI 2021, §5.1).  Other policies ignore it."""
     low, high = app.spec.n_min, app.spec.n_max

@@ -10,7 +10,7 @@ from dorm_lab.bench.evaluation.figures import mean_restarts, workload_6
 from dorm_lab.bench.evaluation.parts import HEADLINE, SPEED, TUNED
 from dorm_lab.bench.evaluation.sweeps import block as sweep_block
 from dorm_lab.compare import report
-from dorm_lab.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, times, words
+from dorm_lab.compare.report import Bullets, Figures, Heading, Table, Text, percent, plain, summary, times
 from dorm_lab.compare.yardstick import DIFFERENCES, PUBLISHED
 from events.instants import table_seconds as seconds
 from replay.simulator.outcome import LONG_S
@@ -196,7 +196,7 @@ def _why(comparison: Comparison, figure: str, own: Row, rival: Row) -> str:
         ("completion_s", "task-level"): "its adjustments are free, so it follows every arrival and departure at once.",
     }  # fmt: skip
     reason = reasons.get((figure, rival.label))
-    adjusted = f"Adjustments there: {words(rival.adjustments)}, here: {words(own.adjustments)}."
+    adjusted = f"Adjustments there: {summary(rival.adjustments)}, here: {summary(own.adjustments)}."
     return f"likely because {reason} {adjusted}" if reason else f"the runs show no single cause. {adjusted}"
 
 
@@ -215,12 +215,12 @@ def _sensitivity(variations: tuple[Variation, ...], comparisons: Mapping[str, Co
         rows.append(
             (
                 variation.name,
-                words(comparison.best_hour(variation.label, base, "utilization"), times),
-                words(comparison.ratio_of_means(variation.label, base, "utilization"), times),
-                words(comparison.ratio_of_means(base, variation.label, "fairness_loss"), times),
-                words(row.speed_up, times),
-                words(row.completion_s, seconds),
-                words(row.adjustment_time_share, percent),
+                summary(comparison.best_hour(variation.label, base, "utilization"), times),
+                summary(comparison.ratio_of_means(variation.label, base, "utilization"), times),
+                summary(comparison.ratio_of_means(base, variation.label, "fairness_loss"), times),
+                summary(row.speed_up, times),
+                summary(row.completion_s, seconds),
+                summary(row.adjustment_time_share, percent),
             )
         )
     yield Table(
@@ -304,7 +304,7 @@ def _adjustments(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterato
             share = comparison.row(label).adjustment_time_share
             if share is not None and share.high > 0 and (part in wanted.traces or label == HEADLINE):
                 adjusted = comparison.row(label).adjustments
-                shares.append((f"{part.title}: {label}", words(share, percent), words(adjusted)))
+                shares.append((f"{part.title}: {label}", summary(share, percent), summary(adjusted)))
     titles = {variation.part.title: variation.name for variation in wanted.variations}
     rows = tuple((_named(name, titles), share, adjusted) for name, share, adjusted in shares)
     yield Table(("run", "lost", "adjustments"), rows)
@@ -330,10 +330,10 @@ def _finish_times(wanted: Plan, comparisons: Mapping[str, Comparison]) -> Iterat
             rows.append(
                 (
                     f"{part.title}: {label}",
-                    words(row.worst_finish_ratio),
-                    words(row.worst_long_finish_ratio),
-                    words(row.late_share, percent),
-                    words(row.unfair_share, percent),
+                    summary(row.worst_finish_ratio),
+                    summary(row.worst_long_finish_ratio),
+                    summary(row.late_share, percent),
+                    summary(row.unfair_share, percent),
                 )
             )
     yield Table(("run", "worst ρ", "worst ρ, long apps", "ρ > 1.01", "ρ > 1.1"), tuple(rows))

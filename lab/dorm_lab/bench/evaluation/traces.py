@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm_lab.bench.evaluation.parts import EVENTS, HEADLINE, RIVALS, SPEED, TUNED, WIDE, Job, Part, in_rounds, telling
+from dorm_lab.bench.evaluation.parts import (
+    EVENTS,
+    HEADLINE,
+    RIVALS,
+    SPEED,
+    TUNED,
+    WIDE,
+    Job,
+    Part,
+    declaring,
+    in_rounds,
+)
 from dorm_lab.compare import yardstick
 from dorm_lab.workloads import by_name as workloads
 from dorm_lab.workloads import nodes as clusters
@@ -44,7 +55,7 @@ SHARE = 0.25
 QUICK = "limit=40"
 LOAD = 0.8
 """Mean demand as a part of the cluster."""
-TOLD = ("optimus", "dorm-speed")
+DECLARED = ("optimus", "dorm-speed")
 """Policies that are told remaining work and speeds on the cluster traces."""
 GPUS = 8
 """Number of GPUs on each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX
@@ -141,7 +152,7 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
         idle_s=ROUNDS_S,
         progress_s=0.0,
     )
-    known = msgspec.structs.replace(usual, apps=tuple(telling(app) for app in week.apps), progress_s=ROUNDS_S)
+    known = msgspec.structs.replace(usual, apps=tuple(declaring(app) for app in week.apps), progress_s=ROUNDS_S)
     against = (
         Contender(HEADLINE, "dorm", {"theta1": 0.1, "theta2": 0.1}),
         Contender("static", "static", {"counts": counts}),
@@ -152,7 +163,10 @@ def _on_cluster(week: Workload, nodes: tuple[SimulatedNode, ...], counts: dict[s
         Contender(SPEED, "dorm-speed"),
     )
     return tuple(
-        Job(contender.label, in_rounds(contender.of(known if contender.policy in TOLD else usual), contender, ROUNDS_S))
+        Job(
+            contender.label,
+            in_rounds(contender.of(known if contender.policy in DECLARED else usual), contender, ROUNDS_S),
+        )
         for contender in against
     )
 

@@ -171,7 +171,7 @@ class DormItself:
         rooms, shares = Rooms(self._cluster), dict[str, Share]()
         for job in alive:
             workers = {int(node[1:]): count for node, count in counts.get(job.id, {}).items()}
-            while workers and (servers := rooms.servers_beside(job, sum(workers.values()))) is None:
+            while workers and (servers := rooms.servers_near(job, sum(workers.values()))) is None:
                 last = max(workers)
                 workers = {**workers, last: workers[last] - 1} if workers[last] > 1 else _without(workers, last)
             if workers:

@@ -113,7 +113,7 @@ class Rooms:
         self.take(job, share)
         return share
 
-    def servers_beside(self, job: Job, workers: int) -> dict[int, int] | None:
+    def servers_near(self, job: Job, workers: int) -> dict[int, int] | None:
         """Return a place for the parameter servers of workers that are placed, not taken yet; None if there is none."""
         servers = job.servers_for(workers)
         return None if servers > workers else self._in_turns(1, self.servers, job.server, servers)

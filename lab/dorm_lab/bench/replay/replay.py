@@ -91,7 +91,7 @@ def bench_replay(sizes: Sizes, *, progress: Progress) -> Done:
 class _Bench:
     def __init__(self, sizes: Sizes, progress: Progress) -> None:
         self._sizes = sizes
-        self._tell = progress
+        self._progress = progress
         self.figures: dict[str, Figure] = {}
         self.settings: dict[str, Any] = {
             "event": "a record, or each fact in a round",
@@ -100,7 +100,7 @@ class _Bench:
         self._peaks: list[float] = []
 
     def measure(self, folder: Path) -> None:
-        sizes, progress = self._sizes, self._tell
+        sizes, progress = self._sizes, self._progress
         progress("playing a cluster")
         played = stretch(min(sizes.stretch, sizes.records))
         self.settings["log"] = described(played)
@@ -151,7 +151,7 @@ class _Bench:
     def _verify(self, played: Stretch) -> None:
         """Verify the first stretch, whose decisions are real."""
         for jobs in sorted({1, self._sizes.jobs or processors()}):
-            self._tell(f"deciding again, {jobs} at a time")
+            self._progress(f"deciding again, {jobs} at a time")
             cpu, wall = time.process_time(), time.perf_counter()
             report = asyncio.run(_audit(played, jobs))
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
@@ -168,7 +168,7 @@ class _Bench:
                 self._figure("verify_all_jobs_decisions_per_s", report.decisions_checked / wall, "decisions/s")
 
     def _server(self, played: Stretch, events_per_record: float) -> None:
-        measured = asyncio.run(bench_server(played, self._sizes.server, self._sizes.passes, self._tell))
+        measured = asyncio.run(bench_server(played, self._sizes.server, self._sizes.passes, self._progress))
         events = self._sizes.server * events_per_record
         self._figure("jetstream_fold_events_per_s", events / measured.cpu_s, "events/s")
         self._figure("jetstream_fold_us", 1e6 * measured.cpu_s / self._sizes.server, "us")
@@ -186,7 +186,7 @@ class _Bench:
         """Yield what the function yields in a separate process, except its words and its memory."""
         for item in items_of([(function, arguments)]):
             if isinstance(item, str):
-                self._tell(item)
+                self._progress(item)
             elif isinstance(item, Memory):
                 self._peaks.append(item.peak_mb)
             else:
@@ -194,7 +194,7 @@ class _Bench:
 
 
 async def _audit(played: Stretch, jobs: int) -> Audited:
-    log = MemoryLog(lambda: 0, [*played.begin, *played.told])
+    log = MemoryLog(lambda: 0, [*played.begin, *played.repeated])
     return await verify(log, jobs=jobs)
 
 
@@ -208,11 +208,11 @@ def label(records: int) -> str:
 
 def described(played: Stretch) -> dict[str, Any]:
     """Describe the log, for comparing figures."""
-    records = [*played.begin, *played.told]
+    records = [*played.begin, *played.repeated]
     decoded = [decode(record) for record in records]
     rounds = [event for event in decoded if isinstance(event, Round)]
     return {
-        "records_of_a_telling": len(played.told),
+        "records_of_a_telling": len(played.repeated),
         "hours_of_a_telling": round(played.span / 3.6e12, 2),
         "apps_of_a_telling": sum(type(event).__name__ == "AppSubmitted" for event in decoded),
         "events_per_record": round(events_in(records) / len(records), 4),

@@ -62,7 +62,7 @@ class Memory(NamedTuple):
     peak_mb: float
 
 
-class _Told(MemoryLog):
+class _Repeated(MemoryLog):
     """The history as a log to export, generated while it is read."""
 
     def __init__(self, played: Stretch, records: int) -> None:
@@ -92,17 +92,17 @@ class Bare(SegmentLog):
 def make(played: Stretch, path: Path, records: int) -> Iterator[Made | str]:
     """Write an archive, as `dorm replay export` does: folding along, with snapshots.  Yields its progress in words."""
     yield f"writing a log of {records:,} records"
-    made = asyncio.run(export(_Told(played, records), path, form=FileFormat.archive))
+    made = asyncio.run(export(_Repeated(played, records), path, form=FileFormat.archive))
     counted = _events(played, records)
     yield Made(records, counted, made.bytes, asyncio.run(_snapshots(path)), _peak())
 
 
 def _events(played: Stretch, records: int) -> int:
     """Return the events of the whole history, computed from one stretch and the remainder."""
-    rounds, rest = divmod(records - len(played.begin), len(played.told))
+    rounds, rest = divmod(records - len(played.begin), len(played.repeated))
     if rounds < 0:
         return events_in(played.begin[:records])
-    return events_in(played.begin) + rounds * events_in(played.told) + events_in(played.told[:rest])
+    return events_in(played.begin) + rounds * events_in(played.repeated) + events_in(played.repeated[:rest])
 
 
 async def _snapshots(path: Path) -> int:

@@ -331,7 +331,7 @@ def optimizer_scale(
         show_document(scale.report, output)
     else:
         rows = [
-            {"size": f"{run.apps:,} × {run.nodes:,}", "shapes": run.shapes} | _words_of(figures)
+            {"size": f"{run.apps:,} × {run.nodes:,}", "shapes": run.shapes} | _formatted(figures)
             for run, figures in scale.sizes
         ]
         print_table(rows, [("APPS × NODES", "size"), ("SHAPES", "shapes"), *_SCALE_COLUMNS])
@@ -356,7 +356,7 @@ _SCALE_COLUMNS = [
 ]
 
 
-def _words_of(figures: dict[str, Figure]) -> dict[str, str | None]:
+def _formatted(figures: dict[str, Figure]) -> dict[str, str | None]:
     """Format a size's figures, gaps in percent, with their goals if they have one: `✓` reached, `✗` and the goal not."""
     shown: dict[str, str | None] = {}
     for _, name in _SCALE_COLUMNS:

@@ -128,7 +128,7 @@ class _Slots:
             return 0
         done = 0
         while done < count:
-            node = self._had(app)
+            node = self._former_node(app)
             node = self._probe(app) if node is None else node
             if node is None:
                 break
@@ -137,7 +137,7 @@ class _Slots:
             done += here
         return done
 
-    def _had(self, app: int) -> int | None:
+    def _former_node(self, app: int) -> int | None:
         """Return a node where it had a slot that is still free."""
         own = self._own[app]
         while own:

@@ -40,7 +40,7 @@ from dorm_lab.policies.baselines.optimus import remaining_s
 from dorm_lab.policies.oasis.model import ROUNDING, worth
 from dorm_lab.policies.oasis.online import Machines
 from dorm_lab.policies.oasis.prices import Demand, bounds_of
-from dorm_lab.policies.oasis.schedule import best_end, cheapest, place_beside
+from dorm_lab.policies.oasis.schedule import best_end, cheapest, place_near
 from events.quantities import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -421,7 +421,7 @@ class Planner:
             if slot == 0 and sum(had.values()) == count and all(held <= fits[node] for node, held in had.items()):
                 rows.append(dict(had))
             else:
-                rows.append(place_beside(price, fits, order, count, had))
+                rows.append(place_near(price, fits, order, count, had))
             had = rows[-1] or had
         return rows
 

@@ -197,7 +197,7 @@ def place(price: Floats, room: Ints, count: int, had: Collection[int]) -> dict[i
     return _filled(room, count, np.lexsort((elsewhere, price, room <= 0)).tolist())
 
 
-def place_beside(price: Floats, room: Ints, order: Ints, count: int, had: Collection[int]) -> dict[int, int]:
+def place_near(price: Floats, room: Ints, order: Ints, count: int, had: Collection[int]) -> dict[int, int]:
     """Place units on the machines of the slot before, and only then on others by price, so that nothing is moved for a lower
     price; `order` has all machines by price."""
     stays = sorted(had, key=lambda machine: (float(price[machine]), machine))
