@@ -1,4 +1,4 @@
-"""Questions beside the log, as JSON maps: to agents, to masters, and to what serves tenants' views; and their answers.
+"""Questions outside the log, as JSON maps: to agents, to masters, and to what serves tenants' views; and their answers.
 
 Container output is not an event; it is read where it is stored.  Nor is how a process is: it is asked.
 """

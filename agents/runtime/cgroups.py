@@ -4,7 +4,7 @@ Both cgroup versions are read, even mixed (`hybrid`): a controller that /proc/PI
 otherwise the unified hierarchy has it.  Memory is the charged memory less the page cache that could be dropped at once
 (`inactive_file`), as `docker stats` counts it.  See cgroups(7) and the kernel's admin-guide/cgroup-v2.
 
-`left` tells how many processes and threads a process may still start: the least of all limits that it is under.
+`left` returns how many processes and threads a process may still start: the least of all limits that it is under.
 
     its control groups     pids.max of its own and of all above it (cgroups(7)), such as TasksMax of its systemd unit
     its user               `Max processes` of its limits (getrlimit(2)), which does not bind root

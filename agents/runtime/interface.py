@@ -9,7 +9,7 @@
 Two implementations pass one conformance suite (`tests/agents/runtime/conformance.py`): `agents.runtime.docker.runtime`
 and `agents.runtime.process.runtime`.
 
-*A command that a person runs in a container* (`Execution`) runs beside the container's own program.  Its processes
+*A command that a person runs in a container* (`Execution`) runs next to the container's own program.  Its processes
 have the container's user, environment, folder and control group, and they end with the session: when the container
 ends, when the session is closed, and when the agent dies.  For the last, each session has a keeper, a process that
 outlives the agent and kills the remaining processes (`agents.runtime.process.keeper`, `agents.runtime.docker.keeper`).

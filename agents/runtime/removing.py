@@ -14,7 +14,7 @@ each other, processes that exchange one thing for another meanwhile.  So
 What can't be removed stays, with the folders around it, and is returned with the reason.  `delete` logs it.  The
 callers leave it where the next process finds it, and tries and names it again.
 
-`taken` tells how much room folders take that apps write to.
+`taken` returns how much room folders take that apps write to.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ STOPPED_S = 1.0
 SETTLE_S = 1.0
 """Seconds that readers of a pipe get to read its end."""
 LOOKS_S = (0.1, 0.5, 2.0)
-"""Seconds between looks at all processes: once everything was told to end, while asked programs run (others may appear below
-a wrapper), and after a while."""
+"""Seconds between looks at all processes: once everything was signalled to end, while asked programs run (others may appear
+below a wrapper), and after a while."""
 LOOK_S = 0.0005
 """More seconds for each process, so that looks at thousands do not keep a core busy."""
 A_WHILE_S = 10.0
@@ -210,7 +210,7 @@ class Stopping:
         return [(shell, int(signal.SIGSTOP)) for shell in shells]
 
     def _end_foreground(self, live: "dict[Id, Process]", chosen: "list[Process]") -> "list[Signal]":
-        """Tell the foreground commands of shells that are asked to end, or no trap runs."""
+        """Signal the foreground commands of shells that are asked to end, or no trap runs."""
         if self._number != signal.SIGTERM:
             return []
         below = _children(live)
@@ -268,7 +268,7 @@ class Stopping:
         return signals
 
     def _finish(self, now: float, live: "dict[Id, Process]") -> "list[Signal]":
-        """Tell everything to end, except for what an asked or told process does on its way."""
+        """Signal everything to end, except for what an asked or signalled process does on its way."""
         if self._settled_at is None:
             self._settled_at = now + SETTLE_S
         self._look_at = now + LOOKS_S[0 if now < self._settled_at + A_WHILE_S else 2] + len(live) * LOOK_S

@@ -63,7 +63,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     The statistical efficiency of a batch of m samples, against one of `initial` samples, is
     (noise + initial) / (noise + m): larger batches are processed faster, but each sample teaches less (Pollux, OSDI 2021,
-    §3.1).  A policy that knows this may choose the batch size beside the number of containers."""
+    §3.1).  A policy that knows this may choose the batch size in addition to the number of containers."""
 
     initial: int
     """The batch size that its owner asked for."""
@@ -212,7 +212,7 @@ class Reason(msgspec.Struct, frozen=True):
 
     code: str
     """One of
-    `resources`     no room for a further container (or for n_min of them) beside the others,
+    `resources`     no room for a further container (or for n_min of them) next to the others,
     `ports`         there is room, but the nodes that have it have no free port in their ranges,
     `no_nodes`      not even an empty cluster would hold n_min containers,
     `drained`       there would be room on nodes that are drained,
@@ -257,7 +257,7 @@ class Allocation(msgspec.Struct, frozen=True):
     """2m·θ1; -1 if the policy has no θ1."""
     excess: float
     """ξ = max(0, F' - budget): the part that integrality and n_min make unavoidable.  F' is the loss among the apps that
-    can run beside each other; it differs from F only if an app has to wait for room (no resizing of the others could
+    can run at the same time; it differs from F only if an app has to wait for room (no resizing of the others could
     reduce that loss, so it must not make them shrink)."""
     overhead: int
     """Number of apps that ran before and still run with any x_ij changed, forced changes excluded."""

@@ -21,8 +21,8 @@ skipped.
 The first block is the header, the last one the index.  A file without its end (its writer was killed, a copy broke
 off) has neither index nor trailer; it is walked by the heads of its blocks, with one small read for each.
 
-A walk says which records damage costs.  Between two blocks of records their sequences tell.  After the last block
-either of two witnesses tells whether records are missing: the index, if it can be read and names all blocks that were
+A walk says which records damage costs.  Between two blocks of records their sequences show it.  After the last block
+either of two witnesses shows whether records are missing: the index, if it can be read and names all blocks that were
 found; or the trailer, if it is intact, nothing before the index is out of line, and the index lies where the trailer
 states.  Without a witness nobody knows, and the walk says that what came after the last record is lost.
 """

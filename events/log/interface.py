@@ -249,7 +249,7 @@ class EventLog(ReadableLog, Protocol):
 
 
 class Bus(Protocol):
-    """Messages beside the log: heartbeats, and questions to agents.  Messages may be lost."""
+    """Messages outside the log: heartbeats, and questions to agents.  Messages may be lost."""
 
     async def publish_report(self, subject: str, body: bytes, *, timeout: float = 5.0) -> None:
         """Store a heartbeat for a limited time.  Raises LogUnavailable or LogRefused."""

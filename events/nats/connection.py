@@ -1,4 +1,4 @@
-"""A cluster's connection: its log, the bus beside it, and the masters' lease, over one link to its servers."""
+"""A cluster's connection: its log, the bus next to it, and the masters' lease, over one link to its servers."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class Connection:
         )
 
     def report_outages(self, report: Callable[[bool], None]) -> None:
-        """From now on call `tell(True)` when the connection is lost, and `tell(False)` when it is back."""
+        """From now on call `report(True)` when the connection is lost, and `report(False)` when it is back."""
         self._link.on_outage = report
 
     async def connected(self) -> None:

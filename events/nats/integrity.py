@@ -163,7 +163,7 @@ _BACK_FROM_OTHERS = (
     "that it gets a new copy from the others; if the others have lost the same, restore a backup"
 )
 _AROUND_A_MESSAGE = 64 * 1024
-"""Bytes, more than a message needs beside its headers and its body."""
+"""Bytes, more than a message needs in addition to its headers and its body."""
 _UNLIMITED = ("max_msgs", "max_age", "max_msgs_per_subject")
 _MUST_BE = {
     "retention": "limits",

@@ -224,7 +224,7 @@ def server_certificate(client: Client) -> bytes:
 def discard_unsent(client: Client) -> None:
     """Discard what has been written and not been sent; subscriptions are renewed from the client's own list.
 
-    Why: an append whose caller was told that it failed must not be stored after a reconnect, much later.
+    Why: an append whose caller knows it as failed must not be stored after a reconnect, much later.
     Instead: an option of `connect` that drops unsent messages when the connection is lost.
     """
     client._pending.clear()

@@ -1,6 +1,6 @@
 """The log on NATS JetStream: appending, reading, and what the stream says of itself.
 
-`streams` creates the streams, `reader` reads, `bus` carries the messages beside the log, `link` holds the connection,
+`streams` creates the streams, `reader` reads, `bus` carries the messages outside the log, `link` holds the connection,
 `importing` fills a log from an archive.
 """
 

@@ -1,4 +1,4 @@
-"""The gate for specs: `check_spec` accepts a document, or tells its author in one line what to change.
+"""The gate for specs: `check_spec` accepts a document, or reports to its author in one line what to change.
 
 Only `check_spec` makes a `CheckedSpec`: code that needs a valid spec takes one, and need not check it again.  A spec
 is checked twice on its way: by the client, which can explain it to its author at once, and by the master, which

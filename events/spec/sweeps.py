@@ -208,7 +208,7 @@ def _check_first(base: Mapping[str, Any], known: Mapping[str, Any]) -> None:
 
 
 def _errors_of(base: Mapping[str, Any]) -> Sequence[SpecError]:
-    """Return what is wrong with the spec of each app, beside its name and group."""
+    """Return what is wrong with the spec of each app, in addition to its name and group."""
     try:
         check_spec({**base, "name": "x", "group": None}, every=True)
     except SpecError as error:

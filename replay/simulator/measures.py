@@ -1,7 +1,7 @@
 """Measures the outcome of a run from its log: of a simulation, or of the fold of a real log.
 
     measures = Measures.of(simulation)            before it runs
-    measures = Measures(state)                    beside a fold: `observe` after each record was folded into this state
+    measures = Measures(state)                    with a fold: `observe` after each record was folded into this state
     measures.result(end)                          outcome.Run
 
 Nothing is taken from a policy's own figures: counts are read from the state, shares are computed by `dorm.policies.shares`,

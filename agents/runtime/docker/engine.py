@@ -568,7 +568,7 @@ def refused(image: str, message: str) -> Refused:
 _SECOND: Final = 10**9
 _PIECE: Final = 64 * 1024
 _STRETCH: Final = 16
-"""Bytes that a stretch takes beside its data."""
+"""Bytes that a stretch takes in addition to its data."""
 _MARK: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
 
 

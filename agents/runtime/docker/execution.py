@@ -1,4 +1,4 @@
-"""Commands that people run beside a container's program, each with a keeper (`agents.runtime.docker.keeper`)."""
+"""Commands that people run next to a container's program, each with a keeper (`agents.runtime.docker.keeper`)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ ROOT it uses
     lease                   the lease; if it disappears, the value read last holds
     guard.lock              locked (flock(2)) as long as the guard lives
     guard.log               what it did
-    APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine is told to start it: so nothing can run
+    APP-GEN-SLOT/starting   id of a container, noted by the agent before the engine starts it: so nothing can run
                             without a note, and all of its processes have that id in the name of their control group
     APP-GEN-SLOT/lease      written when a container is killed, so that its end does not count as the app's failure
 

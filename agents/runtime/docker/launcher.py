@@ -1,7 +1,7 @@
 """How a container starts on an engine: created, compared with the request, and started, once.
 
 A kill or an outage may come between any two steps, so each call continues from the container's present state.  Before
-the engine is told to start a container, a note with its id is written beside its private directory.  If the note
+the engine has to start a container, a note with its id is written beside its private directory.  If the note
 exists and the container has not started, the request of a dead agent may still be under way: so wait a little, and
 look again.
 

@@ -1,4 +1,4 @@
-"""Commands that people run beside a container's program, each under a keeper (`agents.runtime.process.keeper`)."""
+"""Commands that people run next to a container's program, each under a keeper (`agents.runtime.process.keeper`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ProcessExecution:
 
     @classmethod
     async def start(cls, folder: Path, container: int, command: Command) -> ProcessExecution:
-        """Start it beside the container in this folder, whose supervisor's pidfd `container` is; the caller closes that.
+        """Start it next to the container in this folder, whose supervisor's pidfd `container` is; the caller closes that.
         Raises `Refused` ("command") if it can't be executed, `Unavailable` if no keeper can be started."""
         our_end, keeper_end = socket.socketpair()
         terminal, streams = (None, (asyncio.subprocess.PIPE,) * 3)

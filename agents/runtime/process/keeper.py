@@ -1,4 +1,4 @@
-"""Runs a command of a session beside a container's program: `python -I -S keeper.py CONTROL CONTAINER DIR SESSION TERM WORD…`.
+"""Runs a command of a session in a container: `python -I -S keeper.py CONTROL CONTAINER DIR SESSION TERM WORD…`.
 
 The agent starts it with the command's standard streams as its own, a terminal if TERM is not empty; DIR is the
 container's folder, whose `launch` says where and with which environment its program was started.  CONTAINER is a pidfd

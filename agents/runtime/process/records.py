@@ -18,7 +18,7 @@ counts as there, since each is written whole, and nothing that it says is believ
     exited, refused     ended, in an unknown way
     started             runs if the lock is taken; the program is then the supervisor's first child.  Otherwise ended in an
                         unknown way, once no process is left that has the container's environment
-    launch              commands beside the program can't be run; a container that never ran is made again
+    launch              commands next to the program can't be run; a container that never ran is made again
     hash                the container is taken for the one that its key names; one that never ran is made again
 
 `Found` names the damaged records, and the runtime logs them.  Records that can't be written again are synced to disk.

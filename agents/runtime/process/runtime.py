@@ -122,7 +122,7 @@ class ProcessRuntime:
         self._watched: dict[Key, int] = {}
         self._wakes: set[asyncio.Event] = set()
         self._executions: dict[Key, WeakSet[ProcessExecution]] = {}
-        """Commands that people run beside containers."""
+        """Commands that people run in containers."""
         self._named: set[tuple[Key, str]] = set()
         """Damaged records that the log has named."""
         self._open = False
@@ -139,7 +139,7 @@ class ProcessRuntime:
 
     @property
     def engine_folder(self) -> Path | None:
-        """None: there is no engine beside the node's own folder."""
+        """None: there is no engine in addition to the node's own folder."""
         return None
 
     def owner_of(self, tenant: str) -> tuple[int, int] | None:
@@ -469,7 +469,7 @@ class ProcessRuntime:
         return container is not None and container.seen.state == "running"
 
     async def execute(self, key: Key, command: Command) -> ProcessExecution:
-        """Run a command beside its program, under a keeper."""
+        """Run a command next to its program, under a keeper."""
         container = await asyncio.to_thread(self._look, key)
         folder = self._dirs.container_dir(key)
         descriptor = records.open_process(folder, container) if container is not None else None

@@ -13,7 +13,7 @@ path.
 
 PLACE holds nothing but links, so it may be small or in memory.  In a place that all users share, the sticky bit (chmod(1))
 protects the folder, which no other user can make in advance, since a name that exists is never taken.  Its agent holds a lock
-(flock(2)) on it, which tells systemd-tmpfiles(8) and the agents of other roots to leave it alone, and makes it and its links
+(flock(2)) on it, which keeps systemd-tmpfiles(8) and the agents of other roots from it, and makes it and its links
 again should something else remove them.  An agent that leaves no running container removes it; after a crash, any agent of the
 same user does, an hour later, if its root is gone or uses another one.
 """

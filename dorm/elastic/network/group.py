@@ -69,7 +69,7 @@ class Group:
         """Mark of the announcement's file, just before it was read."""
         self._read_at = 0.0
         self._announced = 0
-        """The number of the membership that the member was told last."""
+        """The number of the last membership that the member knows."""
         self._groups: Groups | None = None
         self._differs = False
         """Whether a peer that rounds otherwise has been reported."""

@@ -1,7 +1,7 @@
 """Exchanges that use fragmented free room: containers leave a node to others that use it better.
 
 The count program sees no fragmentation, and placement takes nothing back, so over many rounds, nodes are left with one or two
-devices that no app can use, because another app has the last cores beside them.  Here, a few containers of one app leave such
+devices that no app can use, because another app has the last cores next to them.  Here, a few containers of one app leave such
 a node for another with room, and as many containers of another app as fit take their place, within θ1 and θ2, and as
 long as the gain exceeds the cost of the changes.  It is a local search by exchanges, as for knapsacks with several
 constraints: all exchanges on some dozens of nodes are rated at once in arrays, and the best on each node is carried

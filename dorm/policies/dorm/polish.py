@@ -57,8 +57,8 @@ USUAL, HARD, EFFORT = 45, 3, 12
 unfinished one as `HARD`, and all of them together are limited to `EFFORT`."""
 
 OTHERS, WIDEST = 2, 6
-"""There, each program has this many apps beside those that change, so that one can take another's place, as long as it has at
-most `WIDEST` in all."""
+"""Number of apps of each program in addition to those that change, so that one can take another's place, as
+long as it has at most `WIDEST` in all."""
 
 HELPING = 3
 """Interval of the programs over apps that could make room, if an app waits; the others improve the present answer."""

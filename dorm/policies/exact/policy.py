@@ -90,7 +90,7 @@ class Reference:
 
         If lifting θ2 would start other apps instead of those that start now, the next round finds another state anyway, and
         there is nothing to prepare for.  But an app that has waited too long cannot be overtaken endlessly: while only θ2
-        holds it back, no app starts that would not start beside it, and the target replaces the nodes reserved for it.
+        holds it back, no app starts that would not start next to it, and the target replaces the nodes reserved for it.
         """
         instance = self.instance
         kept = int(instance.kept.sum())

@@ -1,6 +1,6 @@
 """The policy `dorm-speed`: Dorm's promises, and containers where they finish most work.
 
-serve    which apps get their n_min, as for `dorm`: in place, beside the others, or by shrinking a few of them; if not all
+serve    which apps get their n_min, as for `dorm`: in place, next to the others, or by shrinking a few of them; if not all
          of them can start, in the order of `queueing`
 choose   how many containers each app should have, by a linear program over the counts that it may have
 resize   these counts on nodes, one app after the other, and the remaining room to the apps that gain most
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dorm.policies.speed.types import Types
 
 MIXING = 100
-"""Among more apps, each is small beside a type of nodes, so a mixture of types is hardly ever needed for θ1."""
+"""Among more apps, each is small compared with a type of nodes, so a mixture of types is hardly ever needed for θ1."""
 NOT_FASTER = Reason("gain", "it would not be done earlier with more")
 SLOWER_APART = Reason("gain", "with more it would be on several nodes, where it is slower")
 
@@ -130,7 +130,7 @@ class Round:
         return self._answer(rows, self._terms(rows, target, worth), worth)
 
     def _served(self) -> tuple[Draft, list[int], Draft, list[int]]:
-        """Return the draft in which apps that fit beside the others have their n_min, and those that do not fit; and the same
+        """Return the draft in which apps that fit next to the others have their n_min, and those that do not fit; and the same
         once others have made room."""
         serving = self.serving
         served = Draft(self.instance, serving.staying(), np.zeros(len(self.instance.nodes), np.int64))

@@ -8,7 +8,7 @@ n_min.  Of apps that arrive together the shortest starts first, which keeps the 
 
 Nobody checks what owners declare, so this order ends: an app that has waited for longer than `patience_s`, and for longer than
 its own `service`, comes before all others, and such apps are served by arrival.  So an app whose owner declares too little
-work overtakes others for a while and not for good, and one whose owner declares too much delays only itself.
+work overtakes others for a while and not permanently, and one whose owner declares too much delays only itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`dorm simulate`: policies beside each other on one workload, in virtual time."""
+"""`dorm simulate`: policies compared on one workload, in virtual time."""
 
 from __future__ import annotations
 

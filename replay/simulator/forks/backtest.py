@@ -1,4 +1,4 @@
-"""Measures how far a simulation of what happened is from what happened: the error reported beside every what-if.
+"""Measures how far a simulation of what happened is from what happened: the error reported with every what-if.
 
 A backtest continues the log from the same moment, unchanged, and compares that with the rest of the log: when apps ended and
 first ran, how much of the cluster was used, how fairly, and how often apps were adjusted.  There are two kinds, by the

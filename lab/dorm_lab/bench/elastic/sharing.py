@@ -62,7 +62,7 @@ class Amounts(NamedTuple):
     """How much is measured."""
 
     rounds: int = 20
-    """Processes differ more from each other than the turns of one, so many short rounds tell more than few long ones."""
+    """Processes differ more from each other than the turns of one, so many short rounds show more than few long ones."""
     turns: int = 10
     """Turns of each worker in a round."""
     live: int = 6
@@ -191,7 +191,7 @@ async def _at_rest(
 
 
 async def _compared(logs: dict[str, Path], data: Path, turns: int) -> dict[str, list[float]]:
-    """Start bare workers beside the one in the partition, and return the CPU seconds of a step in each turn, by worker."""
+    """Start bare workers next to the one in the partition, and return the CPU seconds of a step in each turn, by worker."""
     await _makes(logs["shared"], 1, _STEPS)
     inside = _workers(logs["shared"])
     if len(inside) != 1:

@@ -19,7 +19,7 @@ HEADLINE = "dorm 0.1/0.1"
 """The setting of (θ1, θ2) whose figures represent Dorm: of the paper's three, the one that both bounds restrict most.  Chosen
 before anything was run."""
 SPEED = "dorm-speed"
-"""The policy that is told speeds and remaining work, with its default parameters."""
+"""The policy that knows speeds and remaining work, with its default parameters."""
 TUNED, EVENTS = "pollux_tuned", "pollux_events"
 """The part in which policies choose batch sizes, and the part that decides when something happens, and not in rounds."""
 RIVALS = ("fifo", "srtf", "drf", "gavel", "themis", "shockwave", "market")

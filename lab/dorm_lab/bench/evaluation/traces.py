@@ -56,7 +56,7 @@ QUICK = "limit=40"
 LOAD = 0.8
 """Mean demand as a part of the cluster."""
 DECLARED = ("optimus", "dorm-speed")
-"""Policies that are told remaining work and speeds on the cluster traces."""
+"""Policies that know remaining work and speeds on the cluster traces."""
 GPUS = 8
 """Number of GPUs on each node of a cluster for Philly; the trace does not describe its machines, most of which had 8 (USENIX
 ATC 2019, §2)."""

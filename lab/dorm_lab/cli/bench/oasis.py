@@ -1,4 +1,4 @@
-"""`dorm bench oasis`: admission by prices, beside other schedulers."""
+"""`dorm bench oasis`: admission by prices, compared with other schedulers."""
 
 from __future__ import annotations
 

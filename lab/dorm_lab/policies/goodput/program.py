@@ -76,7 +76,7 @@ def _searched(rows: Rows, cost: Floats, kept: Ints) -> tuple[Ints | None, str]:
 
 
 def _rounded(rows: Rows, cost: Floats, app: Ints, x: Floats) -> Ints:
-    """Return the columns that are whole, and for each further app the best column that fits beside them; then, as long as one
+    """Return the columns that are whole, and for each further app the best column that fits next to them; then, as long as one
     fits, the column that improves most on its app's."""
     matrix = rows.matrix
     knapsacks = slice(len(np.unique(app)), None)  # The first rows say that each app has one column.

@@ -27,8 +27,8 @@ ASSUMPTIONS = (
 
 
 def read(path: Path, options: Options, *, strict: bool = False, seed: int = 0) -> Workload:
-    """Read the trace.  Besides the options of all traces, `cpu` and `memory` are a container's demand beside its GPU (default:
-    none).
+    """Read the trace.  Besides the options of all traces, `cpu` and `memory` are a container's demand in addition to its
+    GPU (default: none).
 
     Raises SimulationError."""
     rules = Rules.of(options)
