@@ -6,9 +6,9 @@
     1/η1 = min_i W_i Σ_r w_i^r / (T Σ_h Σ_r c_h^r)      the smallest η1 that the analysis admits;  η2 alike
 
 At use 0 the price is so low that any job may be admitted; if a resource is used up the price is U, which no job can pay.
-OASiS is 2α-competitive with α = max_r (1, ln U1^r/L1, ln U2^r/L2).  That holds in the limit of jobs that are small compared with
-a machine: the analysis replaces the growth of a price by its derivative, and takes a machine to be full if its price is U.  A
-job as large as a machine can keep out another that is worth any number of times more.
+OASiS is 2α-competitive with α = max_r (1, ln U1^r/L1, ln U2^r/L2).  That holds in the limit of jobs that are small compared
+with a machine: the analysis replaces the growth of a price by its derivative, and takes a machine to be full if its price is
+U.  A job as large as a machine can keep out another that is worth any number of times more.
 
 The form of U, L and η is from memory of the paper; a test checks that the prices before the first job sum to at most half of
 the optimum, which its analysis needs.  Chosen here if the text is open:
