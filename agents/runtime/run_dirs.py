@@ -208,7 +208,7 @@ class RunDirs:
         work, container = work_copy(self.run_dir(key)), self.container_dir(key)
         return (*reversed([above for above in work.parents if container in above.parents]), work)
 
-    def found(self) -> list[Key]:
+    def container_keys(self) -> list[Key]:
         """Return the keys of all folders, sorted.  Raises `Displaced`."""
         self.check()
         keys = []

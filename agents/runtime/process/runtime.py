@@ -581,7 +581,7 @@ class ProcessRuntime:
         return container
 
     def _look_all(self) -> tuple[records.Found, ...]:
-        looked = (self._look(key) for key in self._dirs.found())
+        looked = (self._look(key) for key in self._dirs.container_keys())
         return tuple(container for container in looked if container is not None)
 
     def _watch(self, container: records.Found) -> None:

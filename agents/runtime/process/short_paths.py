@@ -160,7 +160,7 @@ class ShortPaths:
     def _restore(self, *, clean: bool) -> None:
         """Have a link for each container that was given one here; with `clean`, no other."""
         wanted = {_ROOT: self._dirs.root}
-        for key in self._dirs.found():
+        for key in self._dirs.container_keys():
             folder = self._dirs.container_dir(key)
             path = recorded(folder)
             if path is not None and path.parent == self._path:

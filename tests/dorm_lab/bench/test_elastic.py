@@ -178,8 +178,8 @@ def test_resizes_through_the_control_plane(tmp_path: Path, monkeypatch: pytest.M
     wanted = Amounts(rounds=2, turns=2, live=2, restarts=1, rest_s=2.0, settles_s=0.0)
     done = bench_elastic(Wanted(parts=("shared",), shared=wanted), progress=lambda _: None)
     figures = checked(msgspec.json.encode(done.report))["figures"]
-    assert done.found.shared is not None
-    assert [(one.how, one.cause) for one in done.found.shared.resizes] == [
+    assert done.results.shared is not None
+    assert [(one.how, one.cause) for one in done.results.shared.resizes] == [
         ("live", "shrink"), ("live", "grow"), ("restart", "shrink")
     ]  # fmt: skip
     assert figures["cluster_live_boot_p50_s"]["value"] > 0

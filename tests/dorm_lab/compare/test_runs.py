@@ -123,7 +123,7 @@ def test_processes_end_with_their_killed_parent() -> None:
         "from tests.dorm_lab.compare.test_runs import long_scenario\n"
         "from dorm_lab.compare.runs import run_all\n"
         "if __name__ == '__main__':\n"
-        "    run_all([long_scenario()] * 2, workers=2, progress=lambda done, total: print(done, flush=True) if done else None)\n"
+        "    run_all([long_scenario()] * 2, workers=2, progress=lambda done, _: print(done, flush=True) if done else None)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

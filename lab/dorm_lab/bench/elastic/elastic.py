@@ -86,7 +86,7 @@ class Done(NamedTuple):
 
     report: Report
     interrupted: bool
-    found: Results
+    results: Results
 
 
 def check(wanted: Wanted) -> None:
