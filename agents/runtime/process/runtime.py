@@ -179,7 +179,7 @@ class ProcessRuntime:
         """Return all containers below the root, sorted by key, and those whose folder was removed and that have not ended
         yet: a supervisor takes a moment to notice that."""
         seen = [container.seen for container in await asyncio.to_thread(self._look_all)]
-        there = {seen_one.key for seen_one in seen}
+        there = {state.key for state in seen}
         unseen = tuple(key for key, process in self._watched.items() if key not in there and not _has_ended(process))
         if unseen:
             seen += await asyncio.to_thread(self._without_folder, unseen)
