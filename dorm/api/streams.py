@@ -37,7 +37,7 @@ from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail
 from events.log.interface import time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
-from events.positions import Logged, Position, logged, logged_beside, parse
+from events.positions import Logged, Position, logged, logged_progress, parse
 from replay.page.changes import Change, Changes
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from events.quantities import MEMORY, Quantity, capacity, resource, resources
 from events.runtimes import RUNTIMES, WantedRuntime
 from events.spec import SpecError
 from events.spec.checking import MOST_ERRORS
-from events.spec.faults import misshapen, readable, unknown_fields
+from events.spec.faults import readable, shape_faults, unknown_fields
 
 VolumeOption = Annotated[
     list[str] | None,
@@ -82,7 +82,7 @@ def load_cluster_file(path: Path | None) -> ClusterFile:
         known = {key: value for key, value in document.items() if key in ClusterFile.__struct_encode_fields__}
         faults = [
             *unknown_fields(document, ClusterFile.__struct_encode_fields__),
-            *misshapen(known, ClusterFile, ClusterFile, {"runtime": f"auto, {' or '.join(RUNTIMES)}"}, {}),
+            *shape_faults(known, ClusterFile, ClusterFile, {"runtime": f"auto, {' or '.join(RUNTIMES)}"}, {}),
         ]
         if faults:
             first, *others = (SpecError.of(fault, "cluster_file") for fault in faults[:MOST_ERRORS])

@@ -163,9 +163,9 @@ async def _archive(file: Path) -> AsyncIterator[Archive]:
 @contextlib.asynccontextmanager
 async def _with_progress(log: ReadableLog, file: Path) -> AsyncIterator[ReadableLog]:
     """Yield the log with the progress that lies beside its file, if there is any."""
-    from events.archive.progress import ArchivedProgress, WithProgress, path_beside
+    from events.archive.progress import ArchivedProgress, WithProgress, progress_path
 
-    if str(file) == "-" or not path_beside(file).is_file():
+    if str(file) == "-" or not progress_path(file).is_file():
         yield log
         return
     async with _archive(path_beside(file)) as progress:

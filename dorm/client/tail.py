@@ -24,7 +24,7 @@ from events.kinds import AppProgressed
 from events.log.interface import Combined, Piece, time_of
 from events.log.records import LogRefused, LogUnavailable
 from events.log.stores import EVERY_APP
-from events.positions import Position, logged, logged_beside, parse
+from events.positions import Position, logged, logged_progress, parse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable

@@ -15,7 +15,7 @@ from dorm.cli.program_logs import Verbose, configure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.bench.report import Tell
+    from dorm.bench.report import Progress
     from tests.lab.chaos.chaos import Done
     from tests.lab.chaos.recovery import Recovery
 
@@ -65,7 +65,7 @@ def chaos(
         keep.mkdir(parents=True, exist_ok=True)
     done: list[Done] = []
 
-    async def work(tell: Tell) -> None:
+    async def work(tell: Progress) -> None:
         done.append(await bench_chaos(Wanted(seconds, seed, kinds, keep=keep), tell=tell))
 
     with progress("chaos") as tell:
