@@ -272,7 +272,7 @@ class _Channel:
                 reached = replace(reached, beside=record.seq)
             elif record.seq <= reached.seq:
                 continue
-            for logged_event in [logged_beside(record, reached.seq)] if of_progress else logged(record):
+            for logged_event in [logged_progress(record, reached.seq)] if of_progress else logged(record):
                 reached = reached if of_progress else replace(logged_event.position, beside=reached.beside)
                 if self._concerns is None or self._concerns.wants(logged_event):
                     frames.append(

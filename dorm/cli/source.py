@@ -168,7 +168,7 @@ async def _with_progress(log: ReadableLog, file: Path) -> AsyncIterator[Readable
     if str(file) == "-" or not progress_path(file).is_file():
         yield log
         return
-    async with _archive(path_beside(file)) as progress:
+    async with _archive(progress_path(file)) as progress:
         yield WithProgress(log, ArchivedProgress(progress))
 
 

@@ -90,7 +90,7 @@ class Tail:
             async for piece in pieces:
                 for record in piece.records:
                     if piece.beside:
-                        event = logged_beside(record, self.position.seq)
+                        event = logged_progress(record, self.position.seq)
                         if concerns.wants(event):
                             yield event
                         self.position = msgspec.structs.replace(self.position, beside=record.seq)

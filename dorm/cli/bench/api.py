@@ -68,5 +68,5 @@ def api(
     if part:
         sizes = sizes._replace(parts=tuple(part))
     with measuring("api", verbose) as report_progress:
-        report = run(unless_stopped(bench_api(sizes, tell=report_progress)))
+        report = run(unless_stopped(bench_api(sizes, progress=report_progress)))
     show_report(report, output)

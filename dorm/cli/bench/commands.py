@@ -47,7 +47,7 @@ def codec(
 
     with measuring("codec", verbose) as report_progress:
         log = run(_read(file)) if file is not None else None
-        report = bench_codec(events=events, passes=passes, tell=report_progress, log=log)
+        report = bench_codec(events=events, passes=passes, progress=report_progress, log=log)
     show_report(report, output)
 
 
@@ -71,7 +71,9 @@ def bench_of_exec(
     from dorm.bench.exec import bench_exec
 
     with measuring("exec", verbose) as report_progress:
-        work = bench_exec(runs=runs, commands=commands, wanted=runtime.value, docker_url=docker, tell=report_progress)
+        work = bench_exec(
+            runs=runs, commands=commands, wanted=runtime.value, docker_url=docker, progress=report_progress
+        )
         report = run(unless_stopped(work))
     show_report(report, output)
 
@@ -96,7 +98,7 @@ def submit(
 
     with measuring("submit", verbose) as report_progress:
         report = run(
-            unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, tell=report_progress))
+            unless_stopped(bench_submit(apps=apps, wanted=runtime.value, docker_url=docker, progress=report_progress))
         )
     show_report(report, output)
 
@@ -121,7 +123,7 @@ def resize(
 
     with measuring("resize", verbose) as report_progress:
         report = run(
-            unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, tell=report_progress))
+            unless_stopped(bench_resize(runs=runs, wanted=runtime.value, docker_url=docker, progress=report_progress))
         )
     show_report(report, output)
 

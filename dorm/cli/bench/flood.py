@@ -40,6 +40,6 @@ def bench_of_flood(
     from dorm.bench.flood import bench_flood
 
     with measuring("flood", verbose) as report_progress:
-        work = bench_flood(submissions=submissions, masters=masters, cores=cores, tell=report_progress)
+        work = bench_flood(submissions=submissions, masters=masters, cores=cores, progress=report_progress)
         report = run_work(unless_stopped(work))
     show_report(report, output)

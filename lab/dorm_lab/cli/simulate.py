@@ -441,5 +441,5 @@ def _report_unfinished(compared: Comparison, *, cut: bool) -> None:
                     report_error(text, "simulation.unfinished")
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     print_line(line(Exception(text)), error=True, flush=True)

@@ -290,7 +290,7 @@ class Planner:
         """Return the most that its plan gives it on each node at any moment of each slot, from the present one on.  A plan
         that also names a node that is gone, or a part of a gang, still promises the rest."""
         plan, gang = self.instance.apps[app].plan, int(self.instance.gang[app])
-        found: list[Row] = [{} for _ in range(self.settings.slots)]
+        most: list[Row] = [{} for _ in range(self.settings.slots)]
         for here, after in pairwise(plan.slots) if plan is not None else ():
             row = {self._column[node]: -(-count // gang) for node, count in here.counts.items() if node in self._column}
             start = math.floor((here.at_s + SAME_S) / self.settings.slot_s) - self.first
