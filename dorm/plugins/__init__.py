@@ -32,7 +32,7 @@ from dorm.plugins.proxy import PluginPolicy, close, opened
 from events.kinds import PolicyPlugin
 
 if TYPE_CHECKING:
-    from dorm.policies.problem import Policy
+    from dorm.policies.registry import OwnPolicy
 
 __all__ = [
     "Found", "PluginError", "PluginPolicy", "close", "found", "laboratory_names", "laboratory_policy", "loadable", "names",
@@ -63,11 +63,11 @@ def laboratory_names() -> list[str]:
 
 
 @cache
-def laboratory_policy(name: str) -> Policy:
+def laboratory_policy(name: str) -> OwnPolicy:
     """Return a policy of the laboratory, in this process.  Raises PluginError."""
     one = laboratory()[name]
     try:
-        return cast("Policy", metadata.EntryPoint(name, one.value, GROUP).load()())
+        return cast("OwnPolicy", metadata.EntryPoint(name, one.value, GROUP).load()())
     except (ImportError, AttributeError) as error:  # It is of another version.
         raise PluginError(f"policy {name!r} of {one.plugin} cannot be loaded: {error}") from None
 

@@ -22,12 +22,12 @@ from dorm.api.resources.apps import Why
 from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import operating
 from dorm.core.query.assumed import Assumed, Figures, NewNodes, PlannedApp, Round
-from dorm.core.query.in_force import Offered, Setting, gist_of, in_force, offered
+from dorm.core.query.in_force import Offered, Setting, in_force, offered
 from dorm.core.query.plans import MOST_ROUNDS, plan
 from dorm.core.query.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State
 from dorm.local.spec_files import parse_spec
-from dorm.policies.registry import built_in, version_of
+from dorm.policies.registry import built_in, summary_of, version_of
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated, PolicyChanged
 from events.limits import Name
@@ -144,7 +144,7 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
             policy=settings.policy,
             version=version_of(settings.policy) if known else plugin.version if plugin is not None else None,
             plugin=plugin.plugin if plugin is not None else "",
-            gist=gist_of(settings.policy),
+            gist=summary_of(settings.policy),
             fails=None
             if isinstance(failed, msgspec.UnsetType)
             else Failing(failed.code, failed.reason, rfc3339(failed.since)),

@@ -11,7 +11,7 @@ import numpy as np
 
 from dorm.policies import answer, goals, greedy, integer, scoring
 from dorm.policies.exact.search import Search
-from dorm.policies.parameters import OPTIMIZER, read_numbers
+from dorm.policies.parameters import Parameter, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,16 +24,30 @@ LARGEST_PROGRAM = 2_000
 
 
 class ExactPolicy:
-    """Parameters: see `dorm.policies.parameters.OPTIMIZER`."""
+    """`dorm` has the same parameters."""
 
     name = "dorm-exact"
     version = 2
+    summary = "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes"
+    parameters: Mapping[str, Parameter] = {
+        "theta1": Parameter(0.1, 0.0, 1.0, "fairness loss at most this part of its maximum, 2 per kind of resource"),
+        "theta2": Parameter(
+            0.1, 0.0, 1.0, "at most this part of the running apps, rounded up, changes in one round; 0: none"
+        ),
+        "max_changes": Parameter(50, 0, 1_000_000, "and never more running apps than this in one round"),
+        "floor": Parameter(0.5, 0.0, 1.0, "each app should have at least this part of its theoretical share"),
+        "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds of work that adjusting an app costs if none was measured"),
+        "horizon_s": Parameter(
+            1500.0, 1.0, 604_800.0, "seconds that a decision is expected to last: sets what a change costs"
+        ),
+        "patience_s": Parameter(600.0, 0.0, 31_536_000.0, "seconds after which a waiting app precedes younger ones"),
+    }
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        return dict(read_numbers(self.name, params, OPTIMIZER))
+        return dict(read_numbers(self.name, params, self.parameters))
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
-        settings = read_numbers(self.name, params, OPTIMIZER)
+        settings = read_numbers(self.name, params, self.parameters)
         return allocate(integer.read(problem), settings)
 
 

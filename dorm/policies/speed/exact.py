@@ -41,6 +41,7 @@ class ExactSpeedPolicy(SpeedPolicy):
 
     name = "dorm-speed-exact"
     version = 6
+    summary = "the same as one mixed-integer program: the reference, for small clusters"
 
     def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality) -> Round:
         return ExactRound(instance, settings, locality)

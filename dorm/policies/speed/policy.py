@@ -23,7 +23,8 @@ from dorm.policies import answer, goals, integer, scoring
 from dorm.policies.dorm.counts import SolverFailed
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.serving import Serving
-from dorm.policies.parameters import SPEED, read_numbers
+from dorm.policies.exact.policy import ExactPolicy
+from dorm.policies.parameters import Parameter, read_numbers
 from dorm.policies.problem import Reason
 from dorm.policies.speed import curves, lateness, queueing
 from dorm.policies.speed.choosing import Chosen, choices, choose, pools
@@ -49,18 +50,55 @@ SLOWER_APART = Reason("gain", "with more it would be on several nodes, where it 
 
 
 class SpeedPolicy:
-    """Parameters: see `dorm.policies.parameters.SPEED`."""
+    """`dorm-speed-exact` has the same parameters, and solves each round as one program."""
 
     name = "dorm-speed"
     version = 6
+    summary = "the promises of dorm, and containers where they finish most work, by the speed of each app"
+    parameters: Mapping[str, Parameter] = {
+        "theta1": ExactPolicy.parameters["theta1"]._replace(default=0.3),
+        "theta2": Parameter(
+            0.1, 0.0, 1.0, "restarts in one round: at most this part of the running apps, rounded up; 0: none"
+        ),
+        "max_changes": Parameter(50, 0, 1_000_000, "and never more restarts than this in one round"),
+        "floor": ExactPolicy.parameters["floor"],
+        "rho": Parameter(
+            1e6,
+            1.0,
+            1e6,
+            "an app should take at most this many times as long as with its fair share all the time; 1e6: no bound",
+        ),
+        "adjust_s": Parameter(
+            30.0,
+            0.0,
+            86_400.0,
+            "seconds that an app pauses at a change, if no pause of any app was measured",
+        ),
+        "caution": Parameter(8.0, 0.0, 1000.0, "a change must save the app this many times the pause that it costs"),
+        "rest": Parameter(
+            0.0,
+            0.0,
+            1000.0,
+            "after a change, an app keeps its containers for this many times its measured pause; 0: no rest",
+        ),
+        "full_pause_s": Parameter(
+            30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
+        ),
+        "power": Parameter(
+            0.5, 0.1, 1.0, "how much a short remaining time counts: 1 favors short apps most, less is fairer"
+        ),
+        "patience_s": ExactPolicy.parameters["patience_s"]._replace(
+            meaning="seconds, or its own length if that is more, after which a waiting app precedes all others"
+        ),
+    }
     assumes_pauses = False
     """Whether every unmeasured app costs `adjust_s`; here, other apps' pauses come first (`registry.assumes_pauses`)."""
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        return dict(read_numbers(self.name, params, SPEED))
+        return dict(read_numbers(self.name, params, self.parameters))
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
-        settings = read_numbers(self.name, params, SPEED)
+        settings = read_numbers(self.name, params, self.parameters)
         tuning = Tuning(problem)
         types = names_of(problem.nodes)
         problem = _on_one_type(tuning.problem, types[0]) if len(types) == 1 else tuning.problem
