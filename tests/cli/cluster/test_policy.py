@@ -194,8 +194,8 @@ async def test_a_policy_that_is_not_installed_here_is_set_with_a_warning(lab: La
 
     async def without_the_laboratory(*arguments: str) -> tuple[int | None, str, str]:
         command = [sys.executable, "-c", program, "policy", *arguments, *lab.common]
-        pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-        process = await asyncio.create_subprocess_exec(*command, env=environment(lab.home), **pipes)
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, env=environment(lab.home), stdout=pipe, stderr=pipe)
         out, err = await process.communicate()
         return process.returncode, out.decode(), err.decode()
 
