@@ -23,7 +23,7 @@ from replay.moments import AtSequence
 from replay.story.app import AppTeller
 from replay.story.chapters import AppTotals
 from replay.story.story import StoryError, base_of, together
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 from replay.usage.ledger import Ledger, Wanted
 from replay.usage.usage import HOUR, unit_of
 
@@ -229,7 +229,7 @@ async def compare(
     """Compare two apps (names or ids) as they are at a moment, by default at the log's end; `other` is the log of `b`, which
     is read to its end.
 
-    Raises StoryError if there is no such app, and as `replay.travel.travel.state_at`.
+    Raises StoryError if there is no such app, and as `replay.travel.state_at`.
     """
     if other is None:
         one, two = await sides(log, (a, b), moment, progress)
@@ -245,7 +245,7 @@ async def sides(
     """Return apps (names or ids) at a moment, by default at the log's end, each with its spec.  One fold follows them, from
     the submission of the first one on if they are in the state, else from the log's start.
 
-    Raises StoryError if there is no such app, and as `replay.travel.travel.state_at`."""
+    Raises StoryError if there is no such app, and as `replay.travel.state_at`."""
 
     async def at(seq: int) -> State:
         return await state_at(log, AtSequence(seq), progress=progress) if seq else State()

@@ -36,6 +36,7 @@ from events.archive.segments import open_archive
 from events.log.interface import time_of
 from events.quantities import SECOND
 from replay import ReplayError
+from replay.diff import Diff, diff, headline, of_app, of_cluster, of_node, of_set_by, of_settings, settings_between
 from replay.export.anonymize import anonymized
 from replay.export.export import export
 from replay.export.selection import Selection
@@ -48,10 +49,7 @@ from replay.story.node import NodeTeller
 from replay.story.settings import SettingsWatch, lost_because, settings_changed
 from replay.story.story import Story, begin, story_of, together
 from replay.story.surroundings import name_in
-from replay.travel.diff import Diff, diff
-from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_set_by, of_settings
-from replay.travel.settings_between import settings_between
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 from replay.whole_file import ExportError, in_thread
 from replay.words import moment, span
 
@@ -402,7 +400,7 @@ async def _place(log: ReadableLog, moment: Moment | None, end: int) -> tuple[int
 async def tell(
     log: ReadableLog, span: Span, cluster: str, *, disguised: bool = False, progress: Progress | None = None
 ) -> Incident:
-    """Return the story of the span.  Raises as `replay.travel.travel.state_at`."""
+    """Return the story of the span.  Raises as `replay.travel.state_at`."""
     state = await state_at(log, AtSequence(span.first), progress=progress)
     earlier = Happenings(state)
     await fold_on(log, state, span.split, progress=progress, seen=earlier.see)

@@ -24,7 +24,7 @@ from events.quantities import CPU, SECOND, short
 from events.spec.groups import Setting, as_text, number
 from replay import ReplayError
 from replay.moments import AtSequence, AtTime, BeforeEnd, time_at
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -100,7 +100,7 @@ async def gather(
     """Return the apps that had not ended at `since` (default: the log's start) and were accepted before `until` (default: its
     end), as they were at `until`.
 
-    Raises MomentError if the log does not reach the span, and as `replay.travel.travel.state_at`.
+    Raises MomentError if the log does not reach the span, and as `replay.travel.state_at`.
     """
     start = await log.start()
     state = await state_at(log, since if since is not None else AtSequence(start))

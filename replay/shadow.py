@@ -43,7 +43,7 @@ from events.logger import Logger
 from events.quantities import SECOND
 from events.subjects import kind_of
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -253,7 +253,7 @@ class Shadow:
     ) -> AsyncGenerator[Comparison, None]:
         """Yield a comparison for each decision after the record `since`, up to `end`; with `follow`, also for later
         records, without end.  Of decisions that arrive together while it follows, only the last one is compared.
-        Raises as `replay.travel.travel.state_at` and `ReadableLog.read`; while it follows, it starts over instead, with the
+        Raises as `replay.travel.state_at` and `ReadableLog.read`; while it follows, it starts over instead, with the
         allocation at the log's end."""
         fold = Fold(self._log, partial(self._state_at, since))
         await fold.begin()

@@ -44,7 +44,7 @@ from events.addresses import shown
 from events.logger import Logger
 from replay import ReplayError
 from replay.moments import AtSequence
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

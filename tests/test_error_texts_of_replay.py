@@ -25,7 +25,7 @@ from events.codec import encode
 from events.errors import DormError
 from events.kinds import PolicyChanged
 from events.log.records import Record
-from replay import moments
+from replay import moments, stepper
 from replay.audit import workers
 from replay.audit.audit import verify
 from replay.audit.seal_checks import Expected
@@ -44,8 +44,7 @@ from replay.timeline import model
 from replay.timeline.fold import timeline
 from replay.timeline.model import only
 from replay.timeline.trace import trace
-from replay.travel import search
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from replay.whole_file import whole_file_now
 from tests.replay.audit.test_audit_of_a_part import Part
 from tests.replay.made_log import log_of
@@ -86,7 +85,7 @@ def simulation(**change: Any) -> Callable[[], object]:
 
 
 def searched(text: str) -> Callable[[], object]:
-    return lambda: search.parse(text, State())
+    return lambda: stepper.parse(text, State())
 
 
 def drawn(since: int | None = None, until: int | None = None, **names: Any) -> Callable[[], object]:

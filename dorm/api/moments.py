@@ -28,9 +28,9 @@ from events.sources import fingerprint
 from replay.moments import AtSequence, BeforeEnd, MomentError, not_in_log
 from replay.page.timeline import TimelineView, timeline
 from replay.past import gather, named
+from replay.stepper import Pages
 from replay.timeline.fold import Watcher
 from replay.timeline.fold import timeline as folded
-from replay.travel.pages import Pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -229,7 +229,7 @@ def settings_in(state: State, pairs: list[str]) -> dict[str, Any]:
 
 
 async def settings_at(log: ReadableLog, moment: Moment | None, pairs: list[str]) -> dict[str, Any]:
-    """The same at a moment of a log.  Also raises as `replay.travel.travel.state_at`."""
-    from replay.travel.travel import state_at
+    """The same at a moment of a log.  Also raises as `replay.travel.state_at`."""
+    from replay.travel import state_at
 
     return settings_in(await state_at(log, moment), pairs)

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from replay.export.anonymize import AnonymizedLog
     from replay.export.export import Exported
     from replay.moments import Moment
+    from replay.stepper import Stepper
     from replay.story.chapters import Chapter
     from replay.timeline.model import Timeline
-    from replay.travel.stepper import Stepper
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ async def _import(log: ReadableLog, url: str, cx: Cluster) -> dict[str, Any]:
     from events.nats.importing import import_log as put
     from replay.frames import leave_snapshot
     from replay.reading import cluster_name
-    from replay.travel.travel import state_at
+    from replay.travel import state_at
 
     name = cx.cluster or await cluster_name(log)
     if not name:
@@ -542,7 +542,7 @@ async def step(
     _check_terminal()
 
     from dorm.cli.step_screen import StepApp
-    from replay.travel.search import Search
+    from replay.stepper import Search
 
     search = Search(apps=tuple(app or ()), nodes=tuple(node or ()))
     name = cx.target().cluster if file is None else file.stem
@@ -557,7 +557,7 @@ async def step(
 
 async def _opened(log: ReadableLog, cluster: str, moment: Moment | None) -> Stepper:
     """Return a stepper at a moment."""
-    from replay.travel.stepper import Stepper
+    from replay.stepper import Stepper
 
     stepper = await Stepper.open(log, cluster=cluster)
     with progress_of("folding") as report:

@@ -44,7 +44,7 @@ from events.nats.importing import import_log
 from events.workdir import UNPACKED_MANIFEST, Limits, open_blob
 from replay.export.export import export
 from replay.reading import cluster_name
-from replay.travel.travel import state_at
+from replay.travel import state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

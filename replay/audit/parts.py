@@ -16,7 +16,7 @@ from events.log.records import LogRefused
 from events.parts import PartUnreadable, document_of, is_part_signed_by, unpacked
 from events.subjects import token
 from replay.moments import AtSequence
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from dorm.core.state import State

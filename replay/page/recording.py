@@ -25,7 +25,7 @@ from replay.page.stories import Stories, stories
 from replay.page.timeline import WIDEST, TimelineView, timeline
 from replay.page.view import View, decision_in
 from replay.timeline.fold import Watcher
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

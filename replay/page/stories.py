@@ -23,7 +23,7 @@ from replay.story.explain import ExplainError, explain
 from replay.story.explanation import Witness
 from replay.story.node import NodeTeller
 from replay.story.speed import SpeedCurve
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class AppTeller:
-    """Follows a fold for one app, by name or id (`see` is the `seen` of `replay.travel.travel`).  Keeps only its story."""
+    """Follows a fold for one app, by name or id (`see` is the `seen` of `replay.travel`).  Keeps only its story."""
 
     def __init__(self, wanted: str) -> None:
         self.wanted = wanted

@@ -1,6 +1,6 @@
 """Explains an app's containers, at any moment: the state holds the situation, the log the decision behind it.
 
-A `Witness` observes the fold (`replay.travel.travel.state_at(…, seen=witness.see)`) and keeps what the state does not: the
+A `Witness` observes the fold (`replay.travel.state_at(…, seen=witness.see)`) and keeps what the state does not: the
 last decision, the last one that changed the app, since when its reason has been the same, refusals, and ends of apps that have
 left the state.  `explain` combines that with the state.  Void rounds are not decisions and are skipped.
 

@@ -104,7 +104,7 @@ class Course:
 
 
 class NodeTeller:
-    """Follows a fold for one node (`see` is the `seen` of `replay.travel.travel`).  Keeps its story, and its running
+    """Follows a fold for one node (`see` is the `seen` of `replay.travel`).  Keeps its story, and its running
     containers."""
 
     def __init__(self, wanted: str) -> None:

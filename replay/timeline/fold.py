@@ -35,7 +35,7 @@ from replay.timeline.model import (
     find_apps,
 )
 from replay.timeline.words import exit_text, plans_text, scheduling_text, settings_text
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -16,7 +16,7 @@ import msgspec
 from events.log.interface import time_of
 from events.quantities import CPU, MEMORY, SECOND
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 from replay.usage import UsageError
 from replay.usage.ledger import GROUPS, Ledger, Sum, Wanted
 from replay.words import moment as at_moment
@@ -106,7 +106,7 @@ async def usage(
     `now` (UTC ns) if that is later, and `uses` is then asked for what running containers have used.
 
     Raises UsageError for an empty span and, if `strict`, for an unknown name; MomentError for a moment that the log
-    does not reach, and as `replay.travel.travel.state_at`.
+    does not reach, and as `replay.travel.state_at`.
     """
     end = await log.end()
     begin, start = await _begin(log, since, end)

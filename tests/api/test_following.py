@@ -22,7 +22,7 @@ from dorm.live_fold import Thread
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.replay.busy import busy_log
 

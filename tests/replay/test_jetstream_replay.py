@@ -15,7 +15,7 @@ from replay.audit.audit import verify
 from replay.audit.parts import PartsReport
 from replay.export.export import export
 from replay.moments import AtSequence, BeforeEnd
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.replay.recorded import play
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from events import kinds as k
 from events.positions import logged
 from replay.audit.audit import verify
 from replay.comparison import compare
+from replay.diff import diff, settings_between
 from replay.export.anonymize import anonymized
 from replay.export.export import export
 from replay.incident import write
@@ -27,9 +28,7 @@ from replay.story.story import follow, tell
 from replay.timeline.fold import timeline
 from replay.timeline.png import png
 from replay.traces import Tracer
-from replay.travel.diff import diff
-from replay.travel.settings_between import settings_between
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 from replay.usage.plot import png as usage_png
 from replay.usage.tables import as_csv, as_parquet
 from replay.usage.usage import usage

@@ -27,7 +27,7 @@ from replay.story.chapters import Chapter
 from replay.story.explain import explain
 from replay.story.explanation import Explanation
 from replay.story.speed import SpeedCurve, speed_curve
-from replay.travel.travel import clock_of
+from replay.travel import clock_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable

@@ -34,7 +34,7 @@ from events.spec import check_spec
 from events.spec.groups import Setting
 from events.spec.variables import findings
 from replay.moments import AtSequence
-from replay.travel.reported import reported_at
+from replay.travel import reported_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,14 +19,13 @@ from dorm.core.state import Counters, Settings, State, digest
 from events.cloudevents import rfc3339
 from events.log.interface import time_of
 from events.positions import parse
+from replay.diff import Diff, settings_between
+from replay.diff import diff as difference
+from replay.diff import only as concerning
 from replay.moments import AtSequence, AtTime
 from replay.page.timeline import APPS, WIDEST, TimelineView
 from replay.page.view import View, decision_in, view
-from replay.travel.diff import Diff
-from replay.travel.diff import diff as difference
-from replay.travel.diff import only as concerning
-from replay.travel.reported import reported_at
-from replay.travel.settings_between import settings_between
+from replay.travel import reported_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -51,7 +51,7 @@ from events.log.stores import SNAPSHOT_EVERY, identity
 from events.nats.connection import Connection
 from replay.frames import build
 from replay.moments import AtSequence
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 from replay.whole_file import in_thread
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from replay.simulator.forks.fork_log import ForkLog
 from replay.simulator.forks.history import History
 from replay.simulator.measures import Measures
 from replay.simulator.outcome import mean
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ async def whatif(
     observer of a run that is about to start, given its fork and whether that is the changed one (in a thread); the backtest
     is not observed.  `told` bounds the progress reports of a run.  A caller that is cancelled ends the runs.
 
-    Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.travel.state_at`."""
+    Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.state_at`."""
     end = await log.end()
     if not end:
         raise WhatIfError("the log is empty, so nothing can be continued", code="log.empty")

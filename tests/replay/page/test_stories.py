@@ -15,7 +15,7 @@ from replay.page.recording import record
 from replay.story.explain import explain
 from replay.story.explanation import Witness
 from replay.story.story import tell
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 

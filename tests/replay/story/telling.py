@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dorm.core.state import State
 from events import kinds as k
 from replay.story.app import AppTeller
-from replay.travel.travel import fold
+from replay.travel import fold
 from tests.core.records import Bench
 
 if TYPE_CHECKING:

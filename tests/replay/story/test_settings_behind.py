@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
+from replay.diff import diff, of_set_by, settings_between
 from replay.moments import AtSequence
 from replay.story.explain import explain
 from replay.story.explanation import Witness
 from replay.story.story import follow, tell
-from replay.travel.diff import diff
-from replay.travel.diff_words import of_set_by
-from replay.travel.settings_between import settings_between
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.replay.made_log import Story, log_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from replay.story.app import AppTeller
 from replay.story.explain import explain
 from replay.story.explanation import Witness
 from replay.story.node import NodeTeller
-from replay.travel.travel import fold
+from replay.travel import fold
 from tests.core import suspect_node
 from tests.core.suspect_node import BAD
 

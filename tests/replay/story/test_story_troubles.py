@@ -10,7 +10,7 @@ from events.quantities import SECOND
 from replay.story.chapters import Cause
 from replay.story.explain import explain
 from replay.story.explanation import Witness
-from replay.travel.travel import fold
+from replay.travel import fold
 from replay.words import moment
 from tests.core.records import Bench, joined
 from tests.replay.story.telling import causes, contended, decision, one, resize, told, what

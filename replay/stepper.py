@@ -1,40 +1,284 @@
 """A cursor that steps through a log, event by event, forward and back, with the states before and after its place.
 
-It stands on one event: a record, or one fact of a round.  A round is folded whole, so its facts share their states.
-The cursor keeps two states, one record apart, and a step forward folds a record into each.  A step back starts at a keyframe
-(`replay.travel.pages`), a jump at the nearest snapshot of the log; either way the states equal those of a fold from the log's
-start.  A jump changes the cursor only when it has arrived, so a cancelled move has no effect.
+It stands on one event: a record, or one fact of a round.  A round is folded whole, so its facts share their states.  The
+cursor keeps two states, one record apart, and a step forward folds a record into each.  A step back starts at a keyframe, a
+jump at the nearest snapshot of the log; either way the states equal those of a fold from the log's start.  A jump changes the
+cursor only when it has arrived, so a cancelled move has no effect.
+
+`Pages` keeps records and `Keyframes` keeps states, so stepping back and forth reads and folds nothing twice.  Records are kept
+in pages of `PAGE`, states at the sequences between two pages.  So any state is one keyframe and less than a page of folding
+away, as long as its keyframe is kept.  Both are bounded; the least recently used entries are evicted first.
+
+A `Search` says which events to step over and which to stop at: a tail's filter, decisions, failures.
+
 Not to be used by several tasks at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right, insort
 from collections import OrderedDict
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from dorm.core.evolve import evolve
+from dorm.core.query.concerns import KINDS, Concerns
 from dorm.core.snapshot import FOLDED_BY, copy, load, restore
 from dorm.core.state import SCHEMA, State
+from events import kinds as k
 from events.codec import decode
 from events.log.interface import nearest
+from events.log.records import LogDamaged
 from events.positions import Logged, Position, logged
 from events.sources import fingerprint
+from replay import ReplayError
 from replay.moments import AtSequence, AtTime, BeforeEnd, not_in_log
-from replay.travel.pages import PAGE, Keyframes, Pages
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from replay.whole_file import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from dorm.core.snapshot import Copy
+    from dorm.core.state import State
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
-    from replay.travel.search import Asking, Search
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+PAGE = 1000
+"""Records per page, which bounds the folding of a step back.  Page i holds the sequences after i · PAGE."""
+_ROOM = 64 << 20
+_OF_RECORD = 200
+"""Approximate bytes of a record beside its body."""
+
+
+class Pages:
+    """A log's records in order, each read once while there is room for it."""
+
+    def __init__(self, log: ReadableLog, start: int, room: int = _ROOM) -> None:
+        """`start` is the log's start, `room` is in bytes."""
+        self._log, self._start, self._room = log, start, room
+        self._kept: OrderedDict[int, list[Record]] = OrderedDict()
+        self._bytes = 0
+
+    def has(self, index: int, upto: int) -> bool:
+        """Return whether a page is cached, up to the log's end (`upto`)."""
+        page = self._kept.get(index)
+        return page is not None and page[-1].seq >= min(upto, (index + 1) * PAGE)
+
+    async def read(self, after: int, upto: int) -> AsyncGenerator[list[Record], None]:
+        """Yield the records between two sequences that the log has, at most a page at once.  Raises as `log.read`."""
+        after = max(after, self._start)
+        while after < upto:
+            page = self._kept.get(after // PAGE)
+            if page is not None and page[-1].seq > after:
+                self._kept.move_to_end(after // PAGE)
+                yield (found := _between(page, after, upto))
+                after = found[-1].seq
+                continue
+            async with aclosing(self._fetch(after // PAGE, upto)) as pages:
+                async for page in pages:
+                    if after < upto and page[-1].seq > after:
+                        yield (found := _between(page, after, upto))
+                        after = found[-1].seq
+                    if after >= upto or self.has(after // PAGE, upto):
+                        break
+                else:
+                    raise LogDamaged(f"the log ends before record {upto}, which it had before")
+
+    async def _fetch(self, index: int, upto: int) -> AsyncGenerator[list[Record], None]:
+        """Yield pages as they are filled, from this one on; the batch that holds `upto` is kept whole, since it was read."""
+        begun = self._kept.get(index)
+        after = begun[-1].seq if begun else max(self._start, index * PAGE)
+        async with aclosing(self._log.read(after=after)) as batches:
+            async for batch in batches:
+                filled, done = [], 0
+                while done < len(batch):
+                    room = (batch[done].seq - 1) // PAGE * PAGE + PAGE - batch[done].seq + 1
+                    part = batch[done : done + room]
+                    index, done = (part[0].seq - 1) // PAGE, done + len(part)
+                    page = self._kept.get(index, [])
+                    page = [*page, *part[page[-1].seq + 1 - part[0].seq :]] if page else part
+                    self._keep(index, page)
+                    filled.append(page)
+                for page in filled:
+                    yield page
+                if batch[-1].seq >= upto:
+                    return
+
+    def _keep(self, index: int, page: list[Record]) -> None:
+        self._bytes += _size(page) - _size(self._kept.pop(index, []))
+        self._kept[index] = page
+        while self._bytes > self._room and len(self._kept) > 1:
+            self._bytes -= _size(self._kept.popitem(last=False)[1])
+
+
+def _between(page: list[Record], after: int, upto: int) -> list[Record]:
+    first = page[0].seq
+    return page[max(0, after + 1 - first) : upto + 1 - first]
+
+
+def _size(page: list[Record]) -> int:
+    return sum(len(record.body) + _OF_RECORD for record in page)
+
+
+class Keyframes:
+    """States at the sequences between two pages."""
+
+    def __init__(self, room: int = _ROOM) -> None:
+        """`room` in bytes."""
+        self._room = room
+        self._kept: OrderedDict[int, Copy] = OrderedDict()
+        self._seqs: list[int] = []
+        self._bytes = 0
+
+    def pass_by(self, state: State) -> None:
+        """Note each folded state, and keep a copy if it lies between two pages."""
+        if state.seq % PAGE == 0 and state.seq and state.seq not in self._kept:
+            kept = copy(state)
+            self._kept[kept.seq] = kept
+            insort(self._seqs, kept.seq)
+            self._bytes += len(kept.encoded)
+            while self._bytes > self._room and len(self._kept) > 1:
+                seq, gone = self._kept.popitem(last=False)
+                self._seqs.remove(seq)
+                self._bytes -= len(gone.encoded)
+
+    def before(self, seq: int) -> Copy | None:
+        """Return the latest one at or before a sequence."""
+        place = bisect_right(self._seqs, seq)
+        if not place:
+            return None
+        found = self._seqs[place - 1]
+        self._kept.move_to_end(found)
+        return self._kept[found]
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+_KINDS = {
+    "decision": ("Resized",),
+    "failure": (
+        "AppFailed",
+        "GenerationFailed",
+        "MembersLost",
+        "LiveResizeFailed",
+        "NodeLost",
+        "NodeLeaseEnded",
+        "NodeSuspected",
+        "ContainerExited",
+    ),
+}
+_FIELDS = {"kind": "kinds", "app": "apps", "user": "users", "node": "nodes"}
+_KINDS_BY_LOWER: dict[str, str] = {kind.lower(): kind for kind in KINDS}
+
+
+class SearchError(ReplayError):
+    """A filter that cannot be parsed."""
+
+    code = "search.malformed"
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """All given filters must hold, each with any of its values.  Without a filter, every event matches."""
+
+    kinds: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    what: Literal["", "decision", "failure"] = ""
+    """Only decisions, or only failures; `kinds` is then ignored."""
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds or self.apps or self.users or self.nodes or self.what)
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, field in _FIELDS.items() for value in getattr(self, field)]
+        return " ".join(words)
+
+    def asking(self) -> Asking:
+        return Asking(self)
+
+
+class Asking:
+    """A search through the log from front to back, because it learns on the way who owns which app and where it
+    runs."""
+
+    def __init__(self, search: Search) -> None:
+        kinds = _KINDS.get(search.what, search.kinds)
+        self._concerns = Concerns(kinds=kinds, apps=search.apps, users=search.users, nodes=search.nodes)
+        self._what = search.what
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it must `know` the state before the first event that it judges."""
+        return bool(self._concerns.knowledge("*"))
+
+    def know(self, state: State) -> None:
+        self._concerns.know(state)
+
+    def subjects(self, cluster: str) -> list[str]:
+        """Return the subjects on which a match can be; empty for all."""
+        return self._concerns.subjects(cluster)
+
+    def wants(self, one: Logged) -> bool:
+        # Called for every event, since the answer for a later one may depend on it.
+        wanted = self._concerns.wants(one)
+        return wanted and (self._what != "failure" or _failed(one.event))
+
+
+def _failed(event: Any) -> bool:
+    """Return whether an event is a failure: a container's end is one if it was not requested and the exit code is not 0."""
+    return not isinstance(event, k.ContainerExited) or (not event.asked and event.exit_code != 0)
+
+
+def parse(text: str, state: State) -> Search:
+    """Parse a filter: names of kinds, or of apps and nodes of this state, or `app=digits`, `user=ann`.
+
+    Raises SearchError."""
+    found: dict[str, list[str]] = {field: [] for field in _FIELDS.values()}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if equals and name in _FIELDS:
+            found[_FIELDS[name]].append(_kind(value) if name == "kind" else value)
+        else:
+            found[_field_of(word, state)].append(_KINDS_BY_LOWER.get(word.lower(), word))
+    kinds, apps, users, nodes = (tuple(dict.fromkeys(found[field])) for field in _FIELDS.values())
+    return Search(kinds=kinds, apps=apps, users=users, nodes=nodes)
+
+
+def _kind(word: str) -> str:
+    if word.lower() not in _KINDS_BY_LOWER:
+        text = f"there is no kind of event {word[:60]!r}; kinds are names such as AppSubmitted, Resized and NodeLost"
+        raise SearchError(text, code="search.kind.unknown")
+    return _KINDS_BY_LOWER[word.lower()]
+
+
+def _field_of(word: str, state: State) -> str:
+    if word.lower() in _KINDS_BY_LOWER:
+        return "kinds"
+    if state.find_app(word) is not None:
+        return "apps"
+    if word in state.nodes:
+        return "nodes"
+    if "=" in word:
+        raise SearchError(f"{word[:60]!r} is not a filter; write kind=…, app=…, user=… or node=…")
+    raise SearchError(
+        f"{word[:60]!r} is neither a kind of event nor an app or node here; for one of another moment, write "
+        f"app={word[:60]} or node=…",
+        code="name.not_found",
+    )
+
+
+# --- stepper ----------------------------------------------------------------------------------------------------------
 
 _WINDOW = 4 * PAGE
 _WIDEST = 256 * PAGE

@@ -2,11 +2,16 @@
 
 A snapshot is used only if this very build would have folded the same (`dorm.core.snapshot`); otherwise an earlier one, or the
 log's start.  So snapshots affect the duration, never the result.
+
+What apps reported is beside the log, and `reported_at` finds the reports of a moment: `ps` and others lay them over the state at
+that moment, as they do for the present.  The log has a mark of each working app about once a minute, so the reports of the last
+minute before the moment have everything newer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
@@ -14,20 +19,27 @@ from typing import TYPE_CHECKING
 
 from dorm.core.evolve import evolve
 from dorm.core.folded import Folded
+from dorm.core.progress import newest_of
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
 from events.kinds import Event
 from events.log.interface import nearest, time_of
-from events.log.records import Record
+from events.log.records import LogRefused, LogUnavailable, Record
+from events.log.stores import upto
+from events.quantities import SECOND
 from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError, not_in_log, time_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dorm.core.progress import Newest
     from events.log.interface import ReadableLog
     from replay import Progress
     from replay.moments import Moment
+
+
+# --- travel -----------------------------------------------------------------------------------------------------------
 
 Seen = Callable[[State, Record, Event, Folded], None]
 """Called with each record after it was folded: the state after it, the record, and the event that it held."""
@@ -135,3 +147,23 @@ async def clock_of(log: ReadableLog, moment: AtSequence | AtTime) -> int:
     if not start < moment.seq <= end:
         raise not_in_log(moment.seq, start, end)
     return await time_of(log, moment.seq)
+
+
+# --- reported ---------------------------------------------------------------------------------------------------------
+
+_MARK_S = 65
+"""Seconds within which the log has a mark of a working app (`agents.progress`)."""
+_PATIENCE_S = 10.0
+
+
+async def reported_at(log: ReadableLog, state: State, moment: Moment | None) -> Newest:
+    """Return the newest report of each app at a moment, by default now; empty if the stream can't be read."""
+    with contextlib.suppress(LogUnavailable, LogRefused, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            if moment is None:
+                return newest_of(await log.progress.newest())
+            time = state.time
+            if not isinstance(moment, AtSequence):
+                time = await time_at(log, moment)
+            return newest_of(await upto(log.progress, time, time - _MARK_S * SECOND))
+    return {}
