@@ -20,12 +20,12 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.chapters import AppTotals
 from replay.story.story import StoryError, base_of, together
 from replay.travel import fold_on, state_at
-from replay.usage.ledger import Ledger, Wanted
-from replay.usage.usage import HOUR, unit_of
+from replay.usage import HOUR, unit_of
+from replay.usage_ledger import Ledger, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

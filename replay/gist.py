@@ -117,15 +117,15 @@ def _membership(event: Any, whole: bool) -> str:
 
 
 def _planned(event: Any, whole: bool) -> str:
-    from replay.story.policies import planned  # Stories import NumPy, which a list of events should not wait for.
+    from replay.story.story_words import planned  # Stories import NumPy, which a list of events should not wait for.
 
     return f"{event.app} {planned(event)}"
 
 
 def _policy_failed(event: Any, whole: bool) -> str:
-    from replay.story.policies import failed
+    from replay.story.story_words import policy_failed
 
-    return failed(event)
+    return policy_failed(event)
 
 
 def _refused(event: Any, whole: bool) -> str:
@@ -150,9 +150,9 @@ def _suspected(event: Any, whole: bool) -> str:
     if whole:
         return _fields(event, whole)
     reasons = [*event.failures, *[""] * len(event.apps)]
-    failed = [f"{app} ({why})" if why else app for app, why in zip(event.apps, reasons, strict=False)]
+    policy_failed = [f"{app} ({why})" if why else app for app, why in zip(event.apps, reasons, strict=False)]
     probe = f" probe_at={rfc3339(event.probe_at)[:-7]}Z" if event.probe_at else ""
-    return f"node={event.node} failed={_short(', '.join(failed), whole)}{probe}: {_short(event.reason, whole)}"
+    return f"node={event.node} failed={_short(', '.join(policy_failed), whole)}{probe}: {_short(event.reason, whole)}"
 
 
 def _plain(value: Any) -> str:

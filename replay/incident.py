@@ -43,10 +43,10 @@ from replay.export.selection import Selection
 from replay.moments import AtSequence, AtTime, not_in_log
 from replay.page.recording import record
 from replay.reading import cluster_name
-from replay.story import policies, words
-from replay.story.app import AppTeller
+from replay.story import story_words
+from replay.story.app_teller import AppTeller
 from replay.story.node import NodeTeller
-from replay.story.settings import SettingsWatch, lost_because, settings_changed
+from replay.story.settings_causes import SettingsWatch, lost_because, settings_changed
 from replay.story.story import Story, begin, story_of, together
 from replay.story.surroundings import name_in
 from replay.travel import fold_on, state_at
@@ -168,7 +168,7 @@ class Happenings:
 
     def _settings(self, state: State, position: str, event: k.PolicyChanged, folded: Folded) -> None:
         effect = self._sets.record(state, event)
-        text = words.settings(event) if effect is None else effect.text
+        text = story_words.settings(event) if effect is None else effect.text
         consequence = settings_changed(state, event)
         if consequence and consequence not in text:
             text += f"; {consequence}"
@@ -178,17 +178,17 @@ class Happenings:
 
     def _drain(self, state: State, position: str, event: k.NodeDrainRequested, folded: Folded) -> None:
         self.nodes[event.node] += 2
-        self._note(state, position, "operators", words.drain(event))
+        self._note(state, position, "operators", story_words.drain(event))
 
     def _trust_requested(self, state: State, position: str, event: k.NodeTrustRequested, folded: Folded) -> None:
         self.nodes[event.node] += 2
-        self._note(state, position, "operators", words.trust_requested(event))
+        self._note(state, position, "operators", story_words.trust_requested(event))
 
     def _joined(self, state: State, position: str, event: k.NodeJoined, folded: Folded) -> None:
         self._build(event.build)
         self.nodes[event.node] += 1
         refused = ", and was refused: another machine holds the name" if folded == "refused" else ""
-        self._note(state, position, "nodes", f"{event.node} joined with {words.amounts(event.capacity)}{refused}")
+        self._note(state, position, "nodes", f"{event.node} joined with {story_words.amounts(event.capacity)}{refused}")
 
     def _left(self, state: State, position: str, event: k.NodeLeft, folded: Folded) -> None:
         self.nodes[event.node] += 2
@@ -204,19 +204,19 @@ class Happenings:
         if app is not None:
             how = "killed" if event.kill else "cancelled"
             self.apps[app.id] += 2
-            self._note(state, position, "requests", f"{event.by} {how} {app.name}{words.why(event.reason)}")
+            self._note(state, position, "requests", f"{event.by} {how} {app.name}{story_words.why(event.reason)}")
 
     def _updated(self, state: State, position: str, event: k.AppUpdated, folded: Folded) -> None:
         app = app_of_request(state, event.app, event.by)
         if app is not None:
             self.apps[app.id] += 2
-            self._note(state, position, "requests", f"{event.by} changed {app.name}: {words.updated(event)}")
+            self._note(state, position, "requests", f"{event.by} changed {app.name}: {story_words.updated(event)}")
 
     def _gate(self, state: State, position: str, event: k.OfGates, folded: Folded) -> None:
         app = app_of_request(state, event.app, event.by)
         if app is not None:
             self.apps[app.id] += 2
-            self._note(state, position, "requests", words.gate(event, app.name))
+            self._note(state, position, "requests", story_words.gate(event, app.name))
 
     def _exited(self, state: State, position: str, event: k.ContainerExited, folded: Folded) -> None:
         if event.asked or event.exit_code == 0:
@@ -225,7 +225,7 @@ class Happenings:
         self.nodes[event.node] += 1
         code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
         where = f"slot {event.slot} of {name_in(state, event.app)} on {event.node}"
-        self._note(state, position, "failures", f"{where} ended{code} ({event.reason}){words.why(event.message)}")
+        self._note(state, position, "failures", f"{where} ended{code} ({event.reason}){story_words.why(event.message)}")
 
     # --- facts of masters -----------------------------------------------------------------------------------------------
 
@@ -251,23 +251,23 @@ class Happenings:
         self.nodes[fact.node] += 5
         for app in fact.apps:
             self.apps[app] += 1
-        self._note(state, position, "nodes", f"{fact.node} is {words.suspected(state, fact)}")
+        self._note(state, position, "nodes", f"{fact.node} is {story_words.suspected(state, fact)}")
 
     def _trusted(self, state: State, position: str, fact: k.NodeTrusted, event: k.Round) -> None:
         self.nodes[fact.node] += 1
-        self._note(state, position, "nodes", f"{fact.node} is {words.trusted(fact)}")
+        self._note(state, position, "nodes", f"{fact.node} is {story_words.trusted(fact)}")
 
     def _policy_failed(self, state: State, position: str, fact: k.PolicyFailed, event: k.Round) -> None:
-        if policies.is_first(state, fact):
-            self._note(state, position, "policies", policies.failed(fact))
+        if story_words.is_first_failure(state, fact):
+            self._note(state, position, "policies", story_words.policy_failed(fact))
 
     def _rejected(self, state: State, position: str, fact: k.AppRejected, event: k.Round) -> None:
         what = f"the {fact.refused} of {fact.app or 'an app without a name'}"
-        self._note(state, position, "refusals", f"{what} was refused{words.why(fact.reason)}")
+        self._note(state, position, "refusals", f"{what} was refused{story_words.why(fact.reason)}")
 
     def _refused(self, state: State, position: str, fact: k.RecordsRefused, event: k.Round) -> None:
         for one in fact.records:
-            self._note(state, position, "refusals", f"{one.of} by {one.who} was refused{words.why(one.reason)}")
+            self._note(state, position, "refusals", f"{one.of} by {one.who} was refused{story_words.why(one.reason)}")
 
     def _failed(self, state: State, position: str, fact: k.GenerationFailed | k.MembersLost, event: k.Round) -> None:
         self.apps[fact.app] += 5
@@ -276,14 +276,16 @@ class Happenings:
             if isinstance(fact, k.GenerationFailed)
             else f"lost {len(fact.lost)} of its members"
         )
-        self._note(state, position, "failures", f"{name_in(state, fact.app)} {what}{words.why(fact.reason)}")
+        self._note(state, position, "failures", f"{name_in(state, fact.app)} {what}{story_words.why(fact.reason)}")
 
     def _ended(
         self, state: State, position: str, fact: k.AppCompleted | k.AppFailed | k.AppCancelled, event: k.Round
     ) -> None:
         self.apps[fact.app] += 8 if isinstance(fact, k.AppFailed) else 1
         how = type(fact).__name__.removeprefix("App").lower()
-        self._note(state, position, "ends", f"{name_in(state, fact.app)} {how}{words.why(getattr(fact, 'reason', ''))}")
+        self._note(
+            state, position, "ends", f"{name_in(state, fact.app)} {how}{story_words.why(getattr(fact, 'reason', ''))}"
+        )
 
     def _resized(self, state: State, position: str, fact: k.Resized, event: k.Round) -> None:
         for change in fact.changes:

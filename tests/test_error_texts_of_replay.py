@@ -37,8 +37,7 @@ from replay.simulator.contenders import parse_all
 from replay.simulator.forks.whatif import whatif
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.explanation import Witness, explain
 from replay.story.story import tell
 from replay.timeline import model
 from replay.timeline.fold import timeline

@@ -30,7 +30,7 @@ from events.codec import decode
 from events.kinds import AppSubmitted, NodeJoined
 from events.log.records import LogError
 from replay.simulator.forks.starting import Outlook
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.explanation import Witness
 from replay.story.node import NodeTeller
 from replay.story.story import base_of, begin, story_of

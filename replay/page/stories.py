@@ -17,12 +17,11 @@ import msgspec
 from dorm.core.gates import reason_of
 from events import kinds as k
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.chapters import Chapter
-from replay.story.explain import ExplainError, explain
-from replay.story.explanation import Witness
+from replay.story.explanation import ExplainError, Witness, explain
+from replay.story.known_speed import SpeedCurve
 from replay.story.node import NodeTeller
-from replay.story.speed import SpeedCurve
 from replay.travel import fold, state_at
 
 if TYPE_CHECKING:

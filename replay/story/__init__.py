@@ -17,10 +17,9 @@ Start with `story`.
 
 from __future__ import annotations
 
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.chapters import AppTotals, Cause, Chapter
-from replay.story.explain import ExplainError
-from replay.story.explanation import Explanation, Witness
+from replay.story.explanation import ExplainError, Explanation, Witness
 from replay.story.node import NodeTeller, NodeTotals
 from replay.story.story import Story, StoryError, follow, tell
 

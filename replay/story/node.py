@@ -10,9 +10,9 @@ from dorm.core.offers import trouble_with_fitness
 from events import kinds as k
 from events import subjects
 from events.quantities import SECOND
-from replay.story import words
+from replay.story import story_words
 from replay.story.chapters import Cause, Chapter, Exit
-from replay.story.settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
+from replay.story.settings_causes import blaming, killed_because, lease_ended_because, lost_because, settings_changed
 from replay.story.surroundings import Surroundings, name_in
 from replay.words import containers, moment, span
 
@@ -249,7 +249,7 @@ class NodeTeller:
             self._tell(state, str(state.seq), "refused", text)
             return
         self._moved = True
-        has = words.amounts(node.capacity)
+        has = story_words.amounts(node.capacity)
         labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())
         said = trouble_with_fitness(node).partition(": ")[2]
         text = f"with {has}" + (f", labels {labels}" if labels else "") + f", runtime {node.runtime}"
@@ -266,21 +266,21 @@ class NodeTeller:
         back = "announced again" if same else "its agent is back"
         again = f"{back if before.capacity == node.capacity else 'joined again'}, {text}"
         if before.capacity != node.capacity:
-            had = words.amounts(before.capacity)
+            had = story_words.amounts(before.capacity)
             again += f" (before: {had})"
         trouble = self._trouble if before.condition != "up" else None
         self._tell(state, str(state.seq), "rejoined", again, [trouble])
 
     def _drained(self, state: State, event: k.NodeDrainRequested) -> None:
         what = "drained" if event.drain else "undrained"
-        cause = self._tell(state, str(state.seq), what, words.drain(event), by=event.by)
+        cause = self._tell(state, str(state.seq), what, story_words.drain(event), by=event.by)
         self._trouble = cause
 
     def _forgotten(self, state: State, event: k.NodeForgetRequested) -> None:
-        self._trouble = self._tell(state, str(state.seq), "forgotten", words.forgotten(event), by=event.by)
+        self._trouble = self._tell(state, str(state.seq), "forgotten", story_words.forgotten(event), by=event.by)
 
     def _trust_requested(self, state: State, event: k.NodeTrustRequested) -> None:
-        self._tell(state, str(state.seq), "trusted", words.trust_requested(event), [self._suspected], by=event.by)
+        self._tell(state, str(state.seq), "trusted", story_words.trust_requested(event), [self._suspected], by=event.by)
         self._suspected = None
 
     def _left(self, state: State, event: k.NodeLeft) -> None:
@@ -319,13 +319,13 @@ class NodeTeller:
         )
         name = name_in(state, event.app)
         if (changed := killed_because(state, event)) is not None:
-            text = blaming(f"{name} (generation {event.generation}): {words.exited(one)}", changed)
+            text = blaming(f"{name} (generation {event.generation}): {story_words.exited(one)}", changed)
             self._tell(state, str(state.seq), "container_killed", text, [changed], app=event.app, exit=one)
         if not event.asked and event.exit_code != 0:
             self._failed += 1
             count = self._failures[key] = self._failures.get(key, 0) + 1
             if count <= FAILURES_TOLD:
-                text = f"{name} (generation {event.generation}): {words.exited(one)}"
+                text = f"{name} (generation {event.generation}): {story_words.exited(one)}"
                 self._tell(state, str(state.seq), "container_failed", text, app=event.app, exit=one)
         if not any(held[:2] == key for held in self._running):
             self._to_start.pop(key, None)
@@ -363,9 +363,9 @@ class NodeTeller:
                 changed = lost_because(state, fact)
                 self._trouble = self._tell(state, position, "lost", blaming(text, changed), [changed])
             elif isinstance(fact, k.NodeSuspected):
-                self._suspected = self._tell(state, position, "suspected", words.suspected(state, fact))
+                self._suspected = self._tell(state, position, "suspected", story_words.suspected(state, fact))
             elif isinstance(fact, k.NodeTrusted):
-                self._tell(state, position, "trusted", words.trusted(fact), [self._suspected])
+                self._tell(state, position, "trusted", story_words.trusted(fact), [self._suspected])
                 self._suspected = None
             elif isinstance(fact, k.NodeRecovered):
                 after = f" after {span((state.time - self._since) / SECOND)}" if self._doing == ["lost"] else ""
@@ -408,7 +408,7 @@ class NodeTeller:
             parts.append(f"{name_in(state, change.app)} {way}")
         if parts:
             causes = self.around.behind(state, event, fact)
-            text = "decided: " + ", ".join(words.names(parts, 8))
+            text = "decided: " + ", ".join(story_words.names(parts, 8))
             cause = self._tell(state, position, "decided", text, causes)
             self._decided.update((app, (generation, cause)) for app, generation in changed.items())
 

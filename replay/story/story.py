@@ -21,7 +21,7 @@ from events.kinds import Round
 from events.sources import fingerprint
 from replay import ReplayError
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.chapters import AppTotals, Chapter
 from replay.story.explanation import Witness
 from replay.story.node import NodeTeller, NodeTotals

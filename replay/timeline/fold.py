@@ -17,7 +17,7 @@ from events import kinds as k
 from events.instants import length_of_phase
 from events.quantities import SECOND
 from replay.moments import AtSequence, MomentError, not_in_log, time_at
-from replay.story.policies import failed, is_first
+from replay.story.story_words import is_first_failure, policy_failed
 from replay.timeline.bounds import Bounds
 from replay.timeline.figures import Figures
 from replay.timeline.model import (
@@ -224,8 +224,8 @@ class Watcher:
                 touched[fact.app] = cause
                 self._app_fact(state, fact, position)
             elif isinstance(fact, k.PolicyFailed):
-                if is_first(state, fact):
-                    self._mark("cluster", position, f"policy failed: {fact.code}", failed(fact), weight=60)
+                if is_first_failure(state, fact):
+                    self._mark("cluster", position, f"policy failed: {fact.code}", policy_failed(fact), weight=60)
             elif isinstance(fact, k.AppRejected):
                 what = "submission refused" if fact.refused == "submission" else "update refused"
                 self._mark("cluster", position, what, f"{fact.app or 'without a name'}: {fact.reason}", weight=5)

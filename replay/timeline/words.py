@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from events.instants import length_of_phase, shown
-from replay.story.policies import planned
+from replay.story.story_words import planned
 from replay.words import containers
 
 if TYPE_CHECKING:

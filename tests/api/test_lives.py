@@ -22,7 +22,7 @@ from events.log.memory import MemoryLog
 from replay.moments import AtSequence
 from replay.simulator.forks.starting import Outlook, forecast
 from replay.story import Witness, tell
-from replay.story.explain import explain
+from replay.story.explanation import explain
 from replay.story.story import follow
 from tests.api.test_following import RECORDS, following
 from tests.core.records import document

@@ -20,7 +20,7 @@ from events.identities import User
 from events.kinds import ContainerUse, NodeReported
 from replay.diff import Diff
 from replay.moments import AtSequence
-from replay.usage.usage import usage
+from replay.usage import usage
 from tests.api.served import PATIENCE_S, Api, connected, say, served
 from tests.core.records import joined
 from tests.replay.busy import busy_log

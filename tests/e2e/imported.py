@@ -14,7 +14,7 @@ _LATE = (
     "dorm.core.query.plans", "dorm.core.query.standing", "dorm.core.query.views", "dorm.health.pages",
     "dorm.health.parts", "dorm.local.cluster", "dorm.local.companions", "dorm.local.spec_files", "dorm.metrics.follower",
     "dorm.metrics.server", "dorm.webhooks.deliverer", "events.archive.segments", "events.nats.log",
-    "replay.audit.audit", "replay.export.export", "replay.story.explain", "replay.story.story", "replay.diff",
+    "replay.audit.audit", "replay.export.export", "replay.story.explanation", "replay.story.story", "replay.diff",
     "replay.travel", "rich.traceback", "scipy.optimize", "standardwebhooks.webhooks",
 )  # fmt: skip
 

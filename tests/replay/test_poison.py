@@ -22,16 +22,14 @@ from replay.export.export import export
 from replay.incident import write
 from replay.moments import AtSequence
 from replay.page.recording import record
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.explanation import Witness, explain
 from replay.story.story import follow, tell
 from replay.timeline.fold import timeline
 from replay.timeline.png import png
 from replay.traces import Tracer
 from replay.travel import fold_on, state_at
-from replay.usage.plot import png as usage_png
-from replay.usage.tables import as_csv, as_parquet
-from replay.usage.usage import usage
+from replay.usage import as_csv, as_parquet, usage
+from replay.usage import png as usage_png
 from tests.core.fold.pills import FACTS, KINDS, NO_EVENTS, bodies_of, document_of, poisoned, subject_of, wrapped
 from tests.replay.made_log import CLUSTER, Story, log_of
 from tests.tries import step

@@ -24,9 +24,8 @@ from events.cloudevents import rfc3339
 from replay.moments import parse_clock
 from replay.simulator.forks.starting import Start, forecast
 from replay.story.chapters import Chapter
-from replay.story.explain import explain
-from replay.story.explanation import Explanation
-from replay.story.speed import SpeedCurve, speed_curve
+from replay.story.explanation import Explanation, explain
+from replay.story.known_speed import SpeedCurve, speed_curve
 from replay.travel import clock_of
 
 if TYPE_CHECKING:

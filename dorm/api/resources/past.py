@@ -28,15 +28,15 @@ from events.quantities import duration
 from replay.comparison import FieldOfSeveral, Side, differing, sides
 from replay.moments import AtSequence
 from replay.past import PastApp, in_order, parse_condition, select
-from replay.usage.ledger import GROUPS
-from replay.usage.usage import Usage, usage
+from replay.usage import Usage, usage
+from replay.usage_ledger import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from dorm.api.answers import Answer
     from dorm.core.state import State
-    from replay.usage.usage import Uses
+    from replay.usage import Uses
 
 
 # --- apps -------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence
-from replay.story.explain import ExplainError, explain
-from replay.story.explanation import Explanation, Witness
+from replay.story.explanation import ExplainError, Explanation, Witness, explain
 from replay.travel import fold, state_at
 from tests.core.records import Bench, joined
 from tests.errors import raises

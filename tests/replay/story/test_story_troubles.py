@@ -8,8 +8,7 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
 from replay.story.chapters import Cause
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.explanation import Witness, explain
 from replay.travel import fold
 from replay.words import moment
 from tests.core.records import Bench, joined

@@ -19,9 +19,8 @@ from events.codec import decode, encode
 from events.log.memory import MemoryLog
 from events.log.records import Record
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.app_teller import AppTeller
+from replay.story.explanation import Witness, explain
 from replay.story.story import follow
 from replay.tenants.hiding import SHOWN
 from replay.tenants.log import TenantLog

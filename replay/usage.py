@@ -1,24 +1,59 @@
-"""Usage over a span of a log, which is folded once, batch by batch in a thread.
+"""Resources that apps were given over a span of time, the part that they used, and the cost of adjustments.
+
+    accounts   what one app holds, and since when
+    ledger     an observer of a fold: sums over accounts, by user, app, node and resource, in exact integers
+    usage      a span of a log, folded once.  Start here
+    tables     CSV and Parquet;  plot: a picture
+
+given      container-time times the app's demand: what its containers kept others from having, from the record that placed them
+           to the record that ended them.  The sum over all users is the sum over all nodes, and both are the integral of what
+           `dorm nodes` shows as reserved (`dorm.core.query.views.room_held`)
+used       CPU time and mean resident memory, as agents measured them and reported them at each container's end
+known      the part of `given` with a report of its use; nothing is guessed about the rest
+wasted     of each container, what it was known to hold and did not use; never less than nothing
+paused     the part of `given` in which an adjustment kept the app from working: from when its containers were asked to stop
+           until all new ones had started, and on until its first report, less the time that the reported steps took
+redone     work that was repeated because of an adjustment: the steps after the checkpoint, at the pace and size before it
+lost       paused and redone
+
+    UsageError   an empty span, or an unknown name
+
+Usage over a span of a log, which is folded once, batch by batch in a thread.
 
 found = await usage(log, parse("-1h"), by=("user",))
 found = await usage(log, since, until, by=("user", "node"), every_s=86400.0)
-"""
+
+Usage as CSV and Parquet: one row for each period, group and resource, with the columns of `replay.usage.Row`.
+
+Times are RFC 3339 in CSV and timestamps in Parquet.  In CSV an unknown figure is an empty cell, a cell that a spreadsheet
+would run as a formula begins with an apostrophe, and nothing in a name moves a terminal's cursor.
+
+Usage as a picture: a panel for each resource, with bars by group, or over time if there are periods.
+
+matplotlib is an extra (`dorm[plots]`), imported only when a picture is drawn."""
 
 from __future__ import annotations
 
 import asyncio
+import csv
 import difflib
+import io
 from contextlib import aclosing
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from events.cloudevents import rfc3339
 from events.log.interface import time_of
 from events.quantities import CPU, MEMORY, SECOND
+from replay import ReplayError
 from replay.moments import AtSequence, AtTime, MomentError, not_in_log
 from replay.travel import fold, state_at
-from replay.usage import UsageError
-from replay.usage.ledger import GROUPS, Ledger, Sum, Wanted
+from replay.usage_ledger import GROUPS, Ledger, Sum, Wanted
+from replay.whole_file import ExportError
+from replay.words import moment
 from replay.words import moment as at_moment
 
 if TYPE_CHECKING:
@@ -29,10 +64,27 @@ if TYPE_CHECKING:
     from events.log.interface import ReadableLog
     from replay import Progress
     from replay.moments import Moment
-    from replay.usage.ledger import Key
+    from replay.usage_ledger import Key
 
     Uses = Mapping[tuple[str, int, int], ContainerUse]
     """The last known use of running containers, by app, generation and slot."""
+    # merged
+
+    from matplotlib.axes import Axes
+
+    # merged
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+class UsageError(ReplayError):
+    """A question about usage that has no answer; one line for people."""
+
+    code = "accounting.failed"
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
 
 MOST_PERIODS = 10_000
 HOUR = 3600 * SECOND
@@ -269,3 +321,139 @@ def _row(ledger: Ledger, key: Key, resource: str, one: Sum, begin: int, end: int
         capacity=one.capacity / size if one.capacity else None,
         **known,
     )
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+_COLUMNS = Row.__struct_fields__
+_FORMULA = ("=", "+", "-", "@")
+
+
+def as_csv(found: Usage) -> bytes:
+    """Return lines with a header."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in found.rows:
+        plain = msgspec.structs.asdict(row) | {"begin": rfc3339(row.begin), "end": rfc3339(row.end)}
+        writer.writerow([_cell(plain[name]) for name in _COLUMNS])
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        value = "".join(sign if sign.isprintable() else "\ufffd" for sign in value)
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return value
+
+
+def as_parquet(found: Usage) -> bytes:
+    """Return a file of Parquet.  Raises ExportError without pyarrow."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ExportError("Parquet needs pyarrow: pip install 'dorm[arrow]'", code="package.missing") from None
+    text, number, time = pyarrow.string(), pyarrow.float64(), pyarrow.timestamp("ns", tz="UTC")
+    kinds = {"begin": time, "end": time} | dict.fromkeys(("user", "app", "app_id", "node", "resource", "unit"), text)
+    schema = pyarrow.schema([(name, kinds.get(name, number)) for name in _COLUMNS])
+    table = pyarrow.Table.from_pylist([msgspec.structs.asdict(row) for row in found.rows], schema=schema)
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(table, file, compression="zstd")
+    return file.getvalue()
+
+
+# --- plot -------------------------------------------------------------------------------------------------------------
+
+MOST_GROUPS = 12
+"""The largest groups of a panel, which are drawn separately; the others are drawn as one."""
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6d31", "#6d7380")
+"""Distinguishable with any color vision (Okabe and Ito, Color Universal Design, 2008), except for the last two."""
+_INK, _MUTED, _LINE = "#22252b", "#6d7380", "#dddfe4"
+_OTHERS = "others"
+_LONGEST = 40
+
+
+def need() -> None:
+    """Check, before anything is folded, that the drawing library is installed.  Raises UsageError."""
+    if find_spec("matplotlib") is None:
+        raise UsageError("a picture needs matplotlib: pip install 'dorm[plots]'", code="package.missing")
+
+
+def png(found: Usage, title: str) -> bytes:
+    """Return the picture.  Raises UsageError without matplotlib."""
+    need()
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    resources = list(dict.fromkeys(row.resource for row in found.rows))
+    periods = list(dict.fromkeys((row.begin, row.end) for row in found.rows))
+    plain: dict[Any, Any] = {"font.family": "DejaVu Sans", "text.parse_math": False}
+    with rc_context(plain):
+        drawing = Figure(figsize=(10.0, 1.0 + 3.0 * max(1, len(resources))), facecolor="white", layout="constrained")
+        FigureCanvasAgg(drawing)
+        drawing.suptitle(f"{title}, {moment(found.begin)} to {moment(found.end)}", fontsize=11, color=_INK)
+        panels = drawing.subplots(max(1, len(resources)), 1, squeeze=False)
+        for (axes,), resource in zip(panels, resources, strict=False):
+            rows = [row for row in found.rows if row.resource == resource]
+            _plain(axes)
+            axes.set_title(f"{resource} ({rows[0].unit})", fontsize=9, color=_INK, loc="left")
+            if len(periods) > 1:
+                _over_time(axes, rows, periods)
+            else:
+                _bars(axes, rows)
+        file = io.BytesIO()
+        drawing.savefig(file, format="png", dpi=96)
+    return file.getvalue()
+
+
+def group_of(row: Row) -> str:
+    """Return the group of a row in words: `alice`, `alice digits-mlp`, `all`."""
+    return " ".join(part for part in (row.user, row.app, row.node) if part)[:_LONGEST] or "all"
+
+
+def _bars(axes: Axes, rows: Sequence[Row]) -> None:
+    """Draw the resources that each group was given, and the parts that it used and lost."""
+    rows = sorted(rows, key=lambda row: -row.given)[:MOST_GROUPS]
+    places = list(range(len(rows)))
+    axes.barh(places, [row.given for row in rows], color="#c9ccd3", height=0.7, label="given")
+    axes.barh(places, [row.used or 0.0 for row in rows], color=_COLORS[0], height=0.7, label="used, as far as known")
+    axes.barh(places, [row.lost for row in rows], color=_COLORS[1], height=0.22, label="lost to adjustments")
+    axes.set_yticks(places, [group_of(row) for row in rows])
+    axes.invert_yaxis()
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+
+
+def _over_time(axes: Axes, rows: Sequence[Row], periods: Sequence[tuple[int, int]]) -> None:
+    """Draw what groups were given in each period, on top of each other."""
+    totals: dict[str, float] = {}
+    for row in rows:
+        totals[group_of(row)] = totals.get(group_of(row), 0.0) + row.given
+    largest = sorted(totals, key=lambda group: -totals[group])[: MOST_GROUPS - 1]
+    given: dict[str, dict[int, float]] = {group: {} for group in largest}
+    for row in rows:
+        into = given.setdefault(group_of(row) if group_of(row) in largest else _OTHERS, {})
+        into[row.begin] = into.get(row.begin, 0.0) + row.given
+    left = [datetime.fromtimestamp(begin / SECOND, UTC) for begin, _ in periods]
+    widths: Any = [datetime.fromtimestamp(end / SECOND, UTC) - at for (_, end), at in zip(periods, left, strict=True)]
+    below = [0.0] * len(periods)
+    dates: Any = left
+    for place, (group, by_period) in enumerate(given.items()):
+        heights = [by_period.get(begin, 0.0) for begin, _ in periods]
+        axes.bar(
+            dates, heights, width=widths, bottom=below, align="edge", color=_COLORS[place % len(_COLORS)], label=group
+        )
+        below = [low + height for low, height in zip(below, heights, strict=True)]
+    axes.legend(fontsize=7, frameon=False, loc="upper left")
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(visible=True, color=_LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_MUTED, length=0, labelsize=7)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(_LINE)

@@ -5,8 +5,7 @@ would also have been cut off for too long under the previous lease.
 
 A decision follows a change of settings if the change lies between it and the decision before it that concerned the
 same app or node: the first one whose answer it could change.  If the two are far apart, only the
-cluster's next decision counts, because later ones have other causes.
-"""
+cluster's next decision counts, because later ones have other causes."""
 
 from __future__ import annotations
 

@@ -3,7 +3,10 @@
 A chapter has each change of the app's partition, and what took time: waits and their reasons, phases of adjustments,
 containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story
 is about the newest app of a name, from its submission on; refused submissions of the name are included.
-"""
+
+How its nodes affect one app, as chapters of its story: they are drained, leave, are lost, come back.
+
+Where an app's time went: every moment from its acceptance to its end is spent waiting, paused, or running."""
 
 from __future__ import annotations
 
@@ -17,12 +20,11 @@ from dorm.core.query.views import sizes
 from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.quantities import SECOND
-from replay.story import live, policies, words
-from replay.story.app_nodes import AppNodes
-from replay.story.chapters import Cause, Changed, Chapter, Exit, Phases, Places, Work, gained, kind_of
-from replay.story.settings import blaming, killed_because, settings_changed
-from replay.story.spent import Spent
+from replay.story import story_words
+from replay.story.chapters import AppTotals, Cause, Changed, Chapter, Exit, Phases, Places, Work, gained, kind_of
+from replay.story.settings_causes import blaming, killed_because, lease_ended_because, lost_because, settings_changed
 from replay.story.surroundings import Surroundings, closed, name_in, placed_by, still_wanted
+from replay.words import containers, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
     from dorm.core.folded import Folded
     from dorm.core.state import App, Generation, State
     from events.log.records import Record
-    from replay.story.chapters import AppTotals
+    from replay.story.chapters import Places
+
+
+# --- app --------------------------------------------------------------------------------------------------------------
 
 
 class AppTeller:
@@ -118,7 +123,7 @@ class AppTeller:
         elif folded == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
             pass  # It changed nothing, and the master reports it.
         elif folded != "ignored":  # A refused request may still have been applied in part, and is part of the story.
-            if text := words.doubted(self._app, event, self._chapters):
+            if text := story_words.doubted(self._app, event, self._chapters):
                 self._tell(state, str(state.seq), "doubtful", text)
             handler = _HANDLERS.get(type(event))
             if handler is not None:
@@ -164,7 +169,7 @@ class AppTeller:
     def _submitted(self, state: State, event: k.AppSubmitted) -> None:
         name = name_of(event.spec)
         if event.id in state.submissions and self.wanted in (name, app_id(name, event.id)) and name:
-            user = words.user_of(event.spec)
+            user = story_words.user_of(event.spec)
             text = f"submitted by {event.by}" + (f" for {user}" if user and user != event.by else "")
             self._pending[event.id] = Chapter(
                 position=str(state.seq), time=state.time, what="submitted", text=text, by=event.by
@@ -174,7 +179,7 @@ class AppTeller:
         app = state.find_app(event.app, event.by)
         if app is None or app.id != self.id:
             return
-        asked = f"{event.by} requested {words.updated(event)}"
+        asked = f"{event.by} requested {story_words.updated(event)}"
         if event.id in state.submissions:
             self._updates[event.id] = Cause(str(state.seq), asked)
         else:
@@ -185,11 +190,11 @@ class AppTeller:
         if app is None or app.id != self.id or app.changed_seq != state.seq or not app.cancel_requested:
             return
         asked = "asked to kill it" if event.kill else "asked to cancel it"
-        text = f"{event.by} {asked}{words.why(event.reason)}"
+        text = f"{event.by} {asked}{story_words.why(event.reason)}"
         self._cancel = self._tell(state, str(state.seq), "cancel_requested", text, by=event.by)
 
-    def _operated(self, state: State, event: words.Operated) -> None:
-        if self._app is not None and (told := words.operated(state, event, self._app)) is not None:
+    def _operated(self, state: State, event: story_words.Operated) -> None:
+        if self._app is not None and (told := story_words.operated(state, event, self._app)) is not None:
             self._tell(state, str(state.seq), *told, by=getattr(event, "user", event.by))
 
     # --- containers and progress ----------------------------------------------------------------------------------------
@@ -226,7 +231,7 @@ class AppTeller:
         cost = cost_s(last) if last is not None and last.to_generation == work.generation else None
         work_s = None if self._phases.total_s is None else seconds - self._phases.total_s
         phases = self._phases = msgspec.structs.replace(self._phases, work_s=work_s, resumed_s=seconds, cost_s=cost)
-        text = words.resumed(work, phases, app.steps_per_s)
+        text = story_words.resumed(work, phases, app.steps_per_s)
         self._tell(state, str(state.seq), "resumed", text, [self._ready], phases=phases)
 
     def _started(self, state: State, event: k.ContainerStarted) -> None:
@@ -241,12 +246,12 @@ class AppTeller:
             start_s=(state.time - generation.released_at) / SECOND,
             total_s=(state.time - generation.decided_at) / SECOND,
         )
-        text = words.running(phases, generation.running)
+        text = story_words.running(phases, generation.running)
         self._ready = self._tell(state, str(state.seq), "running", text, [self._ready], phases=phases)
 
     def _delayed(self, state: State, event: k.ContainerDelayed) -> None:
         if event.app == self.id:
-            self._tell(state, str(state.seq), "delayed", words.delayed(event))
+            self._tell(state, str(state.seq), "delayed", story_words.delayed(event))
 
     def _exited(self, state: State, event: k.ContainerExited) -> None:
         if event.app != self.id:
@@ -262,7 +267,7 @@ class AppTeller:
         )
         changed = killed_because(state, event)
         on_request = event.asked and event.message != k.CUT_OFF and not still_wanted(self._found, event)
-        text = words.stopped(one) if on_request else words.exited(one)
+        text = story_words.stopped(one) if on_request else story_words.exited(one)
         cause = Cause(str(state.seq), blaming(text, changed))
         if event.asked or event.exit_code == 0 or self._ended:
             self._exit = cause
@@ -277,7 +282,9 @@ class AppTeller:
 
     def _size_requested(self, state: State, event: k.AppResizeRequested) -> None:
         if event.app == self.id and not self._ended:
-            self._tell(state, str(state.seq), "size_requested", words.size_requested(self._found, event, state.time))
+            self._tell(
+                state, str(state.seq), "size_requested", story_words.size_requested(self._found, event, state.time)
+            )
 
     # --- nodes ----------------------------------------------------------------------------------------------------------
 
@@ -308,13 +315,13 @@ class AppTeller:
             self._refused(state, position, fact)
         elif kind in (k.NodeLost, k.NodeRecovered, k.NodeLeaseEnded, k.NodeSuspected, k.NodeTrusted):
             self._nodes.fact(state, position, fact, self._found, self.partition)
-        elif kind is k.PolicyFailed and policies.is_first(state, fact):
-            self._tell(state, position, "policy_failed", policies.failed(fact))
+        elif kind is k.PolicyFailed and story_words.is_first_failure(state, fact):
+            self._tell(state, position, "policy_failed", story_words.policy_failed(fact))
         elif getattr(fact, "app", "") != self.id:
             return
         elif kind in (k.AppPlanned, k.AppRevised, k.AppRestarted):
             self._ended = bool(self._found.ended)
-            self._tell(state, position, *words.answered(fact))
+            self._tell(state, position, *story_words.answered(fact))
         elif kind is k.GenerationReleased:
             self._generation_released(state, position, fact)
         elif kind in (k.MembersReleased, k.MembersLost, k.LiveResizeFailed):
@@ -342,7 +349,7 @@ class AppTeller:
         if submitted is not None:
             self._chapters.append(submitted)
             cause = Cause(submitted.position, f"{app.name} was {submitted.text}")
-        self._owed = self._tell(state, position, "accepted", words.accepted(app), [cause])
+        self._owed = self._tell(state, position, "accepted", story_words.accepted(app), [cause])
         if app.cancel_requested:
             self._cancel = self._tell(
                 state, position, "cancel_requested", "its cancellation was requested before it was accepted"
@@ -402,7 +409,7 @@ class AppTeller:
         there = {cause.position for cause in causes}
         if self._owed is not None and self._owed.position not in there and str(app.seq) not in there:
             causes = [self._owed, *causes]
-        cause = self._tell(state, position, what, words.changed(what, found), causes, changed=found)
+        cause = self._tell(state, position, what, story_words.changed(what, found), causes, changed=found)
         self._owed = cause if found.overtaken or not found.after else None
         self._sizes[change.to_generation] = len(change.placement)
         self._decided, self._ready, self._phases, self._exit = cause, cause, None, None
@@ -428,7 +435,7 @@ class AppTeller:
         self._ready = Cause(position, "its containers could start")
         if fact.previous or sizes(app) != self.partition:
             work = self._works.get(fact.previous)
-            text = words.released(phases, self._sizes.get(fact.previous, 0), work)
+            text = story_words.released(phases, self._sizes.get(fact.previous, 0), work)
             self._ready = self._tell(state, position, "released", text, [decided, self._exit], phases=phases, work=work)
         elif decided is not None:
             self._ready = decided
@@ -438,18 +445,18 @@ class AppTeller:
 
     def _live(self, state: State, position: str, fact: k.MembersReleased | k.MembersLost | k.LiveResizeFailed) -> None:
         if isinstance(fact, k.MembersReleased):
-            self._ready = self._tell(state, position, "announced", live.released(fact), [self._decided])
+            self._ready = self._tell(state, position, "announced", story_words.members_released(fact), [self._decided])
         elif isinstance(fact, k.MembersLost):
             first, _ = self._failing.pop(fact.generation, (self._exit, 0))
-            self._decided = self._tell(state, position, "members_lost", live.lost(fact), [first])
+            self._decided = self._tell(state, position, "members_lost", story_words.lost(fact), [first])
         else:
-            self._decided = self._tell(state, position, "live_failed", live.failed(fact), [self._ready])
+            self._decided = self._tell(state, position, "live_failed", story_words.resize_failed(fact), [self._ready])
             self._sizes[fact.restart.to_generation] = len(fact.restart.placement)
             self._ready, self._phases, self._exit = self._decided, None, None
 
     def _membership(self, state: State, event: k.MembershipChanged) -> None:
         if event.app == self.id and not self._ended:
-            text = live.trains(self._found, event, state.time)
+            text = story_words.trains(self._found, event, state.time)
             self._tell(state, str(state.seq), "membership", text, [self._ready])
 
     def _generation_failed(self, state: State, position: str, fact: k.GenerationFailed) -> None:
@@ -458,7 +465,7 @@ class AppTeller:
             return
         self._last_failed = fact.generation
         first, count = self._failing.get(fact.generation, (self._nodes.why_lost(app, fact.generation), 0))
-        text = words.tried_again(fact, app, count - 1)
+        text = story_words.tried_again(fact, app, count - 1)
         work = self._works.get(fact.generation)
         self._tell(state, position, "retried", text, [first or self._exit], work=work)
         self._code = "retry"
@@ -470,7 +477,7 @@ class AppTeller:
         self._note(state)
         totals = self._spent.totals(app, self._released, state.time)
         reason = getattr(fact, "reason", "")
-        text = f"{app.ended}{words.why(reason)}; it {words.totals(totals)}"
+        text = f"{app.ended}{story_words.why(reason)}; it {story_words.totals(totals)}"
         causes: list[Cause | None] = [self._exit]
         if isinstance(fact, k.AppFailed):
             causes = [self._failing.get(fact.generation, (self._exit, 0))[0]]
@@ -478,7 +485,13 @@ class AppTeller:
             causes = [self._cancel]
         work = self._works.get(fact.generation)
         self._tell(
-            state, position, app.ended, text + (words.worked(work) if work else ""), causes, totals=totals, work=work
+            state,
+            position,
+            app.ended,
+            text + (story_words.worked(work) if work else ""),
+            causes,
+            totals=totals,
+            work=work,
         )
         self._ended = True
 
@@ -487,7 +500,7 @@ _HANDLERS: dict[type, Callable[[AppTeller, State, Any], None]] = {
     k.AppSubmitted: AppTeller._submitted,
     k.AppUpdated: AppTeller._updated,
     k.AppCancelRequested: AppTeller._cancel_requested,
-    **dict.fromkeys(get_args(words.Operated), AppTeller._operated),
+    **dict.fromkeys(get_args(story_words.Operated), AppTeller._operated),
     k.ContainerDelayed: AppTeller._delayed,
     k.ContainerStarted: AppTeller._started,
     k.ContainerExited: AppTeller._exited,
@@ -506,3 +519,191 @@ def _applied(generation: Generation, change: k.Resize, seq: int) -> bool:
     if change.adjustment == "live":
         return generation.change is not None and generation.change.decided_seq == seq
     return generation.decided_seq == seq
+
+
+# --- app nodes --------------------------------------------------------------------------------------------------------
+
+
+class AppNodes:
+    """Follows the nodes of one app that has not ended; `tell` appends a chapter.  Each call has the app after the record was
+    folded, and its `partition` before."""
+
+    def __init__(self, tell: Callable[..., Cause]) -> None:
+        self._tell = tell
+        self._latest: dict[str, Cause] = {}
+        """The latest event of each node."""
+        self._suspected: dict[str, Cause] = {}
+        """By node that is suspect, since when."""
+
+    def event(
+        self,
+        state: State,
+        event: k.NodeJoined | k.NodeLeft | k.NodeDrainRequested | k.NodeTrustRequested,
+        app: App,
+        partition: Places,
+    ) -> None:
+        """Follow the events of a node or an operator."""
+        node = event.node
+        if isinstance(event, k.NodeTrustRequested):
+            self._trusted(state, str(state.seq), node, story_words.trust_requested(event), app, partition, by=event.by)
+            return
+        ended = _ended_with(state, app, node) if isinstance(event, k.NodeLeft) else 0
+        if not ended and not _on(app, node, partition):
+            return
+        if isinstance(event, k.NodeDrainRequested):
+            what = "node_drained" if event.drain else "node_undrained"
+            text = f"{story_words.drain(event)}; {story_words.has(_on(app, node, partition))} there"
+        elif isinstance(event, k.NodeLeft):
+            what, text = "node_left", f"{node} left" + _and_ended(ended)
+        elif sizes(app) != partition:
+            what, text = "node_rejoined", f"{node} rejoined, not as it was before"
+        else:
+            return
+        self._latest[node] = self._tell(
+            state, str(state.seq), what, text + _void_place(app, partition), by=getattr(event, "by", "")
+        )
+
+    def fact(
+        self,
+        state: State,
+        position: str,
+        fact: k.NodeLost | k.NodeRecovered | k.NodeLeaseEnded | k.NodeSuspected | k.NodeTrusted,
+        app: App,
+        partition: Places,
+    ) -> None:
+        """Follow the master's conclusions about a node."""
+        if isinstance(fact, k.NodeSuspected):
+            self._suspect(state, position, fact, app, partition)
+            return
+        if isinstance(fact, k.NodeTrusted):
+            self._trusted(state, position, fact.node, f"{fact.node} is {story_words.trusted(fact)}", app, partition)
+            return
+        ended = _ended_with(state, app, fact.node) if isinstance(fact, k.NodeLeaseEnded) else 0
+        count = _on(app, fact.node, partition)
+        if not ended and not count:
+            return
+        before, changed = self._latest.get(fact.node), None
+        if isinstance(fact, k.NodeLost):
+            what, changed = "node_lost", lost_because(state, fact)
+            text = (
+                f"{fact.node}, where {story_words.has(count)}, has not been heard since {moment(fact.last_heard)}; "
+                "whether they run is unknown"
+            )
+        elif isinstance(fact, k.NodeRecovered):
+            what, text = "node_recovered", f"{fact.node}, where {story_words.has(count)}, was heard again"
+        else:
+            what, text = "node_lease_ended", f"the lease of {fact.node} ended" + _and_ended(ended)
+            changed = lease_ended_because(state, fact)
+        text = blaming(text + _void_place(app, partition), changed)
+        self._latest[fact.node] = self._tell(state, position, what, text, [before, changed])
+
+    def _suspect(self, state: State, position: str, fact: k.NodeSuspected, app: App, partition: Places) -> None:
+        """Name no other app: it may be another tenant's."""
+        count = _on(app, fact.node, partition)
+        if app.id in fact.apps:
+            others = len(fact.apps) - 1
+            text = (
+                f"{fact.node} is suspect, because {others} other app{'' if others == 1 else 's'} failed there as well"
+            )
+            text = f"{text}; what failed there is the node's fault" if others else f"{fact.node} is suspect again"
+        elif count:
+            text = (
+                f"{fact.node}, where {story_words.has(count)}, is suspect and takes nothing new; what runs there stays"
+            )
+        else:
+            return
+        self._suspected[fact.node] = self._tell(state, position, "node_suspected", text + _void_place(app, partition))
+
+    def _trusted(
+        self, state: State, position: str, node: str, text: str, app: App, partition: Places, by: str = ""
+    ) -> None:
+        before = self._suspected.pop(node, None)
+        if before is not None or _on(app, node, partition):
+            self._tell(state, position, "node_trusted", text, [before], by=by)
+
+    def why_lost(self, app: App, number: int) -> Cause | None:
+        """Return the latest event of a node that took containers of this generation with it."""
+        lost = [c.node for c in app.generations[number].containers.values() if c.reason == "lost"]
+        return next((self._latest[node] for node in lost if node in self._latest), None)
+
+
+def _on(app: App, node: str, partition: Places) -> int:
+    """Return how many of its containers are, or may be, on a node."""
+    may_run = [
+        container
+        for generation in app.generations.values()
+        if generation.released
+        for container in generation.containers.values()
+        if container.node == node and container.state != "exited"
+    ]
+    return max(len(may_run), partition.get(node, 0))
+
+
+def _void_place(app: App, partition: Places) -> str:
+    lost = partition and not sizes(app)
+    return "; its placement is void, and it is placed again" if lost else ""
+
+
+def _ended_with(state: State, app: App, node: str) -> int:
+    """Return how many of its containers this record ended because of their node."""
+    return sum(
+        container.node == node and container.reason == "lost" and container.exited_at == state.time
+        for generation in app.generations.values()
+        for container in generation.containers.values()
+    )
+
+
+def _and_ended(count: int) -> str:
+    return f", which ended the app's {containers(count)} there" if count else ""
+
+
+# --- spent ------------------------------------------------------------------------------------------------------------
+
+
+def _works(app: App) -> bool:
+    """Return whether its containers run and, if it reports progress, whether it has reported any since they started: loading,
+    up to the first step, is part of a pause."""
+    current = app.current
+    return current is not None and bool(current.started_at) and (current.worked or not app.reports_progress)
+
+
+class Spent:
+    """Takes the app after each event that can change which of the three it is; times are log times (UTC ns)."""
+
+    def __init__(self) -> None:
+        self._spent = {"waited": 0, "paused": 0, "ran": 0}
+        self._doing = ""
+        self._since = 0
+
+    def note(self, app: App, time: int) -> None:
+        """Record the app's activity from this time on."""
+        current = app.current
+        doing = "" if app.ended else "waited" if current is None else "ran" if _works(app) else "paused"
+        if doing != self._doing:
+            if current is not None and (self._doing, doing) == ("paused", "ran") and app.reports_progress:
+                time = max(self._since, first_step_at(app, current.number, time))
+            self._end(self._spent, time)
+            self._doing, self._since = doing, time
+
+    def _end(self, spent: dict[str, int], time: int) -> None:
+        if self._doing:
+            spent[self._doing] += time - self._since
+
+    def waits_s(self, time: int) -> float:
+        """Return for how many seconds it has been without a place; 0 if it has one."""
+        return (time - self._since) / SECOND if self._doing == "waited" else 0.0
+
+    def totals(self, app: App, generations: int, time: int) -> AppTotals:
+        """Return the totals until now.  `generations`: how many of its generations could start."""
+        spent = dict(self._spent)
+        self._end(spent, time)
+        return AppTotals(
+            waited_s=spent["waited"] / SECOND,
+            paused_s=spent["paused"] / SECOND,
+            ran_s=spent["ran"] / SECOND,
+            generations=generations,
+            adjustments=app.adjustments,
+            failures=app.failures,
+            lost_steps=app.lost_steps,
+            step=app.step,
+        )
