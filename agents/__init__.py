@@ -40,7 +40,7 @@ starts or stops anything. If no master writes parts, agents fold the rounds.
 
 The node's lease is enforced by the runtime: supervisors (processes) or a guard process (Docker) kill everything when it
 ends, even without the agent. Only stored heartbeats extend it, counted from when they were sent, and an expired lease
-is never extended (`agents.lease`). So the master can count the containers of a node that was silent for long enough as
+is never extended (`agents.node_lease`). So the master can count the containers of a node that was silent for long enough as
 gone.
 
 Stopping. A container is a tree of processes. The programs that handle the signal are asked, whatever started them;

@@ -62,7 +62,7 @@ from replay.simulator.agenda import LAST
 from replay.simulator.contenders import parse as parse_contender
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Fitting
-from replay.simulator.forks.history import History
+from replay.simulator.forks.work_history import History
 from replay.travel import fold_on, state_at
 
 if TYPE_CHECKING:

@@ -39,9 +39,9 @@ from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
 from replay.story.explanation import Witness, explain
 from replay.story.story import tell
-from replay.timeline import model
+from replay.timeline import lanes
 from replay.timeline.fold import timeline
-from replay.timeline.model import only
+from replay.timeline.lanes import only
 from replay.timeline.trace import trace
 from replay.travel import state_at
 from replay.whole_file import whole_file_now
@@ -188,7 +188,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     ),
     ("app.not_found", drawn(apps=["a"]), "there was no app 'a' in this time"),
     ("node.not_found", drawn(nodes=["n9"]), "there was no node 'n9' in this time"),
-    ("package.missing", lambda: model.need("plotty"), "this timeline needs plotty: pip install 'dorm[plots]'"),
+    ("package.missing", lambda: lanes.need("plotty"), "this timeline needs plotty: pip install 'dorm[plots]'"),
     ("timeline.empty", nothing_drawn, "nothing happened in this time; choose a longer one"),
     (
         "search.kind.unknown",

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.follower import Follower, RecentLog
-    from dorm.api.moments import Moments
     from dorm.api.options import Limits
+    from dorm.api.past_folds import Moments
     from dorm.api.threads import Heavy
     from dorm.core.state import State
     from events.log.interface import ReadableLog

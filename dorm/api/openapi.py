@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.api import answers
-from dorm.api.answers import JSON, POSITION, Problem
+from dorm.api import responses
 from dorm.api.connections import YAML
 from dorm.api.identity import HEADER as USER
 from dorm.api.identity import PATTERN as USER_PATTERN
+from dorm.api.responses import JSON, POSITION, Problem
 from dorm.api.routes import Header
 from events.spec import spec_schema
 from events.spec.sweeps import fields
@@ -174,7 +174,7 @@ class _Described:
             done["links"] = {link.operation: _link(link) for link in route.links}
         statuses = {**_ALWAYS, **(_OF_BODIES if route.body is not None else {})}
         statuses |= {status: _OTHER[status] for status in route.problems}
-        problem = {answers.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
+        problem = {responses.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
         found = {str(status): {"description": text, "content": problem} for status, text in sorted(statuses.items())}
         if route.operation == "ready":  # A load balancer looks at the status alone; people want to know the lag.
             found["503"] = {**done, "description": _OTHER[503]}

@@ -466,10 +466,10 @@ async def retry(cx: Cluster, app: AppName) -> None:
       dorm retry digits-mlp
     """
 
-    from dorm.client import operating
+    from dorm.client import operator_requests
 
     async with cx.client() as connected:
-        found = await operating.retry(connected, app)
+        found = await operator_requests.retry(connected, app)
     console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))
 
 

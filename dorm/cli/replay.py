@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from replay.moments import Moment
     from replay.stepper import Stepper
     from replay.story.chapters import Chapter
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
@@ -166,8 +166,7 @@ async def export_log(
         since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
     )
 
-    from replay.export.export import export
-    from replay.export.progress import export_progress
+    from replay.export.export import export, export_progress
 
     async with log_of(file, cx, folds=False, salvages=salvage) as log:
         path = target or Path(f"{cx.target().cluster if file is None else file.stem + '-copy'}.dorm")
@@ -477,7 +476,7 @@ async def timeline(
         return
 
     from replay.timeline.fold import timeline as fold
-    from replay.timeline.model import need, only
+    from replay.timeline.lanes import need, only
     from replay.whole_file import in_thread, whole_file
 
     name = cx.target().cluster if file is None else "a log" if str(file) == "-" else file.stem

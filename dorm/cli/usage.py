@@ -134,7 +134,7 @@ def _target(path: Path) -> Path:
 
 async def _uses(state: State, cx: Cluster) -> Uses:
     """Return what running containers have used, by the last heartbeat of each node that is up."""
-    from dorm.client.reports import last_uses
+    from dorm.client.live_reports import last_uses
     from events.log.records import LogError
 
     async with cx.client() as connected:

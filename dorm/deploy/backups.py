@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from dorm.deploy.settings import Deployment
+    from dorm.deploy.settings_file import Deployment
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
     from events.log.interface import ReadableLog

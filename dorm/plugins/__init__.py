@@ -27,7 +27,7 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
-from dorm.plugins.finding import GROUP, Found, PluginError, found, laboratory
+from dorm.plugins.entry_points import GROUP, Found, PluginError, found, laboratory
 from dorm.plugins.proxy import PluginPolicy, close, opened
 from events.kinds import PolicyPlugin
 

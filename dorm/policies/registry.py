@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 _REGISTRY = {
     "dorm": ("dorm.policies.dorm.optimizer", "OptimizerPolicy"),
-    "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
-    "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
+    "dorm-exact": ("dorm.policies.exact.exact_policy", "ExactPolicy"),
+    "dorm-speed": ("dorm.policies.speed.speed_policy", "SpeedPolicy"),
     "dorm-speed-exact": ("dorm.policies.speed.exact", "ExactSpeedPolicy"),
     "drf": ("dorm.policies.baselines.drf", "DrfPolicy"),
     "fifo": ("dorm.policies.baselines.fifo", "FifoPolicy"),

@@ -28,7 +28,7 @@ import structlog
 
 from dorm.core.evolve import evolve
 from dorm.core.snapshot import dump
-from dorm.rotation.policy import MOST_RECORDS, RotationError, plan
+from dorm.rotation.rotation_due import MOST_RECORDS, RotationError, plan
 from events import subjects
 from events.appending import append_event
 from events.archive.blocks import Header
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.state import State
-    from dorm.rotation.policy import Plan, Policy
+    from dorm.rotation.rotation_due import Plan, Policy
     from events.archive.segments import SegmentLog
     from events.archive.stores import ArchiveStore
     from events.archive.whole import WholeLog

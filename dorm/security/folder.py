@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from dorm.security.files import SecurityError, private_folder, write_private
+from dorm.security.private_files import SecurityError, private_folder, write_private
 from dorm.security.quoting import quoted, quoted_list
 from dorm.security.roles import LOG, NODES, USERS, Services, access, account_of, exported
 from events.nats.access import (

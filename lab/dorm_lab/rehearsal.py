@@ -14,8 +14,8 @@ import msgspec
 
 from events.quantities import SECOND
 from replay.simulator import SimulationError
-from replay.simulator.forks.fitting_timings import Phases, PhaseWatch
-from replay.simulator.forks.history import Course
+from replay.simulator.forks.fitting import Phases, PhaseWatch
+from replay.simulator.forks.work_history import Course
 from replay.simulator.scenario import DecisionTime, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.workload import SimulatedNode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from replay.simulator.forks.fitting import Fitting
-    from replay.simulator.forks.history import History
+    from replay.simulator.forks.work_history import History
     from replay.simulator.timings import Timings
 
 _LEAD_S = 1.0

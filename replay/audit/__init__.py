@@ -17,9 +17,9 @@ from __future__ import annotations
 from replay.audit.audit import Report, verify
 from replay.audit.differences import Difference
 from replay.audit.ledgers import LedgerReport, WrongLedger
-from replay.audit.parts import PartsReport, WrongPart
+from replay.audit.parts_checks import PartsReport, WrongPart
+from replay.audit.passes import Divergence
 from replay.audit.seal_checks import Expected, SealError, SealReport
-from replay.audit.slices import Divergence
 from replay.audit.workers import AuditError
 
 __all__ = [

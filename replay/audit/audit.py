@@ -20,10 +20,9 @@ from dorm.core.state import SCHEMA, State, digest
 from events.log.records import LogDamaged
 from replay.audit.differences import Difference
 from replay.audit.ledgers import LedgerReport
-from replay.audit.parts import PartsReport, verify_parts
+from replay.audit.parts_checks import PartsReport, verify_parts
+from replay.audit.passes import Checked, Divergence, Slice, Survey
 from replay.audit.seal_checks import SealCheck, SealReport, begin
-from replay.audit.slices import Checked, Divergence
-from replay.audit.survey import Slice, Survey
 from replay.audit.workers import AuditError, Workers
 from replay.frames import build
 from replay.reading import UNKNOWN, Broken, end_of, read_through

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay.moments import Moment
     from replay.simulator.forks.fork import Fork
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
 MOST_APPS = 200
 """Most apps whose outcomes are listed."""

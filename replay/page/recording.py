@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from events.positions import Logged
     from replay import Progress
     from replay.moments import Moment
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
 MOST_CHANGES = 20_000
 """Most changes of a recording; on large clusters fewer, since each may touch every app and node."""

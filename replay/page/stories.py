@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
 MOST_APPS = 200
 MOST_NODES = 100

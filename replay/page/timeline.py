@@ -18,7 +18,7 @@ from events.cloudevents import rfc3339
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from replay.timeline.model import AppLane, Decision, Mark, Size, Steps, Timeline
+    from replay.timeline.lanes import AppLane, Decision, Mark, Size, Steps, Timeline
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -63,7 +63,7 @@ class AppSpans(msgspec.Struct, frozen=True):
 
 
 class MarkView(NamedTuple):
-    """Something at one moment.  Kinds as in `replay.timeline.model.Mark`."""
+    """Something at one moment.  Kinds as in `replay.timeline.lanes.Mark`."""
 
     position: str
     at: float

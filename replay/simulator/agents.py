@@ -12,8 +12,8 @@ from dorm.core.invariants import may_run
 from dorm.core.offers import abilities_of_new
 from events import kinds as k
 from events.quantities import SECOND
-from replay.simulator.live import LiveMembers
-from replay.simulator.partitions import NEVER, Partition
+from replay.simulator.live_resizing import LiveMembers
+from replay.simulator.simulated_containers import NEVER, Partition
 from replay.simulator.timings import FREE
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, Generation, State
     from replay.simulator.agenda import Agenda
-    from replay.simulator.master import VirtualMaster
     from replay.simulator.scenario import Running, Scenario
+    from replay.simulator.simulated_master import VirtualMaster
     from replay.simulator.workload import SimulatedApp, SimulatedNode
 
     Append = Callable[[k.Event, str], None]

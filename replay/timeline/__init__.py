@@ -10,7 +10,7 @@ Start with `model`.
 from __future__ import annotations
 
 from replay.timeline.fold import Watcher, timeline
-from replay.timeline.model import (
+from replay.timeline.lanes import (
     AppLane,
     Change,
     Decision,

@@ -11,8 +11,8 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from events.instants import length_of_phase
-from replay.timeline.model import NOTHING, TimelineError, most_affected, need
-from replay.timeline.words import clock
+from replay.timeline.labels import clock
+from replay.timeline.lanes import NOTHING, TimelineError, most_affected, need
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from replay.timeline.model import AppLane, NodeLane, Steps, Timeline
+    from replay.timeline.lanes import AppLane, NodeLane, Steps, Timeline
 
 APPS, NODES = 60, 30
 """Most lanes; a note below the picture says which are shown."""

@@ -16,13 +16,13 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from replay.timeline.model import NOTHING, TimelineError
-from replay.timeline.words import clock, decision_lines, decision_title, mark_line, partition_lines
+from replay.timeline.labels import clock, decision_lines, decision_title, mark_line, partition_lines
+from replay.timeline.lanes import NOTHING, TimelineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.timeline.model import AppLane, NodeLane, Steps, Timeline
+    from replay.timeline.lanes import AppLane, NodeLane, Steps, Timeline
 
 Event = dict[str, Any]
 _CLUSTER = 1

@@ -11,8 +11,8 @@ import pytest
 from dorm.api.errors import Missing
 from dorm.api.follower import RecentLog
 from dorm.api.lives import Life, Lives, Subject
-from dorm.api.moments import Moments
 from dorm.api.options import Limits
+from dorm.api.past_folds import Moments
 from dorm.api.threads import Heavy
 from dorm.core.state import digest
 from events import subjects

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.metrics.cluster import cluster_metrics, exposition
+from dorm.metrics.cluster_metrics import cluster_metrics, exposition
 from dorm.metrics.tally import Tally
 from dorm.web.offline import page
 from events import kinds as k

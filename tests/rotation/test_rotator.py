@@ -11,7 +11,7 @@ import pytest
 from dorm.client.client import Client
 from dorm.core.evolve import evolve
 from dorm.core.state import SCHEMA, State, digest
-from dorm.rotation.policy import Policy, RotationError
+from dorm.rotation.rotation_due import Policy, RotationError
 from dorm.snapshots import newest
 from events.archive import whole
 from events.archive.stores import StoreError, digest_of

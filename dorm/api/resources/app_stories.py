@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from aiohttp import web
 
-from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Missing
 from dorm.api.handlers import Seen, seen, seq_of, streamed
 from dorm.api.lives import Subject
+from dorm.api.responses import POSITION, Answer, answer
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.finding import find_app

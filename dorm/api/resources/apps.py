@@ -21,7 +21,7 @@ from dorm.api.handlers import (
     stored,
 )
 from dorm.api.routes import Call, Header, Link, Parameters, Route
-from dorm.client import operating, steering
+from dorm.client import operator_requests, steering
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.admission import app_id
@@ -39,7 +39,7 @@ from replay.travel import reported_at
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.api.answers import Answer
+    from dorm.api.responses import Answer
     from dorm.core.app import App
     from dorm.core.progress import Newest
     from dorm.core.state import State
@@ -340,7 +340,7 @@ async def kill_app(call: Call[Parameters, Why]) -> Answer:
 async def retry_app(call: Call[Parameters, None]) -> Answer:
     """An app that pauses after a failure; its failures still count."""
     async with requester(call) as client:
-        app = await operating.retry(client, call.path("app"))
+        app = await operator_requests.retry(client, call.path("app"))
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
 from dorm.api.handlers import At, MinSeq, Seen, parse_moment, seen, seq_of, settled, streamed
-from dorm.api.moments import Drawing
+from dorm.api.past_folds import Drawing
 from dorm.api.resources.events import LAST_EVENT_ID, POSITION
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, last_event_id
 from dorm.core.query.views import AppRow, NodeRow, Summary, app_rows, node_rows, summary

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Unavailable
 from dorm.api.handlers import Page, Seen, Stored, requester, seen, seq_of, stored
 from dorm.api.lives import Subject
 from dorm.api.resources.apps import Why
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Link, Parameters, Route
-from dorm.client import operating
+from dorm.client import operator_requests
 from dorm.core.query.assumed import Assumed, Figures, NewNodes, PlannedApp, Round
 from dorm.core.query.in_force import Offered, Setting, in_force, offered
 from dorm.core.query.plans import MOST_ROUNDS, plan
@@ -232,14 +232,14 @@ async def get_scheduling(call: Call[Seen, None]) -> Answer:
 async def pause_scheduling(call: Call[Parameters, Why]) -> Answer:
     """Nothing new is decided until it is resumed."""
     async with requester(call) as client:
-        await operating.pause(client, call.body.reason)
+        await operator_requests.pause(client, call.body.reason)
         return stored(Paused(position=str(client.stored), paused=True), client)
 
 
 async def resume_scheduling(call: Call[Parameters, Why]) -> Answer:
     """Decisions are made again."""
     async with requester(call) as client:
-        await operating.resume(client, call.body.reason)
+        await operator_requests.resume(client, call.body.reason)
         return stored(Paused(position=str(client.stored), paused=False), client)
 
 

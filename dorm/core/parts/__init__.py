@@ -5,5 +5,5 @@
 
 Agents follow their own part, so the cost of a decision does not grow with the number of nodes and apps.  Both modules
 are pure.  The leading master stores the parts of the nodes that a record concerns (`dorm.master.parts`), and replay
-derives them again (`replay.audit.parts`).  Start with `deriving`.
+derives them again (`replay.audit.parts_checks`).  Start with `deriving`.
 """

@@ -21,10 +21,10 @@ from dorm.policies import answer, goals, integer, scoring
 from dorm.policies.dorm.choosing import bound_if_as_fair, choose, relax
 from dorm.policies.dorm.counts import Program, SolverFailed, node_classes
 from dorm.policies.dorm.exchanging import Exchange
+from dorm.policies.dorm.minimums import Serving
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.polish import GOOD_ENOUGH, effort, neighbourhoods, outlook, polish, serve
-from dorm.policies.dorm.serving import Serving
-from dorm.policies.exact import policy as exact
+from dorm.policies.exact import exact_policy as exact
 from dorm.policies.exact.search import loosest_bound
 from dorm.policies.parameters import read_numbers
 

@@ -20,9 +20,9 @@ from scipy.sparse import csr_array
 
 from dorm.policies import integer
 from dorm.policies.exact.model import GUARD_S
-from dorm.policies.speed.choosing import choices
 from dorm.policies.speed.columns import EXCESS
-from dorm.policies.speed.policy import Round, SpeedPolicy
+from dorm.policies.speed.size_choice import choices
+from dorm.policies.speed.speed_policy import Round, SpeedPolicy
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Rows

@@ -3,7 +3,7 @@
 Three runs for each runtime, on clusters of real parts:
 
     resizes      the NumPy sample app is resized back and forth.  Timings are fitted from every second turn through all sizes,
-                 and the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting_timings`
+                 and the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting`
                  defines the phases).  They alternate, because other load on a machine changes within minutes
     first        three sample apps contend until all are completed
     second       the same apps contend in another order, at other times.  Each of the two is simulated with the timings and
@@ -25,27 +25,26 @@ import msgspec
 
 import compose.apps
 from dorm.bench import BenchError
-from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
+from dorm.bench.bench_cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, this_machine
 from dorm.bench.resize import endless
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.local.spec_files import load_spec
 from dorm_lab.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
-from replay.simulator.forks.fitting import Fitting
-from replay.simulator.forks.fitting_timings import fit
-from replay.simulator.forks.history import History
+from replay.simulator.forks.fitting import Fitting, fit
+from replay.simulator.forks.work_history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from dorm.bench.cluster import RuntimeName, Wanted
+    from dorm.bench.bench_cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Tell
     from dorm.local.cluster import LocalCluster
     from events.kinds import Event
     from events.log.records import Record
     from events.spec import AppSpec
-    from replay.simulator.forks.fitting_timings import Phases
+    from replay.simulator.forks.fitting import Phases
     from replay.simulator.timings import Timings
 
 GOAL_ERROR = 0.1

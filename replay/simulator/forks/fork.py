@@ -11,13 +11,15 @@ them.
     simulation_of(fork)                   for callers that observe the run themselves
 
 Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
-"""
+
+The log of a fork as an archive that starts with the state at the fork, like any part of a log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -25,12 +27,16 @@ from dorm.core.admission import app_id, name_of
 from dorm.core.policy_in_force import announced
 from dorm.core.query.assumed import Assumed, PlanError
 from dorm.core.query.plans import assumed_events, copy_of
+from dorm.core.snapshot import dump
 from events import kinds as k
+from events.archive.blocks import Header
+from events.archive.segments import SegmentWriter
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, as_shipped, check_spec
+from replay.frames import build
 from replay.simulator.contenders import BY_TASKS
 from replay.simulator.forks.fitting import Fitted, Fitting
-from replay.simulator.forks.history import Course
+from replay.simulator.forks.work_history import Course
 from replay.simulator.measures import Measures
 from replay.simulator.scenario import DecisionTime, Outage, Running, Scenario, Tasks
 from replay.simulator.simulation import Simulation
@@ -39,15 +45,20 @@ from replay.simulator.workload import SimulatedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import TracebackType
 
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import PolicyPlugin
+    from events.kinds import Event, PolicyPlugin
     from events.log.records import Record
     from replay.simulator.forks.fitting import Bound
-    from replay.simulator.forks.history import History, Silence
+    from replay.simulator.forks.work_history import History, Silence
     from replay.simulator.measures import Run
     from replay.simulator.simulation import Seen
+    # merged
+
+
+# --- fork -------------------------------------------------------------------------------------------------------------
 
 TOLD = 500_000
 """About how many progress reports of all apps a run has at most, unless the caller sets another bound."""
@@ -379,3 +390,40 @@ class _Making:
 
 def _named(apps: Iterable[SimulatedApp], name: str) -> SimulatedApp | None:
     return next((app for app in apps if name in (app.spec.name, app_id(app.spec.name, app.submission))), None)
+
+
+# --- fork log ---------------------------------------------------------------------------------------------------------
+
+_AT_ONCE = 200
+"""Records that are written together."""
+
+
+class ForkLog:
+    """Observes a run of a fork and writes its records; the archive is complete if the body ends without an exception."""
+
+    def __init__(self, file: BinaryIO, fork: Fork) -> None:
+        start = fork.state.seq
+        header = Header(cluster=fork.scenario.cluster, made_by=f"dorm {version('dorm')}", start=start)
+        self._writer = SegmentWriter(file, header)
+        self._waiting: list[Record] = []
+        if start:
+            self._writer.snapshot(*dump(fork.state, build=build()))
+
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+        self._waiting.append(record)
+        if len(self._waiting) == _AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._writer.add(self._waiting)
+        self._waiting = []
+
+    def __enter__(self) -> ForkLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._flush()
+            self._writer.finish()

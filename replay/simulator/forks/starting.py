@@ -22,7 +22,7 @@ from events.kinds import Round
 from events.quantities import SECOND
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Bound, Fitting
-from replay.simulator.forks.history import History
+from replay.simulator.forks.work_history import History
 from replay.words import span
 
 if TYPE_CHECKING:

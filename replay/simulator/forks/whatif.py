@@ -29,9 +29,8 @@ from replay.simulator import SimulationError
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.backtest import Backtest, adjustments, common, compare, fairness_loss, utilization
 from replay.simulator.forks.fitting import Basis, Fitting
-from replay.simulator.forks.fork import Played
-from replay.simulator.forks.fork_log import ForkLog
-from replay.simulator.forks.history import History
+from replay.simulator.forks.fork import ForkLog, Played
+from replay.simulator.forks.work_history import History
 from replay.simulator.measures import Measures
 from replay.simulator.outcome import mean
 from replay.travel import fold_on, state_at

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from dorm.policies.dorm import optimizer
-from dorm.policies.exact.policy import ExactPolicy
+from dorm.policies.exact.exact_policy import ExactPolicy
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm_lab.bench.optimizer import judge

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dorm.policies import goals, integer, scoring
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
-from dorm.policies.speed.policy import Round, SpeedPolicy
+from dorm.policies.speed.speed_policy import Round, SpeedPolicy
 from dorm.policies.speed.worth import Worth, counts_up_to
 from tests.dorm_lab.policies.baselines.test_speed_policies import rows_of, telling, told, totals
 from tests.errors import raises

@@ -25,8 +25,8 @@ from replay.story.story import follow
 from replay.tenants.hiding import SHOWN
 from replay.tenants.log import TenantLog
 from replay.tenants.projection import WITHHELD, Projection, key_of
+from replay.tenants.shared_views import Views
 from replay.tenants.showing import Showing
-from replay.tenants.views import Views
 from tests.core.records import document
 from tests.replay.made_log import CLUSTER, log_of
 from tests.replay.tenants.lives import BOB, CANARY, CARL, Life
