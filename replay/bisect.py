@@ -1,9 +1,19 @@
-"""When did an outcome become inevitable?  The first record from which on it holds under every one of some policies.
+"""When an outcome became inevitable: the first record from which on it holds under every one of some policies.
 
-    OutcomeError   an outcome that cannot be parsed; the message names the character
-    BisectError    a question without an answer: an unknown app, a log without records
+    found = await bisect(log, "digits completed before 10:00", ["dorm", "sia"])
 
-The syntax of outcomes.
+A moment is a record of the log.  At each tried moment, the log is forked once for each policy (`replay.simulator.forks`):
+later facts that no master decided are repeated as they were, apps have the work that they turned out to have, and the rest
+is simulated under that policy until the outcome is decided.  The outcome holds at a moment if it holds in all of these
+forks.
+
+Searching by halves finds the record only if an outcome that holds at one moment holds at all later ones.  Nothing ensures
+that: a decision may make it inevitable, and the next one may put it in doubt again.  So a coarse scan over the whole log comes
+first.  The search by halves then starts from the last moment of the scan at which the outcome did not hold, and the moments
+next to the record that it finds are tried as well.  If the outcome held at an earlier moment, it is reported as not monotone.
+Moments between two that were tried are unknown, so a short lapse may be missed; more tries make the scan finer.
+
+An outcome is a text that `parse` turns into clauses:
 
     outcome  =  clause { ("and" | "or") clause }            "and" binds more strongly; parentheses group
     clause   =  "not" clause | "(" outcome ")" | APP event ("before" | "after") TIME | APP state "at" TIME
@@ -15,28 +25,16 @@ The syntax of outcomes.
     compare  =  "above" | "below" | "at least" | "at most"
     TIME     =  2026-11-21T10:00 | 10:00 | -10m (before the log's end) | +2h (after it)
 
-A clock time (UTC) belongs to the day on which the log ends.  A NUMBER of a measure may be a part of its maximum (80%),
-for utilization and fairness loss.  An app whose name is one of these words is written in quotes.
+A clock time (UTC) belongs to the day on which the log ends.  A NUMBER of a measure may be a part of its maximum (80%), for
+utilization and fairness loss.  An app whose name is one of these words is written in quotes.
 
-Whether an outcome holds: clause by clause, on the log where it decides a clause, and on a simulation from there.
+A `Judge` follows a fold or a simulation and decides clause by clause: a clause is decided when its event happens, or when its
+time has come.  Clauses decided by the log up to a moment have the same result under every policy, so only the others are
+simulated.  If a simulation ends with a clause undecided, its event has not happened.
 
-A clause is decided when its event happens, or when its time has come.  Clauses decided by the log up to a moment have
-the same result under every policy.  If a simulation ends with a clause undecided, its event has not happened.
-
-When an outcome became inevitable: the first record from which on it holds under every policy.
-
-    found = await bisect(log, "digits completed before 10:00", ["dorm", "sia"])
-
-A moment is a record of the log.  At each tried moment, the log is forked once for each policy
-(`replay.simulator.forks`): later facts that no master decided are repeated as they were, apps have the work that they
-turned out to have, and the rest is simulated under that policy until the outcome is decided.  The outcome holds at a
-moment if it holds in all of these forks.
-
-Searching by halves finds the record only if an outcome that holds at one moment holds at all later ones.  Nothing ensures
-that: a decision may make it inevitable, and the next one may put it in doubt again.  So a coarse scan over the whole log comes
-first.  The search by halves then starts from the last moment of the scan at which the outcome did not hold, and the moments
-next to the record that it finds are tried as well.  If the outcome held at an earlier moment, it is reported as not monotone.
-Moments between two that were tried are unknown, so a short lapse may be missed; more tries make the scan finer."""
+    OutcomeError   an outcome that cannot be parsed; the message names the character
+    BisectError    a question without an answer: an unknown app, a log without records
+"""
 
 from __future__ import annotations
 

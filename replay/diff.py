@@ -1,11 +1,11 @@
 """The difference between two states of one log: apps, nodes, settings, and the cluster as a whole.
 
-It covers what users regard as a change, not everything in a digest: where containers are but not which ports they have,
-how far an app is but not when it last reported.  `diff` compares; the functions of the second part put the result into words,
-one line for each app, node and setting.
+It covers what users regard as a change, not everything in a digest: where containers are but not which ports they have, how
+far an app is but not when it last reported.  `diff` compares; the functions of the second part put the result into words, one
+line for each app, node and setting.
 
-Two states do not say who changed the settings between them, so `settings_between` asks the log.  It reads only the records that
-determine settings and authority: a server sends no others, so a year between the states costs little.
+Two states do not say who changed the settings between them, so `settings_between` asks the log.  It reads only the records
+that determine settings and authority: a server sends no others, so a year between the states costs little.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from dorm.core.progress import Newest
     from dorm.core.state import App, Settings, State
-
     from events.log.interface import ReadableLog
 
 

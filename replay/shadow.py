@@ -1,22 +1,21 @@
 """What another policy would do on a log, decision by decision, next to the master that really decides.
 
-A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where
-the comparisons go (`events.nats.stores`).
+A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where the
+comparisons go (`events.nats.stores`).
 
-The allocation that a policy would have given, had it decided whenever the leading master did.
+It keeps the allocation that the policy would have given, had it decided whenever the leading master did (`Hypothetical`).
+This starts as the log's own allocation.  At each decision of the master the policy is asked about the same apps, bounds,
+nodes and times, but with the containers of its own last answer in place of the real ones; its answer is the next
+hypothetical allocation, and a `Comparison` puts it next to the real one.  So the two drift apart as two clusters would.  A
+cluster that the policy really leads would differ in this:
 
-It starts as the log's own allocation.  At each decision of the master the policy is asked about the same apps, bounds, nodes
-and times, but with the containers of its own last answer in place of the real ones; its answer is the next hypothetical
-allocation.  So the two drift apart as two clusters would.  The differences to a cluster that the policy really leads:
-
-* An adjustment takes no time.  No app is in the middle of one, and none is left alone after one.
+* An adjustment takes no time here.  No app is in the middle of one, and none is left alone after one.
 * Apps arrive, work, fail and end as on the log: another container does not finish an app earlier (the what-if simulates that).
 * An app that pauses after a failure, or whose owner cancelled it, holds nothing.
 * A node that is gone takes its containers along; the policy is asked about the app's remaining containers.
 * Ports are not a limit.
 
 A policy that fails leaves the hypothetical allocation as it is, as a master would.
-
 """
 
 from __future__ import annotations

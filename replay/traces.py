@@ -1,11 +1,5 @@
 """A log as traces in OpenTelemetry's model: one trace for each app, a span for each phase.
 
-A span is passed on when its phase has ended, with the phase's own times, since backends do not take spans that are open for
-hours.  Its ids are hashes over the log's content, so the same phase has the same ids whenever and wherever it is
-exported.
-
-Phases of apps as spans.
-
     app     from the submission to the end; the parent of all others, and passed on last
     wait    without a partition, until containers are released
     start   from the release until all containers run
@@ -14,14 +8,15 @@ Phases of apps as spans.
     room    of a restart: until the room of the new containers is free
     live    a live adjustment, from the decision until the new membership trains; lies within `run`
 
-All times are log times.
+A `Tracer` observes a fold and makes the spans; all times are log times.  It passes a span on when its phase has ended, since
+backends do not take spans that are open for hours.  A span's ids are hashes over the log's content, so the same phase has the
+same ids whenever and wherever it is exported, and a backend that gets a span again recognizes it.
 
-Spans in OTLP, OpenTelemetry's protocol: as JSON without any library, as protobuf by `opentelemetry-proto`.
+`export_spans` folds a log and gives the spans to a file or a `Receiver`, in OTLP, OpenTelemetry's protocol: as JSON without
+any library, as protobuf by `opentelemetry-proto`.  Over HTTP, a batch is sent until the receiver accepts it or rejects it
+for good.
 
-TraceError   the library is missing, or the receiver does not accept the spans
-
-OTLP over HTTP: a batch is sent until the receiver accepts it or rejects it permanently.
-
+    TraceError   the library is missing, or the receiver does not accept the spans
 """
 
 from __future__ import annotations

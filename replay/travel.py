@@ -3,9 +3,9 @@
 A snapshot is used only if this very build would have folded the same (`dorm.core.snapshot`); otherwise an earlier one, or the
 log's start.  So snapshots affect the duration, never the result.
 
-What apps reported is beside the log, and `reported_at` finds the reports of a moment: `ps` and others lay them over the state at
-that moment, as they do for the present.  The log has a mark of each working app about once a minute, so the reports of the last
-minute before the moment have everything newer.
+What apps report is beside the log, and `reported_at` finds the reports of a moment: `ps` and others lay them over the state at
+that moment, as they do for the present.  The log has a mark of each working app about once a minute, so the reports of the
+last minute before the moment have everything newer.
 """
 
 from __future__ import annotations

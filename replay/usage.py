@@ -1,9 +1,7 @@
 """Resources that apps were given over a span of time, the part that they used, and the cost of adjustments.
 
-    accounts   what one app holds, and since when
-    ledger     an observer of a fold: sums over accounts, by user, app, node and resource, in exact integers
-    usage      a span of a log, folded once.  Start here
-    tables     CSV and Parquet;  plot: a picture
+    found = await usage(log, parse("-1h"), by=("user",))
+    found = await usage(log, since, until, by=("user", "node"), every_s=86400.0)
 
 given      container-time times the app's demand: what its containers kept others from having, from the record that placed them
            to the record that ended them.  The sum over all users is the sum over all nodes, and both are the integral of what
@@ -16,21 +14,15 @@ paused     the part of `given` in which an adjustment kept the app from working:
 redone     work that was repeated because of an adjustment: the steps after the checkpoint, at the pace and size before it
 lost       paused and redone
 
-    UsageError   an empty span, or an unknown name
-
-Usage over a span of a log, which is folded once, batch by batch in a thread.
-
-found = await usage(log, parse("-1h"), by=("user",))
-found = await usage(log, since, until, by=("user", "node"), every_s=86400.0)
-
-Usage as CSV and Parquet: one row for each period, group and resource, with the columns of `replay.usage.Row`.
+The log is folded once, batch by batch in a thread, and `replay.usage_ledger` observes the fold.  The result has one row for
+each period, group and resource (`Row`), also as CSV, as Parquet and as a picture with a panel for each resource.
 
 Times are RFC 3339 in CSV and timestamps in Parquet.  In CSV an unknown figure is an empty cell, a cell that a spreadsheet
-would run as a formula begins with an apostrophe, and nothing in a name moves a terminal's cursor.
+would run as a formula begins with an apostrophe, and nothing in a name moves a terminal's cursor.  The libraries of Parquet
+and pictures are extras of Dorm, imported only when they are used.
 
-Usage as a picture: a panel for each resource, with bars by group, or over time if there are periods.
-
-matplotlib is an extra (`dorm[plots]`), imported only when a picture is drawn."""
+    UsageError   an empty span, or an unknown name
+"""
 
 from __future__ import annotations
 
@@ -68,11 +60,8 @@ if TYPE_CHECKING:
 
     Uses = Mapping[tuple[str, int, int], ContainerUse]
     """The last known use of running containers, by app, generation and slot."""
-    # merged
 
     from matplotlib.axes import Axes
-
-    # merged
 
 
 # --- usage ------------------------------------------------------------------------------------------------------------

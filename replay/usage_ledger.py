@@ -1,13 +1,12 @@
-"""The account of one app: which nodes keep room for it, and since when an adjustment keeps it from working.
+"""Adds up what apps were given, used and lost, as an observer of a fold: `see` after each record, `close` at the end.
 
-All amounts are integers: container-nanoseconds by node.  They become amounts of resources when they are summed up.
+An `Account` is of one app: which nodes keep room for it, and since when an adjustment keeps it from working.  The `Ledger`
+sums over accounts, by user, app, node and resource.  All amounts are integers, container-nanoseconds by node, and become
+amounts of resources only when they are summed up, so sums over parts equal the whole.
 
-Adds up the apps' given, used and lost resources, beside a fold: `see` after each record, `close` at the end of the
-span.
-
-An app is looked at only when a record may have changed it (`dorm.core.changed`).  Most records of a log report
-progress, and cost nothing here.  Memory grows with the apps that hold
-room now, and with the rows of the answer, not with the log."""
+An app is looked at only when a record may have changed it (`dorm.core.changed`).  Most records of a log report progress, and
+cost nothing here.  Memory grows with the apps that hold room now, and with the rows of the answer, not with the log.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from dorm.core.state import AdjustmentRecord, App, Generation, State
     from events.kinds import Event
     from events.log.records import Record
-    # merged
 
 
 # --- accounts ---------------------------------------------------------------------------------------------------------

@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from dorm.bench.report import Figure, Tell
-    # merged
 
 
 # --- filling ----------------------------------------------------------------------------------------------------------

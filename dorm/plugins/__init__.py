@@ -1,10 +1,10 @@
 """Policies of other distributions: found by entry point, run in their own processes.
 
-    finding   the entry points of the group `dorm.policies`: names, distributions, and which cannot be used
-    proxy     a plug-in as a `dorm.policies.problem.Policy`: asks its process, and kills it when its time is over
-    host      the program of that process
-    wire      the messages between the two
-    limits    how long one answer may take
+    entry_points  the entry points of the group `dorm.policies`: names, distributions, and which cannot be used
+    proxy         a plug-in as a `dorm.policies.problem.Policy`: asks its process, and kills it when its time is over
+    host          the program of that process
+    wire          the messages between the two
+    limits        how long one answer may take
 
 A distribution declares `[project.entry-points."dorm.policies"]`, `NAME = "package.module:Class"`; calling the object gives a
 `Policy` whose `name` is NAME.  A plug-in may raise, loop without end, end its process or print to standard output, and its

@@ -14,7 +14,7 @@ import msgspec
 
 from events.quantities import SECOND
 from replay.simulator import SimulationError
-from replay.simulator.forks.fitting import Phases, PhaseWatch
+from replay.simulator.forks.fitting_timings import Phases, PhaseWatch
 from replay.simulator.forks.work_history import Course
 from replay.simulator.scenario import DecisionTime, Scenario
 from replay.simulator.simulation import Simulation

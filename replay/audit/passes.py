@@ -1,16 +1,16 @@
-"""An audit's first pass: a plain fold that cuts the log into slices, each to be audited on its own.
+"""The two passes of an audit: a survey that cuts the log into slices, and the check of each slice on its own.
 
-A slice holds exactly the data that an auditor needs: the state before it, its records, the questions of its rounds
-(whose bases are unknown before the rounds are read), and the expected state after it.  So slices can be audited in any
-order, anywhere.
+The survey is a plain fold.  A slice holds exactly the data that an auditor needs: the state before it, its records, the
+questions of its rounds (whose bases are unknown before the rounds are read), and the expected state after it.  So slices can
+be audited in any order, anywhere.
 
 A cut comes after a round: later rounds were decided on that round or something after it, so no question is open there.  If no
 round comes for very long, the cut is made anyway, and that slice is held back until the next round.  If that round's basis
 lies in the slice, the two stay one.
 
-An audit's second pass, slice by slice: folds again, answers each round's question at its basis, compares at the round.
-
-The state's invariants after every record of a long log, at a cost that depends on live apps, not on all that ever ran."""
+The check folds a slice again, answers each round's question at its basis, and compares at the round.  After every record a
+`Watch` looks at the state's invariants, at a cost that depends on live apps, not on all that ever ran.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from replay.audit.round_checks import Answer, Question, answer, compare, misplac
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    # merged
     from dorm.core.state import App
     from events.kinds import Event
     from replay.audit.seal_checks import SealCheck

@@ -1,12 +1,9 @@
 """Checks slices in several processes at once: an audit is bound by computing, and one process uses one core.
 
-A thread of this process is one of the workers.  The others run `replay.audit.workers` with this program's Python: slices go to
-their standard input, results come back on their standard output.  A worker holds no state worth saving, so it is killed when
-the audit ends, for whatever reason.  If the audit itself is killed, its workers read the end of their input and exit.
-
-One process of an audit: reads slices from its standard input, checks them, writes each result to its standard output.
-
-See `replay.audit.workers`, which starts it."""
+A thread of this process is one of the workers.  The others run this module as a program, with this program's Python: slices
+go to their standard input, results come back on their standard output.  A worker holds no state worth saving, so it is
+killed when the audit ends, for whatever reason.  If the audit itself is killed, its workers read the end of their input and
+exit."""
 
 from __future__ import annotations
 

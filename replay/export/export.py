@@ -8,7 +8,8 @@ they would not fit.
 A part that starts at some moment includes the state there, so it can be folded like a whole log.  A selection of records in
 between cannot, and is marked (`sparse`).
 
-The progress beside a log, copied next to an archive of the log (`events.archive.progress`)."""
+The progress beside the log goes into a file of its own next to the archive (`events.archive.progress`).
+"""
 
 from __future__ import annotations
 

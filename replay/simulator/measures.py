@@ -1,28 +1,27 @@
-"""Finish-time fairness: how much longer an app takes than it would with a fair part of the cluster to itself.
-
-ρ = T_shared / T_isolated (Mahajan et al., "Themis", NSDI 2020, §3): T_shared is the time from submission to completion,
-T_isolated the time that the app would have taken with 1/N of the cluster, where N is the mean number of living apps in
-its time, itself included (as in Sia, SOSP 2023, §5).  1/N of the cluster is n = 1 / (N δ_i) containers (δ_i is the
-dominant share of one), at most n_max, packed onto as few nodes as they need.  Between whole numbers of containers its
-speed is interpolated linearly; below one it is a fraction of one container's.
-
-Each app's holdings in a cluster, kept as arrays, so utilization and fairness loss at any moment cost one sort.
-
-A trace of a month has thousands of moments to sample with hundreds of apps each; reading the whole state again at each of them
-would take longer than the run.  The figures are those of `dorm.core.query.standing`, by the same `dorm.policies.shares`.
-
-Measures the outcome of a run from its log: of a simulation, or of the fold of a real log.
+"""Measures the outcome of a run from its log: of a simulation, or of the fold of a real log.
 
     measures = Measures.of(simulation)            before it runs
     measures = Measures(state)                    beside a fold: `observe` after each record was folded into this state
     measures.result(end)                          outcome.Run
 
 Nothing is taken from a policy's own figures: counts are read from the state, shares are computed by `dorm.policies.shares`,
-and the changes of a decision are counted, so all policies are measured alike.  The cluster's figures are sampled on a grid, as
-they are at each of its moments.
+and the changes of a decision are counted, so all policies are measured alike.
+
+The cluster's figures are sampled on a grid, as they are at each of its moments.  A trace of a month has thousands of moments
+to sample with hundreds of apps each, and reading the whole state again at each of them would take longer than the run.  So
+`Holdings` keeps each app's holdings as arrays, and utilization and fairness loss at any moment cost one sort.  The figures
+are those of `dorm.core.query.standing`, by the same `dorm.policies.shares`.
 
 A simulation knows how long an adjustment keeps an app from its work (`timings`).  In a real log it ends when all containers
-have started, or, for an app that reports its progress, when a report shows that it works (`dorm.core.costs`)."""
+have started, or, for an app that reports its progress, when a report shows that it works (`dorm.core.costs`).
+
+Finish-time fairness says how much longer an app takes than it would with a fair part of the cluster to itself:
+ρ = T_shared / T_isolated (Mahajan et al., "Themis", NSDI 2020, §3).  T_shared is the time from submission to completion,
+T_isolated the time that the app would have taken with 1/N of the cluster, where N is the mean number of living apps in its
+time, itself included (as in Sia, SOSP 2023, §5).  1/N of the cluster is n = 1 / (N δ_i) containers (δ_i is the dominant share
+of one), at most n_max, packed onto as few nodes as they need.  Between whole numbers of containers its speed is interpolated
+linearly; below one it is a fraction of one container's.
+"""
 
 from __future__ import annotations
 

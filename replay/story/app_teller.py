@@ -1,12 +1,12 @@
 """The story of one app, written by an observer of the fold.
 
 A chapter has each change of the app's partition, and what took time: waits and their reasons, phases of adjustments,
-containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story
-is about the newest app of a name, from its submission on; refused submissions of the name are included.
+containers that failed, nodes that left, requests with their authors.  Progress is summed up by generation.  The story is about
+the newest app of a name, from its submission on; refused submissions of the name are included.
 
-How its nodes affect one app, as chapters of its story: they are drained, leave, are lost, come back.
-
-Where an app's time went: every moment from its acceptance to its end is spent waiting, paused, or running."""
+`AppNodes` writes the chapters about its nodes: they are drained, leave, are lost, come back.  `Spent` adds up where the time
+went: every moment from the app's acceptance to its end is spent waiting, paused, or running.
+"""
 
 from __future__ import annotations
 

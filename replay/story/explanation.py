@@ -1,14 +1,12 @@
-"""The fields of an explanation, and the observer that collects them while a log is folded.
+"""Explains an app's containers, at any moment: the state holds the situation, the log the decision behind it.
 
-Explains an app's containers, at any moment: the state holds the situation, the log the decision behind it.
-
-A `Witness` observes the fold (`replay.travel.state_at(…, seen=witness.see)`) and keeps what the state does not: the
-last decision, the last one that changed the app, since when its reason has been the same, refusals, and ends of apps that have
-left the state.  `explain` combines that with the state.  Void rounds are not decisions and are skipped.
+A `Witness` observes the fold (`replay.travel.state_at(…, seen=witness.see)`) and keeps what the state does not: the last
+decision, the last one that changed the app, since when its reason has been the same, refusals, and ends of apps that have left
+the state.  Void rounds are not decisions and are skipped.  `explain` combines that with the state to an `Explanation`, and
+`paragraph` puts it into words for people.
 
     ExplainError   there is no such app; the message lists similar names
-
-An explanation in words: one paragraph for people."""
+"""
 
 from __future__ import annotations
 
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
     from dorm.core.state import App, LiveChange, State
     from events.kinds import Event
     from events.log.records import Record
-    # merged
 
 
 # --- explanation ------------------------------------------------------------------------------------------------------

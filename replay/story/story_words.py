@@ -1,8 +1,8 @@
-"""Live adjustments in a story: announcements, memberships that trained, and losses on the way.
+"""Stories in words: the chapters of apps and nodes, live adjustments, and promises and failures of policies.
 
-A policy's promises and failures, in words: for stories, timelines and lists of events.
-
-Chapters of a story in words."""
+Each function takes what a teller found and returns a sentence or the end of one.  Timelines and lists of events use those on
+policies too, so that the same fact reads alike everywhere.
+"""
 
 from __future__ import annotations
 

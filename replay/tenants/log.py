@@ -1,6 +1,5 @@
-"""The progress beside the log as a tenant sees it: of its own apps alone.
-
-A log as one tenant sees it, in the process that reads the log itself."""
+"""A log as one tenant sees it, in the process that reads the log itself: with the progress beside it, of its own apps
+alone."""
 
 from __future__ import annotations
 

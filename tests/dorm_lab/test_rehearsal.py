@@ -15,7 +15,7 @@ from dorm_lab.bench.calibration import contentions_compared, resizes_compared
 from dorm_lab.rehearsal import Row, phase_rows
 from events.kinds import AppUpdated
 from replay.simulator import SimulationError
-from replay.simulator.forks.fitting import Phases, PhaseWatch, fit
+from replay.simulator.forks.fitting_timings import Phases, PhaseWatch, fit
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.speed import Amdahl

@@ -17,8 +17,8 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
     log      stdout and stderr together; beyond the cap it moves to log.1 and starts again
     times    when the log had which size (`agents.runtime.process.times`); it moves to times.1 with the log
 
-and beside DIR it reads the node's lease (`agents.node_lease`), about once a second: when that has expired, agent or not, it kills
-the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
+and beside DIR it reads the node's lease (`agents.node_lease`), about once a second: when that has expired, agent or not, it
+kills the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
 container can't be found and its end can't be recorded, so it is killed at once.
 
 No program outlives its supervisor, even a killed one (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of

@@ -3,7 +3,7 @@
 Three runs for each runtime, on clusters of real parts:
 
     resizes      the NumPy sample app is resized back and forth.  Timings are fitted from every second turn through all sizes,
-                 and the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting`
+                 and the turns between are simulated and compared phase by phase (`replay.simulator.forks.fitting_timings`
                  defines the phases).  They alternate, because other load on a machine changes within minutes
     first        three sample apps contend until all are completed
     second       the same apps contend in another order, at other times.  Each of the two is simulated with the timings and
@@ -32,7 +32,8 @@ from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.local.spec_files import load_spec
 from dorm_lab.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
-from replay.simulator.forks.fitting import Fitting, fit
+from replay.simulator.forks.fitting import Fitting
+from replay.simulator.forks.fitting_timings import fit
 from replay.simulator.forks.work_history import History
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from events.kinds import Event
     from events.log.records import Record
     from events.spec import AppSpec
-    from replay.simulator.forks.fitting import Phases
+    from replay.simulator.forks.fitting_timings import Phases
     from replay.simulator.timings import Timings
 
 GOAL_ERROR = 0.1

@@ -10,9 +10,10 @@ them.
     play(fork, every_s)                   runs it and measures the outcome
     simulation_of(fork)                   for callers that observe the run themselves
 
-Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
+The log of a fork can be kept: as an archive that starts with the state at the fork, like any part of a log.
 
-The log of a fork as an archive that starts with the state at the fork, like any part of a log."""
+Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from replay.simulator.forks.work_history import History, Silence
     from replay.simulator.measures import Run
     from replay.simulator.simulation import Seen
-    # merged
 
 
 # --- fork -------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dorm.core.state import can_be_kept
 from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events.quantities import SECOND
-from replay.simulator.forks.fitting import PhaseWatch
+from replay.simulator.forks.fitting_timings import PhaseWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
