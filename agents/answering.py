@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agents.node_status import answer_if_allowed
-from agents.outputs.answering import answer_files
+from agents.outputs.file_requests import answer_files
 from agents.runtime.interface import Key, RuntimeFault, Unavailable, Wanted
 from agents.sessions import Sessions
 from events import subjects

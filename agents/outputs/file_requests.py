@@ -2,8 +2,7 @@
 
 If a server guards subjects, a question names the tenant whose files it is about, and the server lets ask only
 those who may (`dorm.security.roles`).  An agent therefore need not know users: it answers for apps of this tenant,
-and for apps of another one as for an unknown app.
-"""
+and for apps of another one as for an unknown app."""
 
 from __future__ import annotations
 
