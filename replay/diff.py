@@ -131,12 +131,12 @@ def diff(
     )
 
 
-def only(found: Diff, name: str) -> Diff:
+def only(whole: Diff, name: str) -> Diff:
     """Return the part of a difference that concerns one app (by name or id) or node."""
     return msgspec.structs.replace(
-        found,
-        apps=[thing for thing in found.apps if name in (thing.name, thing.id)],
-        nodes=[thing for thing in found.nodes if name == thing.name],
+        whole,
+        apps=[thing for thing in whole.apps if name in (thing.name, thing.id)],
+        nodes=[thing for thing in whole.nodes if name == thing.name],
         settings=[],
         cluster=[],
         set_by=[],
@@ -230,12 +230,12 @@ def _settings(settings: Settings) -> dict[str, Any]:
 
 
 def _cluster(state: State) -> dict[str, Any]:
-    found = summary(state)
+    figures = summary(state)
     return {
         "epoch": state.epoch,
         "decisions": state.figures.decisions,
-        "utilization": round(found.utilization, 6),
-        "fairness_loss": round(found.fairness_loss, 6),
+        "utilization": round(figures.utilization, 6),
+        "fairness_loss": round(figures.fairness_loss, 6),
         "unanswered": len(state.submissions),
         **msgspec.structs.asdict(state.counters),
     }
@@ -259,13 +259,16 @@ _LONGEST = 60
 """Characters of one value of a spec."""
 
 
-def headline(found: Diff) -> str:
+def headline(difference: Diff) -> str:
     """Return the two points and the distance between them."""
-    records, time = abs(found.after.seq - found.before.seq), abs(found.after.time - found.before.time)
+    records, time = (
+        abs(difference.after.seq - difference.before.seq),
+        abs(difference.after.time - difference.before.time),
+    )
     far = f"{records} record{'' if records == 1 else 's'}"
-    if found.before.seq and found.after.seq:
+    if difference.before.seq and difference.after.seq:
         far += f" in {span(time / SECOND)}"
-    return f"{_point_in_words(found.before)} -> {_point_in_words(found.after)}: {far}"
+    return f"{_point_in_words(difference.before)} -> {_point_in_words(difference.after)}: {far}"
 
 
 def _point_in_words(point: Point) -> str:
@@ -280,8 +283,8 @@ def of_app(thing: Thing) -> str:
         parts = [side["phase"], f"of {side['user']}", _placed(side["placement"]) if side["placement"] else ""]
         parts += [f"step {side['step']}" if side["step"] else "", side["why"]]
         return f"{thing.how}: {', '.join(part for part in parts if part)}"
-    said = [_of_app(change, by_field) for change in thing.changes]
-    return "; ".join(text for text in said if text)
+    lines = [_of_app(change, by_field) for change in thing.changes]
+    return "; ".join(text for text in lines if text)
 
 
 def _of_app(change: Changed, changes: Mapping[str, Changed]) -> str:
@@ -319,8 +322,8 @@ def _of_app(change: Changed, changes: Mapping[str, Changed]) -> str:
 def _of_spec(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Return `image 'a' -> 'b', env {'LR': 1} -> none` for the fields that differ."""
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
-    said = [f"{name} {_value(before.get(name))} -> {_value(after.get(name))}" for name in names]
-    return ", ".join(said)
+    lines = [f"{name} {_value(before.get(name))} -> {_value(after.get(name))}" for name in names]
+    return ", ".join(lines)
 
 
 def _value(value: Any) -> str:
@@ -335,33 +338,33 @@ def of_node(thing: Thing) -> str:
         capacity = ", ".join(humanize(name, amount) for name, amount in side["capacity"].items())
         holds = f", {containers(side['containers'])} on it" if side["containers"] else ""
         return f"{thing.how}: {side['condition']}, at {side['address']}, with {capacity or 'nothing'}{holds}"
-    said = []
+    lines = []
     for change in thing.changes:
         before, after = change.before, change.after
         match change.field:
             case "condition":
-                said.append(f"{before} -> {after}")
+                lines.append(f"{before} -> {after}")
             case "containers":
-                said.append(f"{before} -> {after} containers")
+                lines.append(f"{before} -> {after} containers")
             case "capacity" | "used":
-                said.append(_amounts("has" if change.field == "capacity" else "allocated", before, after))
+                lines.append(_amounts("has" if change.field == "capacity" else "allocated", before, after))
             case "labels":
-                said.append(_labels(before, after))
+                lines.append(_labels(before, after))
             case field:
-                said.append(f"{field} {before} -> {after}")
-    return "; ".join(said)
+                lines.append(f"{field} {before} -> {after}")
+    return "; ".join(lines)
 
 
 def of_settings(changes: Sequence[Changed]) -> list[str]:
     """Return `theta2: 0.1 -> 0.2` for each setting; after a change of policy, without the old one's own parameters."""
     another = any(change.field == "policy" for change in changes)
-    told = [change for change in changes if not (another and change.after is None)]
-    return [f"{change.field}: {_number(change.before)} -> {_number(change.after)}" for change in told]
+    shown_changes = [change for change in changes if not (another and change.after is None)]
+    return [f"{change.field}: {_number(change.before)} -> {_number(change.after)}" for change in shown_changes]
 
 
-def of_set_by(one: SetBy) -> str:
+def of_set_by(change: SetBy) -> str:
     """`alice set theta2: 0.1 -> 0.2 at 2026-11-21 09:00:05 UTC (record 118)`."""
-    return f"{one.by} set {'; '.join(of_settings(one.changes))} at {moment(one.time)} (record {one.seq})"
+    return f"{change.by} set {'; '.join(of_settings(change.changes))} at {moment(change.time)} (record {change.seq})"
 
 
 def of_cluster(change: Changed) -> str:
@@ -387,12 +390,12 @@ def _labels(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "labels " + ", ".join(f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in changed)
 
 
-def _more(before: int, after: int, words: str) -> str:
+def _more(before: int, after: int, more: str) -> str:
     """Describe a counter, which only grows, unless the later state comes first."""
     number = after - before
     if number < 0:
-        return words.format(f"{before} -> {after}", "s")
-    return words.format(f"{number} more" if before else number, "" if number == 1 else "s")
+        return more.format(f"{before} -> {after}", "s")
+    return more.format(f"{number} more" if before else number, "" if number == 1 else "s")
 
 
 def _number(value: Any) -> str:
@@ -406,10 +409,10 @@ def _number(value: Any) -> str:
 _KINDS = (k.PolicyChanged, *get_args(k.OfIdentities))
 
 
-async def settings_between(log: ReadableLog, one: State, other: State) -> list[SetBy]:
+async def settings_between(log: ReadableLog, first: State, second: State) -> list[SetBy]:
     """Return the changes that took effect after the earlier state, up to the later one, in order.  Raises what `log.read`
     raises."""
-    earlier, later = (one, other) if one.seq <= other.seq else (other, one)
+    earlier, later = (first, second) if first.seq <= second.seq else (second, first)
     if earlier.seq == later.seq:
         return []
     state = copy.deepcopy(earlier)
@@ -417,16 +420,16 @@ async def settings_between(log: ReadableLog, one: State, other: State) -> list[S
     state.nodes = copy.deepcopy({**earlier.nodes, **later.nodes})
     cluster = await cluster_name(log)
     wanted = [subjects.fact_pattern(cluster, cls.__name__) for cls in _KINDS]
-    found: list[SetBy] = []
+    changes_made: list[SetBy] = []
     async with aclosing(log.read(after=earlier.seq, subjects=wanted)) as batches:
         async for batch in batches:
             for record in batch:
                 if record.seq > later.seq:
-                    return found
+                    return changes_made
                 before = copy.copy(state.settings)
                 state.seq = record.seq - 1
                 event, folded = evolve(state, record)
                 changes = settings_changed(before, state.settings)
                 if isinstance(event, k.PolicyChanged) and changes and folded in ("applied", "refused"):
-                    found.append(SetBy(record.seq, record.time, event.by, changes))
-    return found
+                    changes_made.append(SetBy(record.seq, record.time, event.by, changes))
+    return changes_made

@@ -148,12 +148,12 @@ class Happenings:
 
     def all(self) -> list[Happened]:
         """Return what happened, by sort."""
-        found = []
+        happenings = []
         for sort in SORTS:
             kept = [*self._first.get(sort, ()), *self._latest.get(sort, ())]
             if kept:
-                found.append(Happened(sort, kept, self._counts[sort] - len(kept)))
-        return found
+                happenings.append(Happened(sort, kept, self._counts[sort] - len(kept)))
+        return happenings
 
     def _note(self, state: State, position: str, sort: Sort, text: str) -> None:
         happening = Happening(position, state.time, sort, " ".join(text.split()))
@@ -266,8 +266,13 @@ class Happenings:
         self._note(state, position, "refusals", f"{what} was refused{story_words.why(fact.reason)}")
 
     def _refused(self, state: State, position: str, fact: k.RecordsRefused, event: k.Round) -> None:
-        for one in fact.records:
-            self._note(state, position, "refusals", f"{one.of} by {one.who} was refused{story_words.why(one.reason)}")
+        for refusal in fact.records:
+            self._note(
+                state,
+                position,
+                "refusals",
+                f"{refusal.of} by {refusal.who} was refused{story_words.why(refusal.reason)}",
+            )
 
     def _failed(self, state: State, position: str, fact: k.GenerationFailed | k.MembersLost, event: k.Round) -> None:
         self.apps[fact.app] += 5
@@ -409,7 +414,7 @@ async def tell(
     before = await state_at(log, AtSequence(span.split))
     during = Happenings(before)
     await fold_on(log, state, span.last, progress=progress, seen=during.see)
-    names = {app.id: app.name for one in (before, state) for app in one.apps.values()}
+    names = {app.id: app.name for moment_state in (before, state) for app in moment_state.apps.values()}
     apps, nodes = _most(during.apps, MOST_APPS), _most(during.nodes, MOST_NODES)
     builds = list(earlier.builds | during.builds)
     return Incident(
@@ -443,7 +448,7 @@ async def _stories(
     state = await state_at(log, AtSequence(span.first))
     await begin(log, state, tellers)
     await fold_on(log, state, span.last, progress=progress, seen=together(tellers))
-    return [told for teller in tellers if (told := story_of(teller, state)) is not None]
+    return [story for teller in tellers if (story := story_of(teller, state)) is not None]
 
 
 # --- readme -----------------------------------------------------------------------------------------------------------
@@ -505,19 +510,19 @@ def stories(incident: Incident) -> str:
     return "\n".join(parts) + "\n"
 
 
-def difference(found: Diff) -> str:
+def difference(change_of: Diff) -> str:
     """Return diff.md."""
-    parts = ["# What differs between the start and the end\n", f"{headline(found)}\n"]
+    parts = ["# What differs between the start and the end\n", f"{headline(change_of)}\n"]
     sections = {
-        "Apps": [f"{plain(thing.name)} {plain(of_app(thing))}" for thing in found.apps],
-        "Nodes": [f"{plain(thing.name)} {plain(of_node(thing))}" for thing in found.nodes],
-        "Settings": [plain(text) for text in (*of_settings(found.settings), *map(of_set_by, found.set_by))],
-        "Cluster": [plain(of_cluster(change)) for change in found.cluster],
+        "Apps": [f"{plain(thing.name)} {plain(of_app(thing))}" for thing in change_of.apps],
+        "Nodes": [f"{plain(thing.name)} {plain(of_node(thing))}" for thing in change_of.nodes],
+        "Settings": [plain(text) for text in (*of_settings(change_of.settings), *map(of_set_by, change_of.set_by))],
+        "Cluster": [plain(of_cluster(change)) for change in change_of.cluster],
     }
     for title, lines in sections.items():
         if lines:
             parts += [f"## {title}\n", *(f"* {line}" for line in lines), ""]
-    if found.same:
+    if change_of.same:
         parts.append("Nothing.")
     return "\n".join(parts) + "\n"
 
@@ -526,11 +531,11 @@ def _happened(happened: Sequence[Happened], nothing: str) -> str:
     if not happened:
         return f"{nothing}\n"
     parts = []
-    for one in happened:
-        parts.append(f"**{SORTS[one.sort]}**\n")
-        for index, happening in enumerate(one.kept):
-            if one.omitted and index == FIRST:
-                parts.append(f"* … {one.omitted:,} more …")
+    for line in happened:
+        parts.append(f"**{SORTS[line.sort]}**\n")
+        for index, happening in enumerate(line.kept):
+            if line.omitted and index == FIRST:
+                parts.append(f"* … {line.omitted:,} more …")
             parts.append(f"* {_clock(happening.time)} ({happening.position}) {plain(happening.text)}")
         parts.append("")
     return "\n".join(parts)
@@ -586,12 +591,14 @@ async def write(
         part = await open_archive(unfinished / LOG)
         try:
             cluster = await cluster_name(part)
-            told = await tell(part, span, cluster, disguised=disguised, progress=progress)
+            incident = await tell(part, span, cluster, disguised=disguised, progress=progress)
             recording = await record(part, f"{cluster} · incident", AtSequence(span.first), AtSequence(span.last))
         finally:
             await part.close()
-        await in_thread(_write_texts, unfinished, told, lambda: page(msgspec.json.encode(recording), recording.title))
-    return told
+        await in_thread(
+            _write_texts, unfinished, incident, lambda: page(msgspec.json.encode(recording), recording.title)
+        )
+    return incident
 
 
 async def _write_log(log: ReadableLog, folder: Path, span: Span, *, disguised: bool, progress: Progress | None) -> None:
@@ -607,13 +614,13 @@ async def _write_log(log: ReadableLog, folder: Path, span: Span, *, disguised: b
     await asyncio.to_thread((folder / _PLAIN).unlink)
 
 
-def _write_texts(folder: Path, told: Incident, page: Callable[[], str]) -> None:
+def _write_texts(folder: Path, incident: Incident, page: Callable[[], str]) -> None:
     texts = {
         PAGE: page(),
-        STORIES: stories(told),
-        DIFF: difference(told.diff),
-        DOCUMENT: json.dumps(msgspec.to_builtins(told), indent=2) + "\n",
-        README: readme(told, (README, LOG, PAGE, STORIES, DIFF, DOCUMENT)),
+        STORIES: stories(incident),
+        DIFF: difference(incident.diff),
+        DOCUMENT: json.dumps(msgspec.to_builtins(incident), indent=2) + "\n",
+        README: readme(incident, (README, LOG, PAGE, STORIES, DIFF, DOCUMENT)),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8", "backslashreplace", newline="\n")

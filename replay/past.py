@@ -157,7 +157,7 @@ class _Watched:
     def rows(self, state: State) -> list[PastApp]:
         for app in self._apps.values():
             self._keep(app, state.time)
-        return [row for _, _, row in sorted(self._rows, key=lambda one: one[:2])]
+        return [row for _, _, row in sorted(self._rows, key=lambda numbered: numbered[:2])]
 
 
 def row_of(app: App, now: int) -> PastApp:
@@ -237,13 +237,13 @@ class Condition(msgspec.Struct, frozen=True):
 
 def parse_condition(text: str) -> Condition:
     """Parse `loss<0.1` or `optimizer=adam`.  Raises SelectError."""
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
         raise SelectError(
             f"{short(text)} is not a condition; write a metric, a comparison and a value, such as loss<0.1 or step>=1000",
             code="history.metric.malformed",
         )
-    name, compare, written = found.groups()
+    name, compare, written = match.groups()
     value: float | str = written
     try:
         value = float(written)
@@ -276,7 +276,7 @@ def select(
 
 def named(name: str, id: str, sweep: str, wanted: str) -> bool:
     """Return whether a name or pattern matches an app."""
-    return any(fnmatchcase(one, wanted) for one in (name, id, sweep) if one)
+    return any(fnmatchcase(candidate, wanted) for candidate in (name, id, sweep) if candidate)
 
 
 def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
@@ -291,13 +291,13 @@ def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
     having = [(value, row) for row in rows if (value := _value(row, field)) is not None]
     ids = {id(row) for _, row in having}
     # Parameters keep the text that was typed; texts such as 0.10 are sorted as numbers.  Names and users are no numbers.
-    found = [
+    keyed = [
         (None if isinstance(value, str) and hasattr(row, field) else number(value), value, row) for value, row in having
     ]
-    numbers = [(figure, row) for figure, _, row in found if figure is not None]
-    texts = [(value, row) for figure, value, row in found if figure is None]
-    ordered = [row for _, row in sorted(numbers, key=lambda one: one[0], reverse=down)]
-    ordered += [row for _, row in sorted(texts, key=lambda one: one[0], reverse=down)]
+    numbers = [(figure, row) for figure, _, row in keyed if figure is not None]
+    texts = [(value, row) for figure, value, row in keyed if figure is None]
+    ordered = [row for _, row in sorted(numbers, key=lambda entry: entry[0], reverse=down)]
+    ordered += [row for _, row in sorted(texts, key=lambda entry: entry[0], reverse=down)]
     return ordered + [row for row in rows if id(row) not in ids]
 
 

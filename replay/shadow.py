@@ -76,10 +76,10 @@ class Hypothetical:
 
     def problem(self, state: State, now: int) -> Problem:
         """Return the policy's problem at `now` (UTC ns)."""
-        asked = problem_of(state, now, claims(state, now))
-        there = {node.id for node in asked.nodes}
-        apps = tuple(self._demand(app, there, state, now) for app in asked.apps)
-        return msgspec.structs.replace(asked, apps=apps)
+        real = problem_of(state, now, claims(state, now))
+        there = {node.id for node in real.nodes}
+        apps = tuple(self._demand(app, there, state, now) for app in real.apps)
+        return msgspec.structs.replace(real, apps=apps)
 
     def _demand(self, app: AppDemand, there: set[str], state: State, now: int) -> AppDemand:
         places = {node: count for node, count in self.places.get(app.id, {}).items() if node in there}
@@ -195,7 +195,7 @@ def compared(hypothetical: Hypothetical, state: State, now: int) -> tuple[Proble
             different.append(_difference(app, has, then, answer))
         elif has != then:
             moved += 1
-    return problem, sorted(different, key=lambda one: one.app), moved, failed
+    return problem, sorted(different, key=lambda difference: difference.app), moved, failed
 
 
 def held(app: App) -> Places:
@@ -279,11 +279,11 @@ class Shadow:
                 for part in _up_to_decisions(batch, end):
                     if part[0].seq > end and not follow:
                         return
-                    found = await asyncio.to_thread(self._take, fold, part, hypothetical)
+                    comparisons = await asyncio.to_thread(self._take, fold, part, hypothetical)
                     if progress and end > since:
                         progress(min(state.seq, end) - since, end - since)
-                    if found is not None:
-                        yield found
+                    if comparisons is not None:
+                        yield comparisons
                 if not follow and state.seq >= end:
                     return
 
@@ -363,6 +363,6 @@ def _may_decide(record: Record) -> bool:
     return kind_of(record.subject) == Round.__name__
 
 
-def smaller(found: Comparison, most: int) -> Comparison:
+def smaller(comparison: Comparison, most: int) -> Comparison:
     """Return a comparison that names at most this many apps."""
-    return msgspec.structs.replace(found, apps=found.apps[:most])
+    return msgspec.structs.replace(comparison, apps=comparison.apps[:most])

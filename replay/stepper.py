@@ -81,14 +81,14 @@ class Pages:
             page = self._kept.get(after // PAGE)
             if page is not None and page[-1].seq > after:
                 self._kept.move_to_end(after // PAGE)
-                yield (found := _between(page, after, upto))
-                after = found[-1].seq
+                yield (part := _between(page, after, upto))
+                after = part[-1].seq
                 continue
             async with aclosing(self._fetch(after // PAGE, upto)) as pages:
                 async for page in pages:
                     if after < upto and page[-1].seq > after:
-                        yield (found := _between(page, after, upto))
-                        after = found[-1].seq
+                        yield (part := _between(page, after, upto))
+                        after = part[-1].seq
                     if after >= upto or self.has(after // PAGE, upto):
                         break
                 else:
@@ -157,9 +157,9 @@ class Keyframes:
         place = bisect_right(self._seqs, seq)
         if not place:
             return None
-        found = self._seqs[place - 1]
-        self._kept.move_to_end(found)
-        return self._kept[found]
+        kept_seq = self._seqs[place - 1]
+        self._kept.move_to_end(kept_seq)
+        return self._kept[kept_seq]
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.kinds or self.apps or self.users or self.nodes or self.what)
 
     def __str__(self) -> str:
-        words = [f"{name}={value}" for name, field in _FIELDS.items() for value in getattr(self, field)]
-        return " ".join(words)
+        pairs = [f"{name}={value}" for name, field in _FIELDS.items() for value in getattr(self, field)]
+        return " ".join(pairs)
 
     def asking(self) -> Asking:
         return Asking(self)
@@ -229,10 +229,10 @@ class Asking:
         """Return the subjects on which a match can be; empty for all."""
         return self._concerns.subjects(cluster)
 
-    def wants(self, one: Logged) -> bool:
+    def wants(self, entry: Logged) -> bool:
         # Called for every event, since the answer for a later one may depend on it.
-        wanted = self._concerns.wants(one)
-        return wanted and (self._what != "failure" or _failed(one.event))
+        wanted = self._concerns.wants(entry)
+        return wanted and (self._what != "failure" or _failed(entry.event))
 
 
 def _failed(event: Any) -> bool:
@@ -244,14 +244,14 @@ def parse(text: str, state: State) -> Search:
     """Parse a filter: names of kinds, or of apps and nodes of this state, or `app=digits`, `user=ann`.
 
     Raises SearchError."""
-    found: dict[str, list[str]] = {field: [] for field in _FIELDS.values()}
+    values_of: dict[str, list[str]] = {field: [] for field in _FIELDS.values()}
     for word in text.split():
         name, equals, value = word.partition("=")
         if equals and name in _FIELDS:
-            found[_FIELDS[name]].append(_kind(value) if name == "kind" else value)
+            values_of[_FIELDS[name]].append(_kind(value) if name == "kind" else value)
         else:
-            found[_field_of(word, state)].append(_KINDS_BY_LOWER.get(word.lower(), word))
-    kinds, apps, users, nodes = (tuple(dict.fromkeys(found[field])) for field in _FIELDS.values())
+            values_of[_field_of(word, state)].append(_KINDS_BY_LOWER.get(word.lower(), word))
+    kinds, apps, users, nodes = (tuple(dict.fromkeys(values_of[field])) for field in _FIELDS.values())
     return Search(kinds=kinds, apps=apps, users=users, nodes=nodes)
 
 
@@ -337,10 +337,10 @@ class Stepper:
         one there is, and returns whether the cursor moved."""
         place = self.place
         for _ in range(abs(count)):
-            found = await self._next(place, count > 0, search, progress)
-            if found is None:
+            target = await self._next(place, count > 0, search, progress)
+            if target is None:
                 break
-            place = found
+            place = target
         moved = place != self.place
         if moved:
             await self._to(place.seq, place.index, progress)
@@ -422,11 +422,11 @@ class Stepper:
             kept = await in_thread(copy, self.before)
         if seq - kept.seq > 2 * PAGE:
             trusting = partial(load, build=None)  # `nearest` has checked the build.
-            found = await nearest(
+            snapshot = await nearest(
                 self._log, upto=seq, core=SCHEMA, build=fingerprint(*FOLDED_BY), load=trusting
             )  # fmt: skip
-            if found is not None and found[0].seq > kept.seq:
-                return found[1]
+            if snapshot is not None and snapshot[0].seq > kept.seq:
+                return snapshot[1]
         return await in_thread(restore, kept)
 
     def _fold(self, state: State, record: Record) -> None:
@@ -444,19 +444,19 @@ class Stepper:
         """Return the events around the cursor, with its own: at most `back` before it and `on` after it."""
         if not self._here:
             return []
-        seq, found = self.place.seq, []
+        seq, entries = self.place.seq, []
         async with aclosing(self._pages.read(max(self.start, seq - back - 1), min(self.end, seq + on))) as pages:
             async for page in pages:
-                found += [one for record in page for one in events_of(record)]
-        at = next(index for index, one in enumerate(found) if one.position == self.place)
-        return found[max(0, at - back) : at + on + 1]
+                entries += [entry for record in page for entry in events_of(record)]
+        at = next(index for index, entry in enumerate(entries) if entry.position == self.place)
+        return entries[max(0, at - back) : at + on + 1]
 
     async def wanted(self, events: Sequence[Logged], search: Search) -> set[Position]:
         """Return which of these events, which lie close together, match a search."""
-        found: set[Position] = set()
+        marks: set[Position] = set()
         for index in sorted({(event.position.seq - 1) // PAGE for event in events}):
-            found |= {*await self._marks_of(index, search)}
-        return found.intersection(event.position for event in events)
+            marks |= {*await self._marks_of(index, search)}
+        return marks.intersection(event.position for event in events)
 
     # --- searching ------------------------------------------------------------------------------------------------------
 
@@ -486,8 +486,8 @@ class Stepper:
         index = place.index or 0
         if place.seq > self.start:
             here = events_of(await self._record(place.seq))
-            if 0 <= (beside := index + (1 if forward else -1)) < len(here):
-                return here[beside].position
+            if 0 <= (index_there := index + (1 if forward else -1)) < len(here):
+                return here[index_there].position
         seq = place.seq + (1 if forward else -1)
         if not self.start < seq <= self.end:
             return None
@@ -501,20 +501,20 @@ class Stepper:
             self._marks.move_to_end(key)
             return self._marks[key]
         asking = await self._asking(begin, search)
-        found: list[Position] = []
+        marks: list[Position] = []
         async with aclosing(self._pages.read(begin, end)) as pages:
             async for page in pages:
-                found += await asyncio.to_thread(_matches, page, asking, end)
-        self._marks[key] = found
+                marks += await asyncio.to_thread(_matches, page, asking, end)
+        self._marks[key] = marks
         if len(self._marks) > _MARKED:
             self._marks.popitem(last=False)
-        return found
+        return marks
 
     async def _first_after(self, begin: int, search: Search, progress: Progress | None) -> Position | None:
         async with aclosing(self._found(begin, self.end, search)) as batches:
-            async for seq, found in batches:
-                if found:
-                    return found[0]
+            async for seq, page in batches:
+                if page:
+                    return page[0]
                 if progress:
                     progress(seq - begin, self.end - begin)
         return None
@@ -525,8 +525,8 @@ class Stepper:
         while upto > self.start:
             begin, last = max(self.start, upto - window), None
             async with aclosing(self._found(begin, upto, search)) as batches:
-                async for _, found in batches:
-                    last = found[-1] if found else last
+                async for _, page in batches:
+                    last = page[-1] if page else last
             if last is not None:
                 return last
             upto, window = begin, min(4 * window, _WIDEST)
@@ -552,13 +552,13 @@ class Stepper:
 
 def events_of(record: Record) -> list[Logged]:
     """Like `events.positions.logged`, but a round without facts is an event too, so each record is a place."""
-    found = [*logged(record)]
-    return found or [Logged(Position(record.seq), record.time, record.subject, decode(record))]
+    entries = [*logged(record)]
+    return entries or [Logged(Position(record.seq), record.time, record.subject, decode(record))]
 
 
 def _matches(records: Sequence[Record], asking: Asking, end: int) -> list[Position]:
     return [
-        one.position for record in records if record.seq <= end for one in events_of(record) if asking.wants(one)
+        entry.position for record in records if record.seq <= end for entry in events_of(record) if asking.wants(entry)
     ]  # fmt: skip
 
 

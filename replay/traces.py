@@ -127,7 +127,7 @@ class Tracer:
             ]
             if not released:
                 continue
-            latest = max(released, key=lambda one: one.number)
+            latest = max(released, key=lambda each: each.number)
             if not latest.started_at:
                 self._starting[app.id] = latest.number
             elif latest is current or current is None or not current.released_at:
@@ -331,20 +331,20 @@ def request(cluster: str, spans: Sequence[Span]) -> dict[str, Any]:
     }
 
 
-def _span(one: Span) -> dict[str, Any]:
+def _span(span: Span) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "traceId": one.trace,
-        "spanId": one.span,
-        "name": one.name,
+        "traceId": span.trace,
+        "spanId": span.span,
+        "name": span.name,
         "kind": _INTERNAL,
-        "startTimeUnixNano": str(one.begin),
-        "endTimeUnixNano": str(one.end),
-        "attributes": _attributes(one.attributes),
+        "startTimeUnixNano": str(span.begin),
+        "endTimeUnixNano": str(span.end),
+        "attributes": _attributes(span.attributes),
     }
-    if one.parent:
-        made["parentSpanId"] = one.parent
-    if one.error:
-        made["status"] = {"code": _ERROR, "message": one.error}
+    if span.parent:
+        made["parentSpanId"] = span.parent
+    if span.error:
+        made["status"] = {"code": _ERROR, "message": span.error}
     return made
 
 
@@ -384,12 +384,12 @@ def rejected(answer: bytes) -> str:
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-    found = ExportTraceServiceResponse()
+    response = ExportTraceServiceResponse()
     try:
-        found.ParseFromString(answer)
+        response.ParseFromString(answer)
     except DecodeError:
         return ""
-    partial = found.partial_success
+    partial = response.partial_success
     return f"{partial.rejected_spans} spans: {partial.error_message[:200]}" if partial.rejected_spans else ""
 
 
@@ -500,8 +500,8 @@ async def export_spans(
 
     While `send` runs, nothing more is read, so a slow or absent receiver costs no memory.  Raises as
     `state_at` and `send` do."""
-    found: list[Span] = []
-    tracer = Tracer(cluster, found.append)
+    spans: list[Span] = []
+    tracer = Tracer(cluster, spans.append)
     end = await log.end()
     state = await state_at(log, AtSequence(await log.start()) if since is None else since)
     tracer.begin(state)
@@ -509,12 +509,12 @@ async def export_spans(
     async with aclosing(log.read(after=state.seq, follow=follow)) as batches:
         async for batch in batches:
             await asyncio.to_thread(fold, state, batch, batch[-1].seq, None, tracer.see)
-            while len(found) >= BATCH or (found and follow and state.seq >= end):
-                await send(found[:BATCH])
-                sent += len(found[:BATCH])
-                del found[:BATCH]
+            while len(spans) >= BATCH or (spans and follow and state.seq >= end):
+                await send(spans[:BATCH])
+                sent += len(spans[:BATCH])
+                del spans[:BATCH]
             if progress is not None:
                 progress(min(state.seq, end) - first, end - first)
-    if found:
-        await send(found)
-    return sent + len(found)
+    if spans:
+        await send(spans)
+    return sent + len(spans)

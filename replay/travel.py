@@ -86,9 +86,9 @@ async def _base(log: ReadableLog, last: int, latest: int | None) -> State:
     """Return the state to fold from."""
     # `nearest` rejects snapshots by their build; the one at the start of a part of a log is accepted from any build.
     trusting = partial(load, build=None)
-    found = await nearest(log, upto=last, latest=latest, core=SCHEMA, build=fingerprint(*FOLDED_BY), load=trusting)
-    if found is not None:
-        return found[1]
+    snapshot = await nearest(log, upto=last, latest=latest, core=SCHEMA, build=fingerprint(*FOLDED_BY), load=trusting)
+    if snapshot is not None:
+        return snapshot[1]
     start = await log.start()
     if start == 0:
         return State()

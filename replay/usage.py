@@ -248,9 +248,9 @@ def _answer(ledger: Ledger, by: Sequence[str], first: int, last: int) -> Usage:
     periods = ledger.periods
     begin, end = periods[0].begin, max(period.end for period in periods)
     rows = [
-        _row(ledger, key, resource, one, period.begin, period.end)
+        _row(ledger, key, resource, total, period.begin, period.end)
         for period in periods
-        for (key, resource), one in sorted(period.sums.items(), key=lambda item: _order(ledger, item[0]))
+        for (key, resource), total in sorted(period.sums.items(), key=lambda item: _order(ledger, item[0]))
     ]
     return Usage(
         begin=begin,
@@ -260,7 +260,8 @@ def _answer(ledger: Ledger, by: Sequence[str], first: int, last: int) -> Usage:
         by=[name for name in GROUPS if name in by],
         rows=rows,
         totals=[
-            _row(ledger, ("", "", ""), resource, one, begin, end) for resource, one in sorted(_totals(ledger).items())
+            _row(ledger, ("", "", ""), resource, total, begin, end)
+            for resource, total in sorted(_totals(ledger).items())
         ],
     )
 
@@ -273,10 +274,10 @@ def _order(ledger: Ledger, item: tuple[Key, str]) -> tuple[str, str, str, str, s
 def _totals(ledger: Ledger) -> dict[str, Sum]:
     totals: dict[str, Sum] = {}
     for period in ledger.periods:
-        for (_, resource), one in period.sums.items():
+        for (_, resource), part in period.sums.items():
             total = totals.setdefault(resource, Sum())
             for name in Sum.__slots__:
-                setattr(total, name, getattr(total, name) + getattr(one, name))
+                setattr(total, name, getattr(total, name) + getattr(part, name))
     return totals
 
 
@@ -286,11 +287,11 @@ def unit_of(resource: str) -> tuple[str, int]:
     return known.get(resource, (f"{resource}-hours", HOUR))
 
 
-def _row(ledger: Ledger, key: Key, resource: str, one: Sum, begin: int, end: int) -> Row:
+def _row(ledger: Ledger, key: Key, resource: str, total: Sum, begin: int, end: int) -> Row:
     user, app, node = key
     unit, size = unit_of(resource)
-    known: Any = {"used": one.used / size, "wasted": one.wasted / size}
-    if not one.known:
+    known: Any = {"used": total.used / size, "wasted": total.wasted / size}
+    if not total.known:
         known = {"used": None, "wasted": None}
     return Row(
         begin=begin,
@@ -301,13 +302,13 @@ def _row(ledger: Ledger, key: Key, resource: str, one: Sum, begin: int, end: int
         node=node,
         resource=resource,
         unit=unit,
-        container_hours=one.container / HOUR,
-        given=one.given / size,
-        known=one.known / size,
-        paused=one.paused / size,
-        redone=one.redone / size,
-        lost=(one.paused + one.redone) / size,
-        capacity=one.capacity / size if one.capacity else None,
+        container_hours=total.container / HOUR,
+        given=total.given / size,
+        known=total.known / size,
+        paused=total.paused / size,
+        redone=total.redone / size,
+        lost=(total.paused + total.redone) / size,
+        capacity=total.capacity / size if total.capacity else None,
         **known,
     )
 
@@ -318,12 +319,12 @@ _COLUMNS = Row.__struct_fields__
 _FORMULA = ("=", "+", "-", "@")
 
 
-def as_csv(found: Usage) -> bytes:
+def as_csv(answer: Usage) -> bytes:
     """Return lines with a header."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for row in found.rows:
+    for row in answer.rows:
         plain = msgspec.structs.asdict(row) | {"begin": rfc3339(row.begin), "end": rfc3339(row.end)}
         writer.writerow([_cell(plain[name]) for name in _COLUMNS])
     return text.getvalue().encode()
@@ -338,7 +339,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def as_parquet(found: Usage) -> bytes:
+def as_parquet(answer: Usage) -> bytes:
     """Return a file of Parquet.  Raises ExportError without pyarrow."""
     try:
         import pyarrow
@@ -348,7 +349,7 @@ def as_parquet(found: Usage) -> bytes:
     text, number, time = pyarrow.string(), pyarrow.float64(), pyarrow.timestamp("ns", tz="UTC")
     kinds = {"begin": time, "end": time} | dict.fromkeys(("user", "app", "app_id", "node", "resource", "unit"), text)
     schema = pyarrow.schema([(name, kinds.get(name, number)) for name in _COLUMNS])
-    table = pyarrow.Table.from_pylist([msgspec.structs.asdict(row) for row in found.rows], schema=schema)
+    table = pyarrow.Table.from_pylist([msgspec.structs.asdict(row) for row in answer.rows], schema=schema)
     file = io.BytesIO()
     pyarrow.parquet.write_table(table, file, compression="zstd")
     return file.getvalue()
@@ -371,23 +372,23 @@ def need() -> None:
         raise UsageError("a picture needs matplotlib: pip install 'dorm[plots]'", code="package.missing")
 
 
-def png(found: Usage, title: str) -> bytes:
+def png(answer: Usage, title: str) -> bytes:
     """Return the picture.  Raises UsageError without matplotlib."""
     need()
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    resources = list(dict.fromkeys(row.resource for row in found.rows))
-    periods = list(dict.fromkeys((row.begin, row.end) for row in found.rows))
+    resources = list(dict.fromkeys(row.resource for row in answer.rows))
+    periods = list(dict.fromkeys((row.begin, row.end) for row in answer.rows))
     plain: dict[Any, Any] = {"font.family": "DejaVu Sans", "text.parse_math": False}
     with rc_context(plain):
         drawing = Figure(figsize=(10.0, 1.0 + 3.0 * max(1, len(resources))), facecolor="white", layout="constrained")
         FigureCanvasAgg(drawing)
-        drawing.suptitle(f"{title}, {moment(found.begin)} to {moment(found.end)}", fontsize=11, color=_INK)
+        drawing.suptitle(f"{title}, {moment(answer.begin)} to {moment(answer.end)}", fontsize=11, color=_INK)
         panels = drawing.subplots(max(1, len(resources)), 1, squeeze=False)
         for (axes,), resource in zip(panels, resources, strict=False):
-            rows = [row for row in found.rows if row.resource == resource]
+            rows = [row for row in answer.rows if row.resource == resource]
             _plain(axes)
             axes.set_title(f"{resource} ({rows[0].unit})", fontsize=9, color=_INK, loc="left")
             if len(periods) > 1:

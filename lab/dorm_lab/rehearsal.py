@@ -91,9 +91,9 @@ def rehearse(
     simulation = Simulation(scenario)
     watch = PhaseWatch(simulation.state)
     simulation.observe(watch.see)
-    for said in outside.said:
-        if said.at >= begin:
-            simulation.publish_at((said.at - begin) / SECOND, said.event, said.who)
+    for published in outside.published:
+        if published.at >= begin:
+            simulation.publish_at((published.at - begin) / SECOND, published.event, published.who)
     state = simulation.run()
     return Rehearsed(watch.phases, completions(state), sizes(watch.phases))
 

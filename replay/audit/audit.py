@@ -142,11 +142,11 @@ async def _snapshots_of(log: ReadableLog) -> dict[int, list[str]]:
         start, infos = await log.start(), await log.snapshots.infos()
     except LogDamaged:
         return {}  # No other reader can use them either.
-    found: dict[int, list[str]] = {}
+    snapshots: dict[int, list[str]] = {}
     for info in infos:
         if (info.core, info.build) == (SCHEMA, build()) or 0 < start == info.seq:
-            found.setdefault(info.seq, []).append(info.digest)
-    return found
+            snapshots.setdefault(info.seq, []).append(info.digest)
+    return snapshots
 
 
 class _Checks:
@@ -203,13 +203,13 @@ class _Checks:
 
 
 def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seals: SealReport) -> Report:
-    found, state, misfit = made.divergence, survey.state, survey.misfit
-    if found is None and broken is not None:
-        found = Divergence(broken.seq, broken.what)
-    if found is None and state.seq < end:
-        found = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit started")
-    if misfit is not None and (found is None or misfit.seq < found.seq):
-        found = Divergence(
+    divergence, state, misfit = made.divergence, survey.state, survey.misfit
+    if divergence is None and broken is not None:
+        divergence = Divergence(broken.seq, broken.what)
+    if divergence is None and state.seq < end:
+        divergence = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit started")
+    if misfit is not None and (divergence is None or misfit.seq < divergence.seq):
+        divergence = Divergence(
             misfit.seq,
             "the snapshot after this record is not the state that the records give",
             [Difference("digest", misfit.kept, misfit.folded)],
@@ -226,6 +226,6 @@ def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seal
         not_checked_because=dict(sorted(made.because.items())),
         digest=made.digest or digest(state),
         seals=seals,
-        divergence=found,
+        divergence=divergence,
         ledgers=survey.ledgers.report(),
     )

@@ -54,13 +54,13 @@ async def verify_parts(log: ReadableLog) -> PartsReport:
     end = await log.end()
     wrong: list[WrongPart] = []
     readable: list[tuple[NodePart, Signed]] = []
-    for one in stored:
-        found = _read(one, end)
-        if isinstance(found, WrongPart):
-            wrong.append(found)
+    for stored_part in stored:
+        checked = _read(stored_part, end)
+        if isinstance(checked, WrongPart):
+            wrong.append(checked)
         else:
-            readable.append(found)
-    readable.sort(key=lambda found: (found[0].seq, found[0].node))
+            readable.append(checked)
+    readable.sort(key=lambda checked: (checked[0].seq, checked[0].node))
     state: State | None = None
     for part, signed in readable:
         if state is None:
@@ -69,9 +69,9 @@ async def verify_parts(log: ReadableLog) -> PartsReport:
         what = await asyncio.to_thread(_difference, state, part, signed)
         if what:
             wrong.append(WrongPart(part.node, part.seq, what))
-    there = {one.node for one in stored}
+    there = {stored_part.node for stored_part in stored}
     missing = [node for node in known_nodes(state) if token(node) not in there] if state is not None else []
-    return PartsReport(len(readable), sorted(wrong, key=lambda one: (one.node, one.seq)), missing)
+    return PartsReport(len(readable), sorted(wrong, key=lambda part: (part.node, part.seq)), missing)
 
 
 def _read(stored: StoredPart, end: int) -> tuple[NodePart, Signed] | WrongPart:

@@ -68,7 +68,7 @@ class Slice(msgspec.Struct, array_like=True):
     state: bytes
     """The state there."""
     records: list[Record]
-    asked: list[Asked]
+    questions: list[Asked]
     content: str = ""
     """`content_of` the state after its last record."""
 
@@ -139,14 +139,16 @@ class Survey:
             if kept != folded and self.misfit is None:
                 self.misfit = Misfit(self.state.seq, kept, folded)
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, open_question: Asked) -> None:
         held = self._held
-        if held is not None and asked.basis < held.upto:
-            self._open = Slice(held.after, held.state, held.records + self._open.records, held.asked + self._open.asked)
+        if held is not None and open_question.basis < held.upto:
+            self._open = Slice(
+                held.after, held.state, held.records + self._open.records, held.questions + self._open.questions
+            )
             self._held = None
         self._release()
-        self._open.asked.append(asked)
-        self._allocations += asked.allocate
+        self._open.questions.append(open_question)
+        self._allocations += open_question.allocate
 
     def _release(self) -> None:
         if self._held is not None:
@@ -246,16 +248,16 @@ class SliceAudit:
 
     def _look_ahead(self) -> None:
         """Answer the next round's question now if its basis has been reached."""
-        asked = self._slice.asked
-        self._basis = asked[self._next].basis if self._next < len(asked) else -1
+        questions = self._slice.questions
+        self._basis = questions[self._next].basis if self._next < len(questions) else -1
         if self._basis == self.state.seq:
             self._ask()
         elif 0 <= self._basis < self.state.seq:
             self._answer = Answer(unknown="the state at its basis is too far back")
 
     def _ask(self) -> None:
-        asked = self._slice.asked[self._next]
-        self._answer = answer(self.state, asked.question, asked.at, allocate=asked.allocate)
+        open_question = self._slice.questions[self._next]
+        self._answer = answer(self.state, open_question.question, open_question.at, allocate=open_question.allocate)
         self._basis = -1
 
     def _check_round(self, record: Record, event: Round, epoch: int, last_round: int) -> None:
@@ -324,9 +326,9 @@ class Watch:
         if not isinstance(event, _LEAVING):
             return violations(self._view(state))
         self._live = {**self._live, **_alive(state)}
-        found = violations(self._view(state))
+        broken = violations(self._view(state))
         self._live = _alive(state)
-        return found
+        return broken
 
     def _view(self, state: State) -> State:
         """Return the state with these apps alone; `next_drop_at` is meaningless there."""

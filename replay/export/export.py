@@ -71,16 +71,16 @@ class Exported(msgspec.Struct, frozen=True):
 def format_of(path: Path) -> FileFormat:
     """Return the format by the ending of the file's name.  Raises ExportError if the ending names none."""
     name = path.with_suffix("") if path.suffix in _PACKED else path
-    found = _BY_SUFFIX.get(name.suffix)
+    kind = _BY_SUFFIX.get(name.suffix)
     if str(path) == "-":
         return FileFormat.archive
-    if found is None or (name is not path and found is not FileFormat.ndjson):
+    if kind is None or (name is not path and kind is not FileFormat.ndjson):
         raise ExportError(
             f"{path}: the file's ending names no format; use .dorm, .parquet, .ndjson, .ndjson.gz or .ndjson.zst, or give "
             "--format",
             code="export.format.unknown",
         )
-    return found
+    return kind
 
 
 async def export(
@@ -203,12 +203,12 @@ class _Archive(Sink):
 
 def _words(chosen: Range, selection: Selection) -> dict[str, list[str]]:
     """Return the request, for the header."""
-    words = {"app": [*selection.apps], "user": [*selection.users]}
+    filters = {"app": [*selection.apps], "user": [*selection.users]}
     if selection.since is not None:
-        words["since"] = [str(chosen.after + 1)]
+        filters["since"] = [str(chosen.after + 1)]
     if selection.until is not None:
-        words["until"] = [str(chosen.end)]
-    return {name: values for name, values in words.items() if values}
+        filters["until"] = [str(chosen.end)]
+    return {name: values for name, values in filters.items() if values}
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

@@ -168,11 +168,13 @@ class _Telling:
         for turns in self._turns.values():
             turns.finish(state)
         notes = []
-        for what, told, there in (
+        for what, chapters, there in (
             ("apps", self._apps, self._picture.apps), ("nodes", self._nodes, self._picture.nodes),
         ):  # fmt: skip
-            if len(told) < len(there):
-                notes.append(f"Stories of {len(told)} of {len(there)} {what} are told: those to which most happened.")
+            if len(chapters) < len(there):
+                notes.append(
+                    f"Stories of {len(chapters)} of {len(there)} {what} are told: those to which most happened."
+                )
         most = min(MOST_CHAPTERS, max(20, ALL_CHAPTERS // max(len(self._apps) + len(self._nodes), 1)))
         return Stories(
             apps={name: _told(teller.story(), most) for name, teller in self._apps.items() if teller.known},
@@ -220,10 +222,10 @@ class _Turns:
 
 def _turn(state: State, witness: Witness) -> Turn:
     try:
-        found = explain(state, witness, state.time)
+        explanation = explain(state, witness, state.time)
     except ExplainError:  # Only its submission is known.
         return Turn(str(state.seq), "", None)
-    return Turn(str(state.seq), found.text, found.speed)
+    return Turn(str(state.seq), explanation.text, explanation.speed)
 
 
 def _told(chapters: Sequence[Chapter], most: int) -> StoryTold:
@@ -232,7 +234,7 @@ def _told(chapters: Sequence[Chapter], most: int) -> StoryTold:
     return StoryTold(
         len(chapters) - len(shown),
         [
-            msgspec.structs.replace(one, partition=None, changed=None, work=None, exit=None, totals=None)
-            for one in shown
+            msgspec.structs.replace(chapter, partition=None, changed=None, work=None, exit=None, totals=None)
+            for chapter in shown
         ],
     )

@@ -231,7 +231,7 @@ def view(state: State, decided: Logged | None = None) -> View:
 
 def decision_in(record: Record) -> Logged | None:
     """Return the decision that a record holds, None for none."""
-    return next((one for one in logged(record) if isinstance(one.event, Resized)), None)
+    return next((entry for entry in logged(record) if isinstance(entry.event, Resized)), None)
 
 
 def time_of(time: int) -> str | None:
@@ -344,10 +344,10 @@ def node_views(state: State, places: Mapping[str, Mapping[str, Held]]) -> list[N
     """Return the nodes by name; `places` are the apps' containers by app and node, in the order of their arrival."""
     held: dict[str, list[Held]] = {}
     for by_node in places.values():
-        for node, one in by_node.items():
-            held.setdefault(node, []).append(one)
-    found = (node_view(state, state.nodes[name], held.get(name, ())) for name in sorted(state.nodes))
-    return [node for node in found if node is not None]
+        for node, here in by_node.items():
+            held.setdefault(node, []).append(here)
+    views = (node_view(state, state.nodes[name], held.get(name, ())) for name in sorted(state.nodes))
+    return [node for node in views if node is not None]
 
 
 def node_view(state: State, node: Node, held: Iterable[Held]) -> NodeView | None:

@@ -69,9 +69,9 @@ class LiveMembers:
         change = generation.change
         if change is None or not change.released_at or not may_run(generation):
             return
-        partition.target = {slot: one.node for slot, one in generation.planned.items()}
-        partition.joining = {slot: one.node for slot, one in change.newcomers.items() if one.state != "exited"}
-        partition.started |= {slot for slot, one in change.newcomers.items() if one.state == "running"}
+        partition.target = {slot: member.node for slot, member in generation.planned.items()}
+        partition.joining = {slot: member.node for slot, member in change.newcomers.items() if member.state != "exited"}
+        partition.started |= {slot for slot, member in change.newcomers.items() if member.state == "running"}
         self._later(partition, 0.0, self._start)
         self._later(partition, LIVE.boot_s, self._switch)
 

@@ -352,7 +352,7 @@ class Measures:
     def of(cls, simulation: Simulation, every_s: float = EVERY_S) -> Measures:
         """Measure a simulation that is about to run."""
         scenario = simulation.scenario
-        models = {simulation.state.apps[app].name: one.model for app, one in simulation.partitions.items()}
+        models = {simulation.state.apps[app].name: partition.model for app, partition in simulation.partitions.items()}
         models.update((app.spec.name, app) for app in scenario.apps)
         timings = FREE if scenario.tasks else scenario.timings
         measures = cls(simulation.state, every_s, models=models, timings=timings)

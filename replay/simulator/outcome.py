@@ -174,8 +174,8 @@ class Run(msgspec.Struct, frozen=True):
 
 def mean(values: Iterable[float]) -> float | None:
     """Return the mean, None without values."""
-    found = list(values)
-    return sum(found) / len(found) if found else None
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def speed_ups(run: Run, base: Run) -> dict[str, float]:

@@ -150,9 +150,9 @@ class VirtualMaster:
     def _takes_s(self) -> float:
         return self._decision_time.seconds(len(self._state.names), len(self._state.nodes))
 
-    def _say(self, said: Publish) -> None:
-        id = f"{self._name}.{said.round.epoch}.{said.round.basis}"
-        self._append(msgspec.structs.replace(said.round, id=id, by=self._name), "master")
+    def _say(self, publish: Publish) -> None:
+        id = f"{self._name}.{publish.round.epoch}.{publish.round.basis}"
+        self._append(msgspec.structs.replace(publish.round, id=id, by=self._name), "master")
 
 
 def _refuse_failure(facts: list[Any]) -> None:

@@ -179,23 +179,23 @@ class AppTeller:
         app = state.find_app(event.app, event.by)
         if app is None or app.id != self.id:
             return
-        asked = f"{event.by} requested {story_words.updated(event)}"
+        request = f"{event.by} requested {story_words.updated(event)}"
         if event.id in state.submissions:
-            self._updates[event.id] = Cause(str(state.seq), asked)
+            self._updates[event.id] = Cause(str(state.seq), request)
         else:
-            self._tell(state, str(state.seq), "updated", asked, by=event.by)
+            self._tell(state, str(state.seq), "updated", request, by=event.by)
 
     def _cancel_requested(self, state: State, event: k.AppCancelRequested) -> None:
         app = app_of_request(state, event.app, event.by)
         if app is None or app.id != self.id or app.changed_seq != state.seq or not app.cancel_requested:
             return
-        asked = "asked to kill it" if event.kill else "asked to cancel it"
-        text = f"{event.by} {asked}{story_words.why(event.reason)}"
+        request = "asked to kill it" if event.kill else "asked to cancel it"
+        text = f"{event.by} {request}{story_words.why(event.reason)}"
         self._cancel = self._tell(state, str(state.seq), "cancel_requested", text, by=event.by)
 
     def _operated(self, state: State, event: story_words.Operated) -> None:
-        if self._app is not None and (told := story_words.operated(state, event, self._app)) is not None:
-            self._tell(state, str(state.seq), *told, by=getattr(event, "user", event.by))
+        if self._app is not None and (chapter := story_words.operated(state, event, self._app)) is not None:
+            self._tell(state, str(state.seq), *chapter, by=getattr(event, "user", event.by))
 
     # --- containers and progress ----------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class AppTeller:
     def _exited(self, state: State, event: k.ContainerExited) -> None:
         if event.app != self.id:
             return
-        one = Exit(
+        ended = Exit(
             app=event.app,
             generation=event.generation,
             slot=event.slot,
@@ -267,18 +267,18 @@ class AppTeller:
         )
         changed = killed_because(state, event)
         on_request = event.asked and event.message != k.CUT_OFF and not still_wanted(self._found, event)
-        text = story_words.stopped(one) if on_request else story_words.exited(one)
+        text = story_words.stopped(ended) if on_request else story_words.exited(ended)
         cause = Cause(str(state.seq), blaming(text, changed))
         if event.asked or event.exit_code == 0 or self._ended:
             self._exit = cause
             if changed is not None and not self._ended and event.generation not in self._killed:
                 self._killed.add(event.generation)
-                self._tell(state, str(state.seq), "killed", cause.text, [changed], exit=one)
+                self._tell(state, str(state.seq), "killed", cause.text, [changed], exit=ended)
             return
         first, count = self._failing.get(event.generation, (cause, 0))
         self._failing[event.generation] = first, count + 1
         if not count:
-            self._tell(state, str(state.seq), "container_failed", cause.text, exit=one)
+            self._tell(state, str(state.seq), "container_failed", cause.text, exit=ended)
 
     def _size_requested(self, state: State, event: k.AppResizeRequested) -> None:
         if event.app == self.id and not self._ended:
@@ -364,8 +364,8 @@ class AppTeller:
                 self._chapters.append(submitted)
             later = "a later submission of this name was " if self.id else ""
             self._tell(state, position, "refused", f"{later}refused: {fact.reason}", [cause], of_it=not self.id)
-        elif fact.refused == "update" and (asked := self._updates.pop(fact.submission, None)) is not None:
-            self._tell(state, position, "update_refused", f"this update was refused: {fact.reason}", [asked])
+        elif fact.refused == "update" and (request := self._updates.pop(fact.submission, None)) is not None:
+            self._tell(state, position, "update_refused", f"this update was refused: {fact.reason}", [request])
 
     def _resized(self, state: State, event: k.Round, position: str, fact: k.Resized) -> None:
         app = self._found
@@ -387,7 +387,7 @@ class AppTeller:
         app = self._found
         after, before = placed_by(change), self.around.places.get(self.id, {})
         left = gained(after, before)
-        found = Changed(
+        changed = Changed(
             adjustment=change.adjustment,
             generation=change.to_generation,
             before=before,
@@ -404,13 +404,13 @@ class AppTeller:
             why=change.why,
             **({"lost_s": change.lost_s} if change.lost_s else {}),
         )
-        what = kind_of(found, first=not self._sizes)
+        what = kind_of(changed, first=not self._sizes)
         causes = self.around.behind(state, event, fact, self.id)
         there = {cause.position for cause in causes}
         if self._owed is not None and self._owed.position not in there and str(app.seq) not in there:
             causes = [self._owed, *causes]
-        cause = self._tell(state, position, what, story_words.changed(what, found), causes, changed=found)
-        self._owed = cause if found.overtaken or not found.after else None
+        cause = self._tell(state, position, what, story_words.changed(what, changed), causes, changed=changed)
+        self._owed = cause if changed.overtaken or not changed.after else None
         self._sizes[change.to_generation] = len(change.placement)
         self._decided, self._ready, self._phases, self._exit = cause, cause, None, None
 
@@ -441,7 +441,7 @@ class AppTeller:
             self._ready = decided
         self._works = {number: work for number, work in self._works.items() if number >= fact.generation}
         self._sizes = {number: size for number, size in self._sizes.items() if number >= fact.generation}
-        self._failing = {number: one for number, one in self._failing.items() if number >= fact.generation}
+        self._failing = {number: exits for number, exits in self._failing.items() if number >= fact.generation}
 
     def _live(self, state: State, position: str, fact: k.MembersReleased | k.MembersLost | k.LiveResizeFailed) -> None:
         if isinstance(fact, k.MembersReleased):
@@ -528,8 +528,8 @@ class AppNodes:
     """Follows the nodes of one app that has not ended; `tell` appends a chapter.  Each call has the app after the record was
     folded, and its `partition` before."""
 
-    def __init__(self, tell: Callable[..., Cause]) -> None:
-        self._tell = tell
+    def __init__(self, add: Callable[..., Cause]) -> None:
+        self._tell = add
         self._latest: dict[str, Cause] = {}
         """The latest event of each node."""
         self._suspected: dict[str, Cause] = {}

@@ -384,12 +384,12 @@ def explain(state: State, witness: Witness, now: int) -> Explanation:
 
 def _pending(state: State, wanted: str) -> Any:
     """Return the latest unanswered submission of this name."""
-    found = [
+    pending = [
         submission
         for submission in state.submissions.values()
         if not submission.app and name_of(submission.spec) == wanted
     ]
-    return found[-1] if found else None
+    return pending[-1] if pending else None
 
 
 def _near(state: State, witness: Witness) -> str:
@@ -418,9 +418,9 @@ def _batch(witness: Witness, app: App, state: State) -> Batch | None:
 def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
     problem = problem_of(state, now)
     standing = standings(problem).apps.get(app.id)
-    demand = next((one for one in problem.apps if one.id == app.id), None)
+    demand = next((asking for asking in problem.apps if asking.id == app.id), None)
     placed = sizes(app)
-    found = Explanation(
+    explanation = Explanation(
         name=app.name,
         id=app.id,
         state="ended" if app.ended else "live",
@@ -456,12 +456,12 @@ def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
         decided_after=None if app.ended else witness.decided_after,
         plan=app.plan,
     )
-    text = paragraph(state, app, found)
-    if (cause := found.decided_after) is not None:
+    text = paragraph(state, app, explanation)
+    if (cause := explanation.decided_after) is not None:
         text += f"  What it has was decided after a change of settings: {cause.text} (record {cause.position})."
     if (cause := witness.settings) is not None:
         text += f"  A change of settings disturbed it: {cause.text} (record {cause.position})."
-    return msgspec.structs.replace(found, text=text)
+    return msgspec.structs.replace(explanation, text=text)
 
 
 def _reason(witness: Witness, app: App, now: int) -> Why | None:
@@ -539,57 +539,57 @@ def without_details(witness: Witness, what: str) -> str:
     return f"{name} was refused at {refusal.position} ({moment(refusal.time)}): {refusal.reason}."
 
 
-def paragraph(state: State, app: App, found: Explanation) -> str:
+def paragraph(state: State, app: App, explanation: Explanation) -> str:
     """Describe an app that the state holds."""
     if app.ended:
-        sentences = [_ending(app, found)]
+        sentences = [_ending(app, explanation)]
     else:
         sentences = [
-            _size(state, app, found),
-            *_why_not_more(app, found),
-            *_paused(state, found),
-            *_by_plan(app, found),
+            _size(state, app, explanation),
+            *_why_not_more(app, explanation),
+            *_paused(state, explanation),
+            *_by_plan(app, explanation),
             *_on_its_way(state, app),
-            *_delayed(app, found),
-            *_around_nodes(state, app, found),
+            *_delayed(app, explanation),
+            *_around_nodes(state, app, explanation),
         ]
-    sentences += _cost(app, found)
+    sentences += _cost(app, explanation)
     doubt = doubt_shown(app)
     if doubt is not None:
         advice = f" ({doubt['advice']})" if doubt["advice"] else ""
         sentences.append(f"Its checkpoint is doubtful: {doubt['text']}{advice}.")
-    refusal = found.refusal
+    refusal = explanation.refusal
     if refusal is not None:
         what = "An update" if refusal.refused == "update" else "A later submission of this name"
         sentences.append(f"{what} was refused at {refusal.position}: {refusal.reason}.")
     return "  ".join(sentences)
 
 
-def _ending(app: App, found: Explanation) -> str:
+def _ending(app: App, explanation: Explanation) -> str:
     why = f": {app.end_reason}" if app.end_reason else ""
-    return f"{app.name} {app.ended} at {moment(app.ended_at)}, {_ago(app.ended_at, found)}{why}."
+    return f"{app.name} {app.ended} at {moment(app.ended_at)}, {_ago(app.ended_at, explanation)}{why}."
 
 
-def _ago(time: int, found: Explanation) -> str:
-    return f"{span(max(0, found.at - time) / SECOND)} ago"
+def _ago(time: int, explanation: Explanation) -> str:
+    return f"{span(max(0, explanation.at - time) / SECOND)} ago"
 
 
-def _size(state: State, app: App, found: Explanation) -> str:
+def _size(state: State, app: App, explanation: Explanation) -> str:
     share = ""
-    if found.fair_share is not None and found.share is not None and found.dominant:
+    if explanation.fair_share is not None and explanation.share is not None and explanation.dominant:
         share = (
-            f"; that is {_part(found.share)} of all {found.dominant}, and a perfectly fair cluster would give it "
-            f"{_part(found.fair_share)}"
+            f"; that is {_part(explanation.share)} of all {explanation.dominant}, and a perfectly fair cluster would give it "
+            f"{_part(explanation.fair_share)}"
         )
-    if found.containers == 0:
-        since = found.waiting_since or app.accepted_at
+    if explanation.containers == 0:
+        since = explanation.waiting_since or app.accepted_at
         return (
-            f"{app.name} is {app.phase} and has had no containers for {span(max(0, found.at - since) / SECOND)}; "
-            f"it needs at least {found.n_min} and can use {found.n_max}{share}."
+            f"{app.name} is {app.phase} and has had no containers for {span(max(0, explanation.at - since) / SECOND)}; "
+            f"it needs at least {explanation.n_min} and can use {explanation.n_max}{share}."
         )
-    places = ", ".join(_place(state, node, count) for node, count in found.nodes.items())
-    of = "all" if found.containers == found.n_max else f"{found.containers} of at most"
-    return f"{app.name} is {app.phase} with {of} {containers(found.n_max)}, on {places}{share}."
+    places = ", ".join(_place(state, node, count) for node, count in explanation.nodes.items())
+    of = "all" if explanation.containers == explanation.n_max else f"{explanation.containers} of at most"
+    return f"{app.name} is {app.phase} with {of} {containers(explanation.n_max)}, on {places}{share}."
 
 
 def _part(share: float) -> str:
@@ -605,57 +605,57 @@ def _place(state: State, node: str, count: int) -> str:
     return f"{node} ({count}, {known.shown if known.shown in ('unfit', 'suspect') else 'drained'})"
 
 
-def _why_not_more(app: App, found: Explanation) -> list[str]:
-    decision, reason = found.decision, found.reason
-    by = f"decision {decision.position} ({_ago(decision.time, found)})" if decision else ""
+def _why_not_more(app: App, explanation: Explanation) -> list[str]:
+    decision, reason = explanation.decision, explanation.reason
+    by = f"decision {decision.position} ({_ago(decision.time, explanation)})" if decision else ""
     if app.retry_at:
         why = f": {reason.text}" if reason else ""
         return [f"It failed{why}.  It is retried at {moment(app.retry_at)}."]
-    if reason is not None and closed_gates(app, found.at) is not None:
-        return [_gated(app, reason, found)]
+    if reason is not None and closed_gates(app, explanation.at) is not None:
+        return [_gated(app, reason, explanation)]
     if reason is None:
-        if found.containers >= found.n_max:
+        if explanation.containers >= explanation.n_max:
             return []
         return [
             f"The last one, {by}, gave no reason; the next one considers it." if by else "There is no decision yet."
         ]
-    have = "is below its n_max" if found.containers else "waits"
-    since = f"first given {_ago(reason.since, found)}, and last by {by}"
+    have = "is below its n_max" if explanation.containers else "waits"
+    since = f"first given {_ago(reason.since, explanation)}, and last by {by}"
     return [f"It {have} because {reason.text} ({reason.code}).  This reason was {since}."]
 
 
-def _gated(app: App, reason: Why, found: Explanation) -> str:
+def _gated(app: App, reason: Why, explanation: Explanation) -> str:
     """Describe an app that may not run, even if there is room."""
     is_held = reason.code == "hold"
-    since = f"for {span(max(0, found.at - reason.since) / SECOND)} now"
+    since = f"for {span(max(0, explanation.at - reason.since) / SECOND)} now"
     text = f"It {'is ' if is_held else ''}{reason.text} ({reason.code}), {since}"
     text += f"; `dorm release {app.name}` ends that." if is_held else "."
-    return text + ("  It gives its containers back." if found.containers else "")
+    return text + ("  It gives its containers back." if explanation.containers else "")
 
 
-def _paused(state: State, found: Explanation) -> list[str]:
+def _paused(state: State, explanation: Explanation) -> list[str]:
     pause = state.paused
-    if pause is None or found.containers >= found.n_max:
+    if pause is None or explanation.containers >= explanation.n_max:
         return []
     text = paused(pause)
     return [f"{text[0].upper()}{text[1:]}."]
 
 
-def _by_plan(app: App, found: Explanation) -> list[str]:
+def _by_plan(app: App, explanation: Explanation) -> list[str]:
     if app.plan is None:
         return []
-    to_come = [slot for slot in app.plan.slots if slot.at > found.at]
+    to_come = [slot for slot in app.plan.slots if slot.at > explanation.at]
     changes = [f"{sum(slot.containers.values())} from {moment(slot.at)}" for slot in to_come[:-1][:MOST_CHANGES]]
     more = len(to_come) - 1 - len(changes)
     steps = f"It has {', '.join(changes)}{f', and {more} more changes' if more > 0 else ''}.  " if changes else ""
     return [
-        f"Its plan, made at {app.plan.seq} ({_ago(app.plan.at, found)}), is done at {moment(app.plan.slots[-1].at)}: "
+        f"Its plan, made at {app.plan.seq} ({_ago(app.plan.at, explanation)}), is done at {moment(app.plan.slots[-1].at)}: "
         f"worth {app.plan.worth:.3g} at a cost of {app.plan.cost:.3g}.  {steps}".rstrip()
     ]
 
 
-def _delayed(app: App, found: Explanation) -> list[str]:
-    text = delay_shown(app, found.at)
+def _delayed(app: App, explanation: Explanation) -> list[str]:
+    text = delay_shown(app, explanation.at)
     return [f"It is delayed: {text}."] if text else []
 
 
@@ -682,15 +682,17 @@ def _on_its_way(state: State, app: App) -> list[str]:
     return [f"Its {size} start as soon as their room is free."]
 
 
-def _around_nodes(state: State, app: App, found: Explanation) -> list[str]:
+def _around_nodes(state: State, app: App, explanation: Explanation) -> list[str]:
     """Describe which nodes the app avoids, and whether it stays as it is because a node of it is suspect."""
-    said = [f"It avoids {text}, because it failed there."] if (text := avoiding(state, app, found.at)) else []
+    sentences = (
+        [f"It avoids {text}, because it failed there."] if (text := avoiding(state, app, explanation.at)) else []
+    )
     if app.current is not None and keeps(state, app, app.current):
         suspect = [
             node for node in app.current.by_node() if node in state.nodes and state.nodes[node].suspect is not None
         ]
-        said.append(f"It is not resized while {', '.join(sorted(suspect))} is suspect.")
-    return said
+        sentences.append(f"It is not resized while {', '.join(sorted(suspect))} is suspect.")
+    return sentences
 
 
 def _changing(change: LiveChange, count: int) -> str:
@@ -701,10 +703,10 @@ def _changing(change: LiveChange, count: int) -> str:
     return f"It is resized live to {containers(count)}, as membership {change.membership}{joining}."
 
 
-def _cost(app: App, found: Explanation) -> list[str]:
-    if not found.history:
+def _cost(app: App, explanation: Explanation) -> list[str]:
+    if not explanation.history:
         return []
-    last = found.history[-1]
+    last = explanation.history[-1]
     if last["live"]:
         paused = f"{last['pause_s'] * 1e3:.3g} ms"
         return [f"Its last adjustment ({containers(last['containers'])}) was live: it paused for {paused}."]
@@ -713,8 +715,8 @@ def _cost(app: App, found: Explanation) -> list[str]:
     redone = f", and {lost} step{' was' if lost == 1 else 's were'} repeated" if lost else ", and no work was lost"
     if not app.step and app.checkpoint is None:
         redone = "; whether work was lost is unknown, since it reports no progress"
-    if found.last_change is not None and found.last_change.lost_s:
-        lost_s = span(found.last_change.lost_s)
+    if explanation.last_change is not None and explanation.last_change.lost_s:
+        lost_s = span(explanation.last_change.lost_s)
         redone = f"; it restarted from the beginning, since it had reported no checkpoint: {lost_s} of work lost"
     cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
     return [f"Its last adjustment ({containers(last['containers'])}) {total}{redone}{cut}."]

@@ -74,20 +74,24 @@ def speed_curve(app: AppDemand, nodes: Sequence[NodeRoom] = ()) -> SpeedCurve:
     known = learned(known_of(near))
     now, gang = sum(app.holds.values()), max(app.gang, 1)
     typed = typed_of(near, names)
-    found = by_type(typed) if typed is not None else None
+    typed_curves = by_type(typed) if typed is not None else None
     pace, kept = known, local.across(near)
-    if found is not None:
+    if typed_curves is not None:
         type_of = {node.id: node.type for node in nodes}
-        on = sorted({type_of.get(node, "") for node in app.holds} & found.curves.keys()) or sorted(found.curves)
-        slowest = min(on, key=lambda name: found.curves[name].rate(max(now, gang)))
-        pace, kept = found.curves[slowest], local.across_on(near, names).get(slowest)
+        on = sorted({type_of.get(node, "") for node in app.holds} & typed_curves.curves.keys()) or sorted(
+            typed_curves.curves
+        )
+        slowest = min(on, key=lambda name: typed_curves.curves[name].rate(max(now, gang)))
+        pace, kept = typed_curves.curves[slowest], local.across_on(near, names).get(slowest)
     across = _across(app, local, pace, kept) if kept is not None else []
     remaining = _remaining_s(app, pace, now)
-    if len(app.holds) > 1 and (slower := next((one.steps_per_s for one in across if one.containers == now), None)):
+    if len(app.holds) > 1 and (
+        slower := next((point.steps_per_s for point in across if point.containers == now), None)
+    ):
         remaining = None if app.remaining_steps is None else min(app.remaining_steps / slower, curves.MOST_WORK_S)
     more = _remaining_s(app, pace, now + gang) if now + gang <= app.n_max else None
     saves = max(0.0, remaining - more) if remaining is not None and more is not None else None
-    types = _types(app, found) if found is not None else []
+    types = _types(app, typed_curves) if typed_curves is not None else []
     return SpeedCurve(known.basis, _points(app, known, near.measured), remaining, saves, types, across)
 
 
@@ -98,26 +102,28 @@ def _across(app: AppDemand, local: Locality, known: Learned, kept: Sequence[floa
     seen: dict[int, float] = {}
     for each in local.spread.get(app.id, ()):
         seen[each.containers] = seen.get(each.containers, 0.0) + each.seconds
-    found = []
+    curves = []
     for units in range(2, len(kept)):
         n = units * gang
         rate = known.rate(n) * kept[units]
         if least <= n <= app.n_max:
             times = rate / first if first > 0 else 0.0
-            found.append(SpeedPoint(n, rate if known.absolute else None, times, known.uncertainty(n), seen.get(n, 0.0)))
-    return found
+            curves.append(
+                SpeedPoint(n, rate if known.absolute else None, times, known.uncertainty(n), seen.get(n, 0.0))
+            )
+    return curves
 
 
-def _types(app: AppDemand, found: ByType) -> list[TypeCurve]:
+def _types(app: AppDemand, typed_curves: ByType) -> list[TypeCurve]:
     least = max(app.n_min, app.gang, 1)
-    rates = {name: curve.rate(least) for name, curve in found.curves.items()}
+    rates = {name: curve.rate(least) for name, curve in typed_curves.curves.items()}
     slowest = min(rates.values())
     return [
         TypeCurve(
             name,
-            found.curves[name].basis,
+            typed_curves.curves[name].basis,
             rates[name] / slowest if slowest > 0 else 0.0,
-            _points(app, found.curves[name], [one for one in app.measured if one.type == name]),
+            _points(app, typed_curves.curves[name], [point for point in app.measured if point.type == name]),
         )
         for name in sorted(rates, key=lambda name: (-rates[name], name))
     ]
@@ -127,8 +133,8 @@ def _points(app: AppDemand, known: Learned, seen: Sequence[Measured]) -> list[Sp
     """Return the points of a curve, each with how long it was `seen`."""
     gang = max(app.gang, 1)
     measured: dict[int, float] = {}
-    for one in seen:
-        measured[one.containers] = measured.get(one.containers, 0.0) + one.seconds
+    for point in seen:
+        measured[point.containers] = measured.get(point.containers, 0.0) + point.seconds
     now = sum(app.holds.values())
     least = max(app.n_min, gang)
     shown = sorted(

@@ -251,17 +251,17 @@ class NodeTeller:
         self._moved = True
         has = story_words.amounts(node.capacity)
         labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())
-        said = trouble_with_fitness(node).partition(": ")[2]
+        why = trouble_with_fitness(node).partition(": ")[2]
         text = f"with {has}" + (f", labels {labels}" if labels else "") + f", runtime {node.runtime}"
-        text += f", and takes nothing new: {said}" if said else ""
+        text += f", and takes nothing new: {why}" if why else ""
         before = self._before
         if before is None:
             self._tell(state, str(state.seq), "joined", f"joined {text}")
             return
         same = before.condition == "up" and node.process is not msgspec.UNSET and before.process == node.process
         if same and before.unfit != node.unfit:
-            text = f"takes nothing new: {said}; what runs there stays" if said else "takes containers again"
-            self._trouble = self._tell(state, str(state.seq), "unfit" if said else "fit", text, [self._trouble])
+            text = f"takes nothing new: {why}; what runs there stays" if why else "takes containers again"
+            self._trouble = self._tell(state, str(state.seq), "unfit" if why else "fit", text, [self._trouble])
             return
         back = "announced again" if same else "its agent is back"
         again = f"{back if before.capacity == node.capacity else 'joined again'}, {text}"
@@ -308,7 +308,7 @@ class NodeTeller:
         self._running.pop((*key, event.slot), None)
         self._moved = True
         self._apps[event.app] = None
-        one = Exit(
+        ended = Exit(
             app=event.app,
             generation=event.generation,
             slot=event.slot,
@@ -319,14 +319,14 @@ class NodeTeller:
         )
         name = name_in(state, event.app)
         if (changed := killed_because(state, event)) is not None:
-            text = blaming(f"{name} (generation {event.generation}): {story_words.exited(one)}", changed)
-            self._tell(state, str(state.seq), "container_killed", text, [changed], app=event.app, exit=one)
+            text = blaming(f"{name} (generation {event.generation}): {story_words.exited(ended)}", changed)
+            self._tell(state, str(state.seq), "container_killed", text, [changed], app=event.app, exit=ended)
         if not event.asked and event.exit_code != 0:
             self._failed += 1
             count = self._failures[key] = self._failures.get(key, 0) + 1
             if count <= FAILURES_TOLD:
-                text = f"{name} (generation {event.generation}): {story_words.exited(one)}"
-                self._tell(state, str(state.seq), "container_failed", text, app=event.app, exit=one)
+                text = f"{name} (generation {event.generation}): {story_words.exited(ended)}"
+                self._tell(state, str(state.seq), "container_failed", text, app=event.app, exit=ended)
         if not any(held[:2] == key for held in self._running):
             self._to_start.pop(key, None)
             failures = self._failures.pop(key, 0)
@@ -377,10 +377,10 @@ class NodeTeller:
                 self._tell(state, position, "lease_ended", blaming(text, changed), [self._trouble, changed])
 
     def _hold(self, app: str, generation: int, demand: dict[str, int], state: State) -> None:
-        found = state.apps[app].generations[generation]
-        if not found.released:
+        generation_now = state.apps[app].generations[generation]
+        if not generation_now.released:
             return
-        here = [c for c in found.containers.values() if c.node == self.wanted and c.state != "exited"]
+        here = [c for c in generation_now.containers.values() if c.node == self.wanted and c.state != "exited"]
         self._moved = self._moved or bool(here)
         for container in here:
             self._running[app, generation, container.slot] = demand

@@ -33,9 +33,9 @@ def settings_changed(state: State, event: k.PolicyChanged) -> str:
     """Describe the effect of the last folded change on nodes; '' if it lowers neither grace time nor lease and is not
     refused."""
     lowered = [
-        f"{_WORDS[name]} from {written(one.before)} to {written(one.after)}"
-        for name, one in sorted(state.shortened.items())
-        if one.seq == state.seq
+        f"{_WORDS[name]} from {written(lease.before)} to {written(lease.after)}"
+        for name, lease in sorted(state.shortened.items())
+        if lease.seq == state.seq
     ]
     if lowered:
         return f"{event.by} lowered {' and '.join(lowered)}"
@@ -134,9 +134,9 @@ class SettingsWatch:
 
 
 def _decisive(settings: Settings) -> dict[str, Any]:
-    found = {"policy": settings.policy, **settings.params}
-    found |= {"checkpoints": settings.checkpoints} if settings.checkpoints else {}
-    return {**found, "weights": settings.weights} if isinstance(settings.weights, str) else found
+    decisive = {"policy": settings.policy, **settings.params}
+    decisive |= {"checkpoints": settings.checkpoints} if settings.checkpoints else {}
+    return {**decisive, "weights": settings.weights} if isinstance(settings.weights, str) else decisive
 
 
 def _shown(value: Any) -> str:

@@ -161,8 +161,8 @@ async def tell(
     app_teller, node_teller, witness = AppTeller(name), NodeTeller(name), Witness(name)
     followers: list[Follower] = [node_teller, witness] if node else [app_teller, node_teller, witness]
     state = await follow(log, "" if node else name, followers, moment, since=since, progress=progress)
-    if (found := story_of(app_teller, state) or story_of(node_teller, state)) is not None:
-        return found
+    if (story := story_of(app_teller, state) or story_of(node_teller, state)) is not None:
+        return story
     known = (
         sorted(state.nodes) if node else sorted({*witness.names, *state.nodes, *(a.name for a in state.apps.values())})
     )

@@ -170,9 +170,9 @@ def size_requested(app: App, event: k.AppResizeRequested, at: int) -> str:
         text = f"it asked for no more than {containers(event.containers)}{why(event.reason)}"
     else:
         text = "it withdrew its request for fewer containers"
-    asked = app.size_request
-    if asked is not None and at < counts_at(asked):
-        text += f"; counts from {moment(counts_at(asked))} on, since it had asked for {asked.before} shortly before"
+    request = app.size_request
+    if request is not None and at < counts_at(request):
+        text += f"; counts from {moment(counts_at(request))} on, since it had asked for {request.before} shortly before"
     return text
 
 
@@ -264,11 +264,11 @@ def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     if app.ended:
         return None
     if isinstance(event, k.AppRetryRequested):
-        asked = app_of_request(state, event.app, event.by)
-        return ("retry_requested", f"{event.by} asked to retry it now") if asked is app else None
+        target = app_of_request(state, event.app, event.by)
+        return ("retry_requested", f"{event.by} asked to retry it now") if target is app else None
     if isinstance(event, k.AppHoldRequested | k.AppReleaseRequested):
-        asked = app_of_request(state, event.app, event.by)
-        return ("held" if isinstance(event, k.AppHoldRequested) else "let_go", gate(event)) if asked is app else None
+        target = app_of_request(state, event.app, event.by)
+        return ("held" if isinstance(event, k.AppHoldRequested) else "let_go", gate(event)) if target is app else None
     if app.current is not None:
         return None
     return "paused" if isinstance(event, k.SchedulingPaused) else "scheduling_resumed", scheduling(event)
@@ -378,14 +378,14 @@ def _sakes(change: Changed) -> list[str]:
         waiting = f", and {listed(change.still_waiting)} waited for room" if change.still_waiting else ""
         parts.append(f"no app took that room in this decision{waiting}")
     if change.room_from:
-        given = [f"{one.name} gave up on {on_nodes(one.nodes)}" for one in change.room_from]
+        given = [f"{giver.name} gave up on {on_nodes(giver.nodes)}" for giver in change.room_from]
         parts.append(f"with room that {listed(given)} in the same decision")
     return parts
 
 
-def _took(one: Took) -> str:
-    through = f" (in the room that {one.through} moved out of)" if one.through else ""
-    return f"{one.name} {one.did} on {on_nodes(one.nodes)}{through}"
+def _took(took: Took) -> str:
+    through = f" (in the room that {took.through} moved out of)" if took.through else ""
+    return f"{took.name} {took.did} on {on_nodes(took.nodes)}{through}"
 
 
 # --- adjustments --------------------------------------------------------------------------------------------------------
@@ -444,31 +444,31 @@ def worked(work: Work) -> str:
 # --- containers and ends ------------------------------------------------------------------------------------------------
 
 
-def exited(one: Exit) -> str:
+def exited(ended: Exit) -> str:
     """Describe how a container ended by itself, without naming its app."""
-    where = f"slot {one.slot} on {one.node}"
-    if one.exit_code is None:
+    where = f"slot {ended.slot} on {ended.node}"
+    if ended.exit_code is None:
         ends = {"out_of_memory": "ran out of memory", "exit": "ended", "unknown": "ended for an unknown reason"}
-        return f"{where} {ends.get(one.reason, f'could not start ({one.reason})')}{why(one.message)}"
-    code = one.exit_code
+        return f"{where} {ends.get(ended.reason, f'could not start ({ended.reason})')}{why(ended.message)}"
+    code = ended.exit_code
     killed = f", killed by signal {code - 128}" if 128 < code < 160 else ""
-    because = "" if one.reason in ("", "exit") else f" ({one.reason.replace('_', ' ')})"
-    return f"{where} ended with exit code {code}{killed}{because}{why(one.message)}"
+    because = "" if ended.reason in ("", "exit") else f" ({ended.reason.replace('_', ' ')})"
+    return f"{where} ended with exit code {code}{killed}{because}{why(ended.message)}"
 
 
-def stopped(one: Exit) -> str:
+def stopped(ended: Exit) -> str:
     """Describe how a container ended that a decision or a cancellation no longer wanted: its signal is not a failure."""
-    code = "" if one.exit_code is None or not one.exit_code else f", with exit code {one.exit_code}"
-    return f"slot {one.slot} on {one.node} stopped as asked{code}"
+    code = "" if ended.exit_code is None or not ended.exit_code else f", with exit code {ended.exit_code}"
+    return f"slot {ended.slot} on {ended.node} stopped as asked{code}"
 
 
-def doubted(app: App | None, event: k.Event, told: Sequence[Chapter]) -> str:
+def doubted(app: App | None, event: k.Event, chapters: Sequence[Chapter]) -> str:
     """Describe why the app's checkpoint may be incomplete, as this report of a container says; "" if it says nothing new."""
     if not isinstance(event, k.ContainerStarted | k.ContainerExited) or event.doubt is None:
         return ""
     shown = doubt_shown(app) if app is not None and app.id == event.app else None
     text = f"its checkpoint is doubtful: {shown['text']}" if shown is not None else ""
-    return "" if any(one.text == text for one in told) else text
+    return "" if any(chapter.text == text for chapter in chapters) else text
 
 
 def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
@@ -480,17 +480,17 @@ def tried_again(fact: k.GenerationFailed, app: App, others: int) -> str:
     return f"generation {fact.generation} failed: {fact.reason}{more}; {again}"
 
 
-def totals(found: AppTotals) -> str:
+def totals(spent: AppTotals) -> str:
     """Describe a life in one line."""
     parts = [
-        f"waited {span(found.waited_s)}", f"was paused {span(found.paused_s)}", f"ran {span(found.ran_s)}",
-        f"{found.generations} generation{'' if found.generations == 1 else 's'}",
-        f"{found.adjustments} adjustment{'' if found.adjustments == 1 else 's'}",
-        f"{found.lost_steps} step{'' if found.lost_steps == 1 else 's'} lost" if found.step or found.lost_steps
+        f"waited {span(spent.waited_s)}", f"was paused {span(spent.paused_s)}", f"ran {span(spent.ran_s)}",
+        f"{spent.generations} generation{'' if spent.generations == 1 else 's'}",
+        f"{spent.adjustments} adjustment{'' if spent.adjustments == 1 else 's'}",
+        f"{spent.lost_steps} step{'' if spent.lost_steps == 1 else 's'} lost" if spent.step or spent.lost_steps
         else "reported no progress",
     ]  # fmt: skip
-    if found.failures:
-        parts.append(f"retried {'once' if found.failures == 1 else f'{found.failures} times'}")
+    if spent.failures:
+        parts.append(f"retried {'once' if spent.failures == 1 else f'{spent.failures} times'}")
     return ", ".join(parts)
 
 

@@ -34,13 +34,13 @@ class OwnProgress(Progress):
     def _own(self, records: list[Record]) -> list[Record]:
         state = self._views.state
         apps = state.apps if state is not None else {}
-        found = []
+        own = []
         for record in records:
             event = decode(record)
             app = apps.get(event.app) if isinstance(event, AppProgressed) else None
             if app is not None and app.tenant == self._tenant:
-                found.append(record)
-        return found
+                own.append(record)
+        return own
 
     async def read(
         self, *, after: int = 0, app: str = EVERY_APP, follow: bool = False
@@ -130,8 +130,8 @@ class TenantSnapshots(Snapshots):
         return await self._views.infos(self._tenant)
 
     async def get(self, info: SnapshotInfo) -> bytes | None:
-        found = await self.fetch(info)
-        return found[1] if found is not None else None
+        body = await self.fetch(info)
+        return body[1] if body is not None else None
 
     async def fetch(self, info: SnapshotInfo) -> tuple[SnapshotInfo, bytes] | None:
         return await self._views.snapshot(self._tenant, info.seq)

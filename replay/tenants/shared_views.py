@@ -120,21 +120,21 @@ class Views:
         end = await self.end()
         if after > end:
             raise LogDamaged(f"the log ends at {end}, before {after}", code="log.truncated")
-        mine = self._projection
+        projection = self._projection
         while until is None or after < until:
-            if mine is None or self._projection is not mine:
+            if projection is None or self._projection is not projection:
                 raise LogUnavailable("the log is being read again; ask again", code="log.view.behind")
-            first = self._seen[0].record.seq if self._seen else mine.state.seq + 1
+            first = self._seen[0].record.seq if self._seen else projection.state.seq + 1
             if after + 1 < first:
                 target = min(first - 1, until or first - 1)
                 async with contextlib.aclosing(self._past(tenant, after, target)) as pieces:
                     async for piece in pieces:
                         after = piece[-1].seq
                         yield piece
-            elif after >= mine.state.seq:
+            elif after >= projection.state.seq:
                 await self._fold.moved()
             else:
-                last = min(mine.state.seq, until or mine.state.seq, after + _PIECE)
+                last = min(projection.state.seq, until or projection.state.seq, after + _PIECE)
                 piece = [self._seen[seq - first].record_for(tenant) for seq in range(after + 1, last + 1)]
                 after = last
                 yield piece
@@ -185,13 +185,13 @@ class Views:
         """Return the states that a reader can start from: a view of each snapshot of the log, whose digest is computed
         on request, and one of the present.  Raises the log's errors."""
         end = await self.end()
-        found = [
+        shown = [
             msgspec.structs.replace(info, digest="", content="", size=0, chain="", record="")
             for info in await self.log.snapshots.infos()
             if (info.core, info.build) == (SCHEMA, build()) and info.seq < end
         ]
         present = await self._present(tenant)
-        return [info for info in found if info.seq != present.seq] + ([present] if present.seq else [])
+        return [info for info in shown if info.seq != present.seq] + ([present] if present.seq else [])
 
     async def snapshot(self, tenant: str, seq: int) -> tuple[SnapshotInfo, bytes] | None:
         """Return one of these states, None if it is gone. Raises the log's errors."""

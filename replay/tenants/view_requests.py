@@ -68,7 +68,7 @@ class Answering:
 
     async def _answer(self, user: str, question: bytes) -> AsyncGenerator[bytes, None]:
         try:
-            asked = msgspec.json.decode(question, type=ViewQuestion)
+            request = msgspec.json.decode(question, type=ViewQuestion)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise AskRefused(f"a question for a view is a JSON map: {error}", code="log.view.malformed") from None
         if self._busy[user] >= _MOST_AT_ONCE:
@@ -79,7 +79,7 @@ class Answering:
             yield packed(names=self._names)
             try:
                 await self._views.end()
-                async with contextlib.aclosing(self._values(user, asked)) as values:
+                async with contextlib.aclosing(self._values(user, request)) as values:
                     async for value in values:
                         for piece in pieces(packed(value=value)):
                             yield piece
@@ -112,14 +112,14 @@ class Answering:
             raise AskRefused(f"the cluster knows no user {user}", code="identity.unknown")
         return tenant
 
-    async def _values(self, user: str, asked: ViewQuestion) -> AsyncGenerator[Any, None]:
+    async def _values(self, user: str, request: ViewQuestion) -> AsyncGenerator[Any, None]:
         views, tenant = self._views, self._tenant(user)
-        match asked.what:
+        match request.what:
             case "read":
-                await self._check_same(asked)
-                ends = () if asked.follow else (await views.end(),)
-                until = min((*ends, *(() if asked.until is None else (asked.until,))), default=None)
-                async with contextlib.aclosing(views.read(tenant, after=asked.after, until=until)) as batches:
+                await self._check_same(request)
+                ends = () if request.follow else (await views.end(),)
+                until = min((*ends, *(() if request.until is None else (request.until,))), default=None)
+                async with contextlib.aclosing(views.read(tenant, after=request.after, until=until)) as batches:
                     async for batch in batches:
                         if self._tenant(user) != tenant:
                             raise AskRefused(f"{user} is of another tenant now; ask again", code="log.view.changed")
@@ -127,36 +127,36 @@ class Answering:
             case "end":
                 yield await views.end()
             case "time":
-                yield await views.log.at_time(asked.at)
+                yield await views.log.at_time(request.at)
             case "states":
                 yield await views.infos(tenant)
             case "state":
-                yield await views.snapshot(tenant, asked.after)
+                yield await views.snapshot(tenant, request.after)
             case "report":
-                yield await self._report(asked.node, tenant)
+                yield await self._report(request.node, tenant)
             case "progress":
-                reading = self._progress(tenant).read(after=asked.after, app=asked.app, follow=asked.follow)
+                reading = self._progress(tenant).read(after=request.after, app=request.app, follow=request.follow)
                 async with contextlib.aclosing(reading) as batches:
                     async for batch in batches:
                         if self._tenant(user) != tenant:
                             raise AskRefused(f"{user} is of another tenant now; ask again", code="log.view.changed")
                         yield batch
             case "newest progress":
-                yield await self._progress(tenant).newest(asked.app)
+                yield await self._progress(tenant).newest(request.app)
             case "end of progress":
                 yield await self._progress(tenant).end()
             case "time of progress":
-                yield await self._progress(tenant).at_time(asked.at)
+                yield await self._progress(tenant).at_time(request.at)
 
     def _progress(self, tenant: str) -> OwnProgress:
         return OwnProgress(self._views.log.progress, self._views, tenant)
 
-    async def _check_same(self, asked: ViewQuestion) -> None:
+    async def _check_same(self, request: ViewQuestion) -> None:
         """Check that the reader's last record is still there.  Raises AskRefused."""
-        if asked.after and asked.at:
-            record = await self._views.log.record_at(asked.after)
-            if record is not None and record.time != asked.at:
-                text = f"record {asked.after} differs from the one read before: the log was replaced"
+        if request.after and request.at:
+            record = await self._views.log.record_at(request.after)
+            if record is not None and record.time != request.at:
+                text = f"record {request.after} differs from the one read before: the log was replaced"
                 raise AskRefused(text, code="log.damaged")
 
     async def _report(self, node: str, tenant: str) -> Record | None:

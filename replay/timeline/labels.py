@@ -51,7 +51,7 @@ def change_text(change: Change) -> str:
 def plans_text(state: State, plans: Sequence[AppPlanned]) -> str:
     """Return the first plans of a round, one after the other, each with its app's name."""
     named = [(state.apps[plan.app].name if plan.app in state.apps else plan.app, plan) for plan in plans]
-    parts = [f"{name} {planned(one)}" for name, one in named[:PLANS]]
+    parts = [f"{name} {planned(planned_app)}" for name, planned_app in named[:PLANS]]
     more = f", and {len(plans) - PLANS} more" if len(plans) > PLANS else ""
     return ". ".join(parts) + more
 
@@ -64,13 +64,13 @@ def decision_title(decision: Decision) -> str:
 
 def decision_lines(decision: Decision, resources: int) -> list[str]:
     """Describe a decision: policy and trigger, figures, changes, reasons.  `resources` is the upper bound of U."""
-    asked = _TRIGGERS.get(decision.trigger, decision.trigger)
+    trigger = _TRIGGERS.get(decision.trigger, decision.trigger)
     budget = f" of {decision.fairness_budget:.3g}" if decision.fairness_budget >= 0 else ""
     excess = f" ({decision.excess:.3g} over)" if decision.excess > 0 else ""
     overhead = f" of {decision.overhead_budget}" if decision.overhead_budget >= 0 else ""
     lines = [
         f"by {decision.policy} {decision.policy_version} ({decision.solver}: {decision.status}), "
-        f"epoch {decision.epoch}; {asked}",
+        f"epoch {decision.epoch}; {trigger}",
         f"utilization {decision.utilization:.4g}" + (f" of {resources}" if resources else "")
         + f", fairness loss {decision.fairness_loss:.3g}{budget}{excess}",
         f"{decision.overhead}{overhead} running apps changed, priced at {decision.change_cost:.3g}"
@@ -91,7 +91,7 @@ def mark_line(mark: Mark, picture: Timeline) -> str:
     """Return one line, with the app and node that it is about."""
     app = picture.apps.get(mark.app)
     who = app.name if app else mark.app
-    about = " on ".join(one for one in (who, mark.node) if one)
+    about = " on ".join(part for part in (who, mark.node) if part)
     more = f" ({mark.stands_for} of these)" if mark.stands_for > 1 else ""
     return (f"{about}: " if about else "") + mark.what + (f": {mark.text}" if mark.text else "") + more
 
@@ -120,9 +120,9 @@ def scheduling_text(event: k.SchedulingPaused | k.SchedulingResumed) -> str:
 
 def settings_text(event: k.PolicyChanged) -> str:
     """Describe a change of settings, and who made it."""
-    said = {
+    texts = {
         name: value
         for name, value in msgspec.structs.asdict(event).items()
         if value is not None and name not in ("id", "at", "by", "cause", "v")
     }
-    return ", ".join(f"{name} {value}" for name, value in said.items()) + (f" (by {event.by})" if event.by else "")
+    return ", ".join(f"{name} {value}" for name, value in texts.items()) + (f" (by {event.by})" if event.by else "")

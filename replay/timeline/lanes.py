@@ -68,12 +68,12 @@ class Steps(Generic[Value]):
 
     def at(self, time: int) -> Value | None:
         """Return the value at a time, None before the first."""
-        found = None
+        latest = None
         for begin, value in zip(self.times, self.values, strict=True):
             if begin > time:
                 break
-            found = value
-        return found
+            latest = value
+        return latest
 
     def spans(self, end: int) -> Iterator[tuple[int, int, Value]]:
         """Yield each value's start, end and value; the last one holds until `end`."""
@@ -158,13 +158,13 @@ class Partition(msgspec.Struct):
         marks = [self.prepared_at or self.decided_at, self.stopped_at, self.released_at, self.started_at]
         if not self.previous:
             marks[1] = self.decided_at
-        found = []
+        result = []
         for name, begin, finish in zip(("stop", "wait", "start"), marks, marks[1:], strict=False):
             if begin and (finish or end) > begin:
-                found.append((name, begin, min(finish or self.ended_at or end, end)))
+                result.append((name, begin, min(finish or self.ended_at or end, end)))
             if not finish:
                 break
-        return [(name, begin, finish) for name, begin, finish in found if finish > begin]
+        return [(name, begin, finish) for name, begin, finish in result if finish > begin]
 
 
 class AppLane(msgspec.Struct):
@@ -218,8 +218,8 @@ class NodeLane(msgspec.Struct):
 
     def held_at(self, time: int) -> dict[str, int]:
         """Return the containers by app, without apps that have none."""
-        found = {app: steps.at(time) or 0 for app, steps in self.held.items()}
-        return {app: count for app, count in found.items() if count}
+        held = {app: steps.at(time) or 0 for app, steps in self.held.items()}
+        return {app: count for app, count in held.items() if count}
 
 
 class Change(NamedTuple):
@@ -366,7 +366,7 @@ def only(picture: Timeline, apps: Collection[str] = (), nodes: Collection[str] =
     }
     if not nodes:
         here = {name: node for name, node in here.items() if any(name in picture.nodes_of(app) for app in shown)}
-    found = msgspec.structs.replace(
+    part = msgspec.structs.replace(
         picture,
         apps={name: lane for name, lane in picture.apps.items() if name in shown},
         nodes=here,
@@ -375,8 +375,8 @@ def only(picture: Timeline, apps: Collection[str] = (), nodes: Collection[str] =
         marks=[mark for mark in picture.marks
                if mark.kind == "cluster" or mark.app in shown or (mark.node in here and not mark.app)],
     )  # fmt: skip
-    said = f"Only {', '.join(sorted([*apps, *nodes]))}; utilization, fairness loss and waits are the whole cluster's."
-    return msgspec.structs.replace(found, notes=[*picture.notes, said])
+    note = f"Only {', '.join(sorted([*apps, *nodes]))}; utilization, fairness loss and waits are the whole cluster's."
+    return msgspec.structs.replace(part, notes=[*picture.notes, note])
 
 
 def most_affected(picture: Timeline, apps: int, nodes: int) -> Timeline:

@@ -90,8 +90,8 @@ def _draw(picture: Timeline, title: str) -> Drawing:
     _apps(axes[4], picture, colors)
     _nodes(axes[5], picture, colors)
     _times(axes[5])
-    for one in axes[:5]:
-        one.tick_params(labelbottom=False, bottom=False)
+    for panel in axes[:5]:
+        panel.tick_params(labelbottom=False, bottom=False)
     _words(drawing, picture, title, tall)
     return drawing
 
@@ -328,11 +328,11 @@ def _stacks(lane: NodeLane) -> list[tuple[int, dict[str, int]]]:
         for time, count in zip(steps.times, steps.values, strict=True)
     )
     counts: dict[str, int] = {}
-    found: list[tuple[int, dict[str, int]]] = []
+    stacks: list[tuple[int, dict[str, int]]] = []
     for time, _, app, count in changes:
         counts[app] = count
         now = {name: counts[name] for name in order if counts.get(name)}
-        if found and found[-1][0] == time:
-            found.pop()
-        found.append((time, now))
-    return found
+        if stacks and stacks[-1][0] == time:
+            stacks.pop()
+        stacks.append((time, now))
+    return stacks

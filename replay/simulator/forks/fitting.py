@@ -99,11 +99,11 @@ class TypesSeen:
             alike_by_type=() if _several(own) else alike(),
         )
         typed = typed_of(demand, self.names)
-        found = by_type(typed) if typed is not None else None
-        if found is None:
+        curves = by_type(typed) if typed is not None else None
+        if curves is None:
             return {}
-        stated = found.ratios.get(self.stated, 1.0)
-        return {name: ratio / stated for name, ratio in found.ratios.items() if ratio != stated}
+        stated = curves.ratios.get(self.stated, 1.0)
+        return {name: ratio / stated for name, ratio in curves.ratios.items() if ratio != stated}
 
     def declared(self, course: Course, faster: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
         """Return the declared speed on the type of the stated paces."""
@@ -330,7 +330,7 @@ class Fitting:
     def _on_several(self, course: Course) -> tuple[Measured, ...]:
         """Return measurements on types by apps like it."""
         for key in _likeness(course.spec, course.user):
-            if any(one is not course for one in self._alike.get(key, ())[:2]):
+            if any(alike is not course for alike in self._alike.get(key, ())[:2]):
                 if key not in self._several:
                     self._several[key] = on_several(self._alike[key])
                 return self._several[key]
@@ -358,7 +358,9 @@ class Fitting:
     def _like_pace(self, course: Course) -> _Pace | None:
         """Return the combined paces of the apps most alike."""
         for key in _likeness(course.spec, course.user):
-            others = [self._paces[one.app] for one in self._alike[key] if one is not course and one.app in self._paces]
+            others = [
+                self._paces[alike.app] for alike in self._alike[key] if alike is not course and alike.app in self._paces
+            ]
             if others:
                 points = _averaged((n, rate, 1.0) for other in others for n, rate in other.points)
                 return _Pace(points, _parallel(points), median(other.across for other in others))
@@ -381,7 +383,7 @@ class Fitting:
         if course.ended == "cancelled" and course.stretches:
             return _surely(max(total, 1.0) * NEVER_DONE, "cancelled")
         for key in _likeness(course.spec, course.user):
-            totals = [total for one in self._alike[key] if (total := self._total(one, in_steps=in_steps)) > done]
+            totals = [total for alike in self._alike[key] if (total := self._total(alike, in_steps=in_steps)) > done]
             if totals:
                 likely, least, most = median(totals), min(totals), max(totals)
                 if len(totals) < ENOUGH_ALIKE:  # The next one may lie outside their range.
@@ -394,7 +396,7 @@ class Fitting:
     def _typical_s(self) -> float:
         """Return the median app's seconds from submission to completion."""
         ended = [course for course in self._history.courses.values() if course.ended == "completed"]
-        return median((one.ended_at - one.submitted_at) / SECOND for one in ended) if ended else UNKNOWN_S
+        return median((past.ended_at - past.submitted_at) / SECOND for past in ended) if ended else UNKNOWN_S
 
     def _total(self, course: Course, *, in_steps: bool) -> float:
         """Return a completed app's total work in the same unit; 0 if unknown."""
@@ -411,7 +413,7 @@ class Fitting:
         gaps = self._history.phases.checkpoint_gaps_s.get(course.app, [])
         timings = fit_timings(own, gaps_s=gaps, default=self.common)
         basis: Basis = "measured" if own else "alike" if self._measured else "guess"
-        if not any(one.kind == "restart" for one in own):
+        if not any(release.kind == "restart" for release in own):
             # An app that can resume, or saves by itself, is assumed to save when asked to stop.
             saves = bool(course.spec.resume or course.spec.checkpoint or gaps) or self.common.can_checkpoint
             timings = msgspec.structs.replace(timings, can_checkpoint=saves)
@@ -455,11 +457,11 @@ def _pace(course: Course, faster: Mapping[str, float]) -> _Pace | None:
     if not stretches:
         return None
     seen = [(stretch, stretch.rate / pace_on(faster, stretch.types)) for stretch in stretches]
-    across = _across((len(one.counts) > 1, one.containers, rate) for one, rate in seen)
-    found = _averaged(
-        (one.containers, rate / (across if len(one.counts) > 1 else 1.0), one.rated_s) for one, rate in seen
+    across = _across((len(part.counts) > 1, part.containers, rate) for part, rate in seen)
+    paces = _averaged(
+        (part.containers, rate / (across if len(part.counts) > 1 else 1.0), part.rated_s) for part, rate in seen
     )
-    return _Pace(found, _parallel(found), across)
+    return _Pace(paces, _parallel(paces), across)
 
 
 def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
@@ -467,7 +469,7 @@ def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
     rates: dict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for several, n, rate in seen:
         rates[n][several].append(rate)
-    parts = [median(many) / median(one) for one, many in rates.values() if one and many]
+    parts = [median(many) / median(on_one_node) for on_one_node, many in rates.values() if on_one_node and many]
     return median(parts) if parts else 1.0
 
 

@@ -178,22 +178,23 @@ def fit(phases: Iterable[Phases], *, gaps_s: Iterable[float] = (), default: Timi
     them, the app cannot save when asked to stop."""
     default = default or Timings()
     seen = list(phases)
-    restarts = [one for one in seen if one.kind == "restart"]
+    restarts = [phases_seen for phases_seen in seen if phases_seen.kind == "restart"]
     saved = [restart.checkpoint_s for restart in restarts if restart.checkpoint_s is not None]
     every = list(gaps_s)
     booted, resumed = (
-        [one.work_s for one in seen if one.work_s is not None and one.resumed is how] for how in (False, True)
+        [phases_seen.work_s for phases_seen in seen if phases_seen.work_s is not None and phases_seen.resumed is how]
+        for how in (False, True)
     )
 
-    def mean(found: list[float], otherwise: float) -> float:
-        return round(fmean(found), 6) if found else otherwise
+    def mean(measured: list[float], otherwise: float) -> float:
+        return round(fmean(measured), 6) if measured else otherwise
 
     return Timings(
         checkpoint_s=mean(saved, default.checkpoint_s),
         stop_s=mean(
             [restart.stop_s for restart in restarts if restart.checkpoint_s is not None or not saved], default.stop_s
         ),
-        start_s=mean([one.start_s for one in seen if one.start_s is not None], default.start_s),
+        start_s=mean([phases_seen.start_s for phases_seen in seen if phases_seen.start_s is not None], default.start_s),
         boot_s=mean(booted, default.boot_s),
         resume_s=mean(resumed, default.resume_s),
         checkpoint_every_s=mean(every, default.checkpoint_every_s),

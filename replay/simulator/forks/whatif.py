@@ -171,12 +171,12 @@ async def whatif(
     reading: Progress | None = None,
     playing: Progress | None = None,
     watching: Callable[[Fork, bool], Seen] | None = None,
-    told: int = forks.TOLD,
+    reports: int = forks.MOST_REPORTS,
 ) -> WhatIf:
     """Fork `log` at `moment`, by default at its end, or at `now` (UTC ns) if that is later.  The log of the last simulation is
     kept in the file `keep`.  `reading` gets counts of records, `playing` thousandths of all runs.  `watching` returns an
     observer of a run that is about to start, given its fork and whether that is the changed one (in a thread); the backtest
-    is not observed.  `told` bounds the progress reports of a run.  A caller that is cancelled ends the runs.
+    is not observed.  `reports` bounds the progress reports of a run.  A caller that is cancelled ends the runs.
 
     Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.state_at`."""
     end = await log.end()
@@ -193,7 +193,7 @@ async def whatif(
     def made() -> tuple[Fork, Fork]:
         # Check the assumptions before anything takes long.
         fitting = Fitting(read.history)
-        make = partial(forks.make, read.history, read.fork, now=now, until_s=played_s, fitting=fitting, told=told)
+        make = partial(forks.make, read.history, read.fork, now=now, until_s=played_s, fitting=fitting, reports=reports)
         return make(changes=changes), make()
 
     changed, unchanged = await asyncio.to_thread(made)
@@ -215,7 +215,7 @@ async def whatif(
     if really is not None:
         backtest: Backtest | None = compare(really, base.run, seq=fork.seq, hindsight=True)
     else:
-        backtest = await _backtest(log, end, ends_at, read.history, plays, reading, told)
+        backtest = await _backtest(log, end, ends_at, read.history, plays, reading, reports)
     telling = _Telling(read, unchanged, changed, really, base, other)
     return await asyncio.to_thread(telling.tell, backtest, ends_at, played_s)
 
@@ -252,7 +252,7 @@ async def _read(log: ReadableLog, end: int, fork: State, ends_at: int, progress:
 
 
 async def _backtest(
-    log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None, told: int
+    log: ReadableLog, end: int, ends_at: int, history: History, plays: _Plays, progress: Progress | None, reports: int
 ) -> Backtest | None:
     """Test from an earlier moment, with that moment's knowledge of the apps alive then."""
     courses = sorted(history.courses.values(), key=lambda course: course.submitted_at)
@@ -270,7 +270,7 @@ async def _backtest(
     fork = copy_of(before)
     await fold_on(log, before, end, progress=progress, seen=measures.see)
     made = await asyncio.to_thread(
-        forks.make, history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history, told=told
+        forks.make, history, fork, until_s=max(2 * window_s, LEAST_S), known=then.history, reports=reports
     )
     simulated = await plays.play(made, _every_s(window_s))
     return compare(measures.result(ends_at), simulated.run, seq=fork.seq, hindsight=False)
@@ -370,7 +370,9 @@ class _Telling:
             changed=other,
             completion_difference_s=difference_s,
             within_error=_within(difference_s, backtest),
-            apps=[self._app(one) for name, one in fitted.items() if any(name in found for found in self._outcomes)],
+            apps=[
+                self._app(fit) for name, fit in fitted.items() if any(name in outcomes for outcomes in self._outcomes)
+            ],
         )
 
     def _busy_s(self, played_s: float) -> float:
@@ -412,26 +414,26 @@ class _Telling:
         )
 
     def _assumptions(self, fitted: Iterable[Fitted]) -> list[str]:
-        names = [one.model.spec.name for one in fitted if one.guessed]
-        words = []
+        names = [fit.model.spec.name for fit in fitted if fit.guessed]
+        parts = []
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            words.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
+            parts.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
         if self._really is None:
-            words.append("no other app is submitted, and no node fails")
+            parts.append("no other app is submitted, and no node fails")
         else:
-            words.append("submissions, cancellations and changes of nodes are those of the log")
+            parts.append("submissions, cancellations and changes of nodes are those of the log")
         cut = [app.name for app in (self._other or self._base).run.apps if not app.ended]
         if cut:
-            words.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
-        return words
+            parts.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
+        return parts
 
 
 _MOST_NAMES = 10
 
 
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
 
 
 def _within(difference_s: float | None, backtest: Backtest | None) -> bool | None:

@@ -43,7 +43,7 @@ class OnTypes(Protocol):
     def rate(self, placement: Sequence[int], types: Iterable[str]) -> float: ...
 
 
-class Said(msgspec.Struct, frozen=True):
+class Published(msgspec.Struct, frozen=True):
     """An event from outside the master, and when it was published (UTC ns).  It names apps by id."""
 
     seq: int
@@ -104,11 +104,11 @@ class Stretch:
     def steps_by(self, at: int, speed: OnTypes | None = None, to_work_s: float = 0.0) -> float:
         """Return the last reported steps plus those done from there until `at` (UTC ns): at its own pace, or at the app's
         `speed` with fewer than two reports; without any report, from `to_work_s` after its start on."""
-        told = self.pace
-        if told is None and (speed is None or not self.begin):
+        pace = self.pace
+        if pace is None and (speed is None or not self.begin):
             return 0.0
         rate = self.rate or (speed.rate(self.counts, self.types) if speed is not None else 0.0)
-        step, since = (told.last_step, told.last_at) if told else (self.from_step, self.begin + int(to_work_s * SECOND))
+        step, since = (pace.last_step, pace.last_at) if pace else (self.from_step, self.begin + int(to_work_s * SECOND))
         return step + rate * max(0, at - since) / SECOND
 
 
@@ -192,7 +192,7 @@ class History:
         """`state` is the state that is folded into, at the log's start or at a later moment."""
         self.courses: dict[str, Course] = {}
         """By app, in order of acceptance."""
-        self.said: list[Said] = []
+        self.published: list[Published] = []
         self.silences = [Silence(node.id, state.time) for node in state.nodes.values() if node.condition == "lost"]
         self.begin = self.end = state.time
         """Log times (UTC ns) of the first and the last record seen."""
@@ -347,7 +347,7 @@ class History:
                 return
             event = msgspec.structs.replace(event, app=app.id)
         if can_be_kept(event):
-            self.said.append(Said(state.seq, state.time, event, event.by or "operator"))
+            self.published.append(Published(state.seq, state.time, event, event.by or "operator"))
 
     def _node(self, state: State, event: k.NodeJoined | k.NodeLeft) -> None:
         known = state.nodes.get(event.node)
@@ -367,7 +367,7 @@ class History:
             del self._nodes[event.node]
         else:
             self._nodes[event.node] = shape
-        self.said.append(Said(state.seq, state.time, event, event.node))
+        self.published.append(Published(state.seq, state.time, event, event.node))
 
 
 def _type(node: Node) -> str:

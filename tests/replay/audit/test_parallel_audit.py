@@ -60,7 +60,7 @@ def test_slices_are_the_log_and_no_question_is_open_between_them(records: list[R
     after = 0
     for part in slices:
         assert part.after == after
-        assert all(part.after <= asked.basis < asked.seq <= part.upto for asked in part.asked)
+        assert all(part.after <= asked.basis < asked.seq <= part.upto for asked in part.questions)
         after = part.upto
 
 
