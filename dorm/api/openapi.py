@@ -67,6 +67,8 @@ _KNOWN = {
     "dorm.api.resources.events.Decision": "dorm.api.resources.decisions.Decision",
     "dorm.api.resources.steering.Change": "dorm.api.resources.steering.trying.Change",
     "replay.comparison.Point": "replay.comparison.side.Point",
+    "replay.diff.Changed": "replay.travel.diff.Changed",
+    "replay.diff.Point": "replay.travel.diff.Point",
 }
 """Names of schemas as clients know them, after their classes have moved: only classes whose names others share are named with
 their modules, and what clients generate from the names must not change."""
