@@ -82,7 +82,7 @@ from events.errors import DormError
 __all__ = ["Progress", "ReplayError"]
 
 Progress = Callable[[int, int], None]
-"""Called regularly with the number of records done and the total."""
+"""Function that is called regularly with the number of records done and the total."""
 
 
 class ReplayError(DormError):

@@ -180,7 +180,7 @@ def parse(text: str, end: int) -> Outcome:
 class _Token(NamedTuple):
     text: str
     at: int
-    """Its first character, counted from 1."""
+    """Position of its first character, counted from 1."""
     quoted: bool = False
 
 
@@ -458,7 +458,7 @@ TRIES = 60
 _SCAN = 8
 """Moments of the coarse scan in addition to the first and the last, at most; it takes a third of the tries."""
 HORIZON_S = 86_400.0
-"""How long a fork is simulated beyond a time after which an event is to happen."""
+"""Seconds for which a fork is simulated beyond a time after which an event is to happen."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -468,7 +468,7 @@ class Tried(msgspec.Struct, frozen=True):
     at: int
     """UTC ns."""
     verdicts: dict[str, bool]
-    """By policy."""
+    """Results by policy."""
     recorded: bool
     """Whether the log itself had decided it by then, the same for every policy."""
 
@@ -499,7 +499,7 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     monotone: bool
     """Whether no tried moment held before one that did not."""
     moments: list[Tried]
-    """All that were tried, in order."""
+    """Moments that were tried, in order."""
     tries: int
     """Forks that were simulated."""
     guesses: list[str]

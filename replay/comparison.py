@@ -71,12 +71,12 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     phase: str
     why: str
-    """Why it ended, or waits."""
+    """Reason why it ended, or waits."""
     submitted_at: int
     accepted_at: int
     ended_at: int | None
     life_s: float
-    """From its acceptance to its end, or to the moment of the comparison."""
+    """Time from its acceptance to its end, or to the moment of the comparison."""
     totals: AppTotals
     n_min: int
     n_max: int
@@ -84,7 +84,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     demand: dict[str, int]
     container_hours: float
     given: dict[str, float]
-    """By the resource's unit, such as `core-hours`."""
+    """Amounts by the resource's unit, such as `core-hours`."""
     lost_container_hours: float
     """Pauses of adjustments, and work that was repeated because of them."""
     steps_per_s: float | None
@@ -216,7 +216,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     spec: list[Differs]
-    """By field."""
+    """Differences by field."""
 
 
 async def compare(
@@ -283,7 +283,7 @@ class FieldOfSeveral(msgspec.Struct, frozen=True):
     field: str
     """Such as `demand.cpu`."""
     values: list[Any]
-    """By app; None if a spec does not have it."""
+    """Values by app; None if a spec does not have it."""
 
 
 def differing(specs: Sequence[dict[str, Any]]) -> list[FieldOfSeveral]:

@@ -58,7 +58,7 @@ class Thing(msgspec.Struct, frozen=True):
     how: Literal["came", "gone", "changed"]
     """Ended apps stay in the state for a while; `gone` is an app that has left it since."""
     changes: list[Changed]
-    """All properties of an app or node that came or is gone."""
+    """Changed properties; all of an app or node that came or is gone."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -85,14 +85,14 @@ class Diff(msgspec.Struct, frozen=True):
     before: Point
     after: Point
     apps: list[Thing]
-    """By arrival."""
+    """Apps by arrival."""
     nodes: list[Thing]
-    """By name."""
+    """Nodes by name."""
     settings: list[Changed]
     """The policy, its parameters, the master's times and the folder of checkpoints, by their names in the log."""
     cluster: list[Changed]
     set_by: list[SetBy] = []
-    """Who changed settings between the two, in the log's order; including changes that were reverted."""
+    """Changes of settings between the two, in the log's order; including changes that were reverted."""
 
     @property
     def same(self) -> bool:

@@ -92,7 +92,7 @@ SORTS: dict[Sort, str] = {
     "ends": "Ends of apps",
     "refusals": "Refusals",
 }
-"""In the order in which a reader looks for a cause."""
+"""Titles in the order in which a reader looks for a cause."""
 FIRST, LATEST = 20, 40
 """Happenings of each sort that are kept: the first ones and the latest."""
 
@@ -114,7 +114,7 @@ class Happened(msgspec.Struct, frozen=True):
     sort: Sort
     kept: list[Happening]
     omitted: int
-    """How many lie between the first and the latest that are kept."""
+    """Number of those that lie between the first and the latest that are kept."""
 
 
 class Happenings:
@@ -127,11 +127,11 @@ class Happenings:
         self._sets = SettingsWatch()
         self._sets.begin(state)
         self.apps: Counter[str] = Counter()
-        """How much happened to each app, by id: failures count more than changes."""
+        """Weight of what happened to each app, by id: failures count more than changes."""
         self.nodes: Counter[str] = Counter()
         """The same by node."""
         self.builds: dict[str, None] = {}
-        """What masters and agents said of their builds."""
+        """Lines of masters and agents about their builds."""
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
@@ -345,7 +345,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster: str
     before: int
-    """When the time before begins, in which changes are looked for."""
+    """Begin of the time before, in which changes are looked for."""
     begin: int
     end: int
     first: int
@@ -358,7 +358,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     happened: list[Happened]
     stories: list[Story]
     untold: int
-    """How many other apps and nodes were affected."""
+    """Number of other apps and nodes that were affected."""
     diff: Diff
     builds: list[str]
     made_by: str

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 _SWEEP = 256
-"""After this many further apps, those that have left the state become rows."""
+"""Number of further apps after which those that have left the state become rows."""
 
 
 class PastApp(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +53,15 @@ class PastApp(msgspec.Struct, frozen=True, kw_only=True):
     sweep: str
     """The sweep that it belonged to, "" for none."""
     parameters: dict[str, Setting]
-    """Of its sweep."""
+    """Parameters of its sweep."""
     state: str
     """`completed`, `failed`, `cancelled`; or `live` if it had not ended."""
     why: str
-    """Why it ended."""
+    """Reason why it ended."""
     submitted_at: int
     ended_at: int | None
     life_s: float
-    """From its submission to its end."""
+    """Time from its submission to its end."""
     n_max: int
     step: int
     loss: float | None
@@ -71,9 +71,9 @@ class PastApp(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     lost_steps: int
     paused_s: float
-    """All pauses of its latest 50 adjustments together."""
+    """Sum of the pauses of its latest 50 adjustments together."""
     container_hours: float
-    """For how long its containers ran, all together."""
+    """Hours for which its containers ran, all together."""
     core_hours: float
     """The same times the cores of a container."""
 
@@ -82,9 +82,9 @@ class Gathered(msgspec.Struct, frozen=True):
     """The result of a fold."""
 
     apps: list[PastApp]
-    """In the order of their submissions."""
+    """Apps in the order of their submissions."""
     state: State
-    """At the end of the span."""
+    """State at the end of the span."""
     since: int
     """Log time (UTC ns) at which the span starts; 0 for the log's start."""
 

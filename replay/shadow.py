@@ -114,7 +114,7 @@ class AppDifference(msgspec.Struct, frozen=True):
     """An app that would have another number of containers."""
 
     app: str
-    """Its id."""
+    """Id of the app."""
     name: str
     has: int
     """Containers that the log's last decision about it gives it, whether or not they run yet."""
@@ -122,7 +122,7 @@ class AppDifference(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
     nodes_then: dict[str, int]
     why: str
-    """Why it would have no more, by the policy; if it would have its maximum, why it has less, by the log."""
+    """Reason why it would have no more, by the policy; if it would have its maximum, why it has less, by the log."""
     code: str
     """The reason's code, "" for none."""
 
@@ -152,15 +152,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
     seq: int
     """The record of the master's decision."""
     at: int
-    """Its log time (UTC ns)."""
+    """Log time of the decision (UTC ns)."""
     decided_by: str
     """The policy that decided it."""
     live: int
     """Apps that may hold containers now, which are compared."""
     differing: int
-    """How many of them would have another number of containers."""
+    """Number of those that would have another number of containers."""
     moved: int
-    """How many others have the same number of containers, on other nodes."""
+    """Number of others that have the same number of containers, on other nodes."""
     apps: list[AppDifference]
     """Those that differ, by id, at most `MOST_APPS`."""
     now: Figures
@@ -176,7 +176,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
     took_s: float
     """Seconds that the policy took."""
     failed: str
-    """Why it gave no usable answer, "" if it did; the hypothetical allocation then stays as it was."""
+    """Reason why it gave no usable answer, "" if it did; the hypothetical allocation then stays as it was."""
 
 
 def compared(hypothetical: Hypothetical, state: State, now: int) -> tuple[Problem, list[AppDifference], int, str]:

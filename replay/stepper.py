@@ -195,7 +195,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     what: Literal["", "decision", "failure"] = ""
-    """Only decisions, or only failures; `kinds` is then ignored."""
+    """Restriction to decisions or to failures; `kinds` is then ignored."""
 
     def __bool__(self) -> bool:
         return bool(self.kinds or self.apps or self.users or self.nodes or self.what)

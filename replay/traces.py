@@ -75,7 +75,7 @@ class Span(msgspec.Struct, frozen=True):
     end: int
     attributes: dict[str, Value]
     error: str = ""
-    """Why it failed; "" if it did not."""
+    """Reason why it failed; "" if it did not."""
 
 
 def trace_id(cluster: str, app: str) -> str:
@@ -104,12 +104,12 @@ class Tracer:
         self._cluster = cluster
         self._take = take
         self._waiting: dict[str, int] = {}
-        """By app, since when it waits."""
+        """Times by app, since when it waits."""
         self._starting: dict[str, int] = {}
-        """By app, its generation whose containers have not all started."""
+        """Generations by app whose containers have not all started."""
         self._running: dict[str, _Running] = {}
         self._lives: dict[str, int] = {}
-        """By app, when its last live adjustment was decided."""
+        """Times by app, when its last live adjustment was decided."""
 
     def begin(self, state: State) -> None:
         """Go on from this state: phases that have begun are passed on whole when they end."""

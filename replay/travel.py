@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 # --- travel -----------------------------------------------------------------------------------------------------------
 
 Seen = Callable[[State, Record, Event, Folded], None]
-"""Called with each record after it was folded: the state after it, the record, and the event that it held."""
+"""Function that is called with each record after it was folded: the state after it, the record, the event that it held, and
+what the fold made of it."""
 
 
 async def state_at(

@@ -96,13 +96,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     """`core-hours`, `GiB-hours`, `gpu-hours`: the resource's name and hours."""
     container_hours: float
-    """Of containers that ask for this resource."""
+    """Hours of containers that ask for this resource."""
     given: float
     used: float | None
     known: float
     """The part of `given` whose use is known."""
     wasted: float | None
-    """Of that part."""
+    """Amount of that part."""
     paused: float
     redone: float
     lost: float
@@ -121,9 +121,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     by: list[str]
     rows: list[Row]
-    """By period, group and resource."""
+    """Rows by period, group and resource."""
     totals: list[Row]
-    """Of the whole span, by resource."""
+    """Sums of the whole span, by resource."""
 
 
 async def usage(

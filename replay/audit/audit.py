@@ -56,14 +56,14 @@ class Report(msgspec.Struct, frozen=True):
     """Rounds of deposed masters, which changed nothing."""
     not_checked: int
     not_checked_because: dict[str, int]
-    """Counts of the rounds not checked, by reason."""
+    """Numbers of the rounds not checked, by reason."""
     digest: str
     """Digest of the state after the last record that was folded."""
     seals: SealReport
     """The result of checking the seals, however far the log was folded."""
     divergence: Divergence | None = None
     ledgers: LedgerReport = LedgerReport()
-    """What live apps reported of the samples that they used; a wrong ledger is not a divergence."""
+    """Reports of live apps of the samples that they used; a wrong ledger is not a divergence."""
     parts: PartsReport = PartsReport()
     """The nodes' parts beside a cluster's log; an archive has none."""
 

@@ -48,7 +48,7 @@ _SOLVED = (Resized, IdleTicked)
 _NAMED = (*_SOLVED, PolicyFailed)
 """Facts that name the policy in force, and the state that they were made from."""
 _OF_THE_MACHINE = ("policy.too_slow", "policy.ended", "policy.not_installed")
-"""How a policy may fail here although it did not where the decision was made."""
+"""Codes with which a policy may fail here although it did not where the decision was made."""
 
 
 class Answer(msgspec.Struct):
@@ -59,12 +59,12 @@ class Answer(msgspec.Struct):
     digest: str = ""
     policy: str = ""
     state: State | None = None
-    """Only settings and nodes."""
+    """Settings and nodes, without the rest."""
     places: dict[str, dict[str, int]] = {}
-    """Each app's containers by node before an allocation."""
+    """Containers of each app by node before an allocation."""
     error: str = ""
     unknown: str = ""
-    """Why there is no answer, unless that is an error of the round."""
+    """Reason why there is no answer, unless that is an error of the round."""
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -96,7 +96,7 @@ class SealReport(msgspec.Struct, frozen=True):
     """The last record that was read."""
     seals: int
     sealed_upto: int
-    """All records up to here are as they were sealed; `start` if no seal fits."""
+    """Last sequence up to which all records are as they were sealed; `start` if no seal fits."""
     unsealed: int
     """Records after `sealed_upto`, which no seal covers."""
     keys: list[KeyUse]
@@ -114,7 +114,7 @@ class SealReport(msgspec.Struct, frozen=True):
     """The log is as expected up to here; 0 if nothing was expected."""
     damage: Damage | None = None
     unknown: str = ""
-    """Why nothing could be checked."""
+    """Reason why nothing could be checked."""
 
     @property
     def good(self) -> bool:

@@ -50,7 +50,7 @@ _AGENTS = tuple(kind for kind in k.EVENTS if kind.KIND.writers[0] == "node")
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _OF_MASTERS = tuple(kind for kind in k.EVENTS if kind.KIND.writers[0] == "master" and kind.KIND.stored == "log")
 _MASTERS = frozenset(cls.__name__ for cls in _OF_MASTERS)
-"""What masters publish in addition to their rounds."""
+"""Kinds that masters publish in addition to their rounds."""
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))
 _ANSWERED = tuple(kind for kind in k.EVENTS if kind.KIND.answered and kind is not k.AppSubmitted)
 """Requests with an answer; `submission_of` finds the submissions, also unreadable ones."""
@@ -88,7 +88,7 @@ class Survey:
         """`state` is that before the first record."""
         self.names = Names()
         self.questions: dict[int, list[Question]] = {}
-        """By basis."""
+        """Questions by basis."""
         self._disguise = Disguise(self)
         if state.seq:
             self._disguise.struct(state)
@@ -309,7 +309,7 @@ def _all_of(event: k.Round, body: bytes) -> bool:
 
 
 _LATEST = 2**62
-"""In place of a later version: as unknown, and of a size that any body can hold."""
+"""Number in place of a later version: as unknown, and of a size that any body can hold."""
 
 
 def _topic(fact: Any) -> tuple[Any, ...]:

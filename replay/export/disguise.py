@@ -342,7 +342,7 @@ _NAMED: dict[Holds, str] = {
     "label": "labels", "value": "values", "requirement": "requirements", "image": "images", "argument": "arguments",
     "variable": "variables", "setting": "settings",
 }  # fmt: skip
-"""What a field holds, and which kind of pseudonym replaces it."""
+"""Kind of pseudonym by what a field holds."""
 _HELD: dict[Holds, Rule] = {
     "word": _same,
     "text": lambda disguise, value: WITHHELD,
@@ -397,7 +397,7 @@ _STATES: dict[str, Any] = {
     "Container.node": NodeKey, "Container.address": Address, "Container.message": FreeText, "Container.reason": CoreWord,
     "Delay.reason": FreeText, "Delay.code": CoreWord,
 }  # fmt: skip
-"""What the fields of states hold, whose own types say nothing."""
+"""Contents of those fields of states whose own types say nothing."""
 
 
 @cache

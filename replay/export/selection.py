@@ -23,7 +23,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a log to select; by default all of it."""
 
     since: Moment | None = None
-    """From this record, or the first one after it; `-10m` counts from the log's end."""
+    """Moment from which records count; `-10m` counts from the log's end."""
     until: Moment | None = None
     """Up to this record, or the last one before it."""
     apps: tuple[str, ...] = ()

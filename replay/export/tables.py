@@ -100,7 +100,7 @@ class Users:
 
     def __init__(self, state: State | None) -> None:
         self._users: OrderedDict[str, str] = OrderedDict()
-        """By app, and by submission until that is answered."""
+        """Users by app, and by submission until that is answered."""
         if state is not None:
             for submission in state.submissions.values():
                 self._learn(submission.id, submission.by)

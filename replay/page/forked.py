@@ -63,9 +63,9 @@ class ForkView(msgspec.Struct, frozen=True, kw_only=True):
     to: str
     """The end of the pictures and figures: the log's end, or the last thing that happens."""
     horizon_s: float
-    """How far the simulations were played."""
+    """Seconds for which the simulations were played."""
     window_s: float
-    """From `at` to `to`."""
+    """Seconds from `at` to `to`."""
     utilization_max: int
     assumed: list[str]
     """The changes, in words."""

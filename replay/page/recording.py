@@ -74,7 +74,7 @@ class Recording(msgspec.Struct, frozen=True):
     changes: list[Change]
     timeline: TimelineView
     progress: dict[str, Points]
-    """By the app's id."""
+    """Points by the app's id."""
     stories: Stories
     notes: list[str]
     """The omissions, in sentences."""
@@ -157,7 +157,7 @@ class _Seen:
         self._every = 1
         self._points: dict[str, list[Point]] = {}
         self._strides: dict[str, list[int]] = {}
-        """By app: one report in how many is kept, and how many came since the last that was."""
+        """Numbers by app: one report in how many is kept, and how many came since the last that was."""
 
     def fold(self, state: State, batch: Sequence[Record]) -> bool:
         # The cluster grows while it is read, so the number of records in a change is chosen batch by batch.

@@ -43,7 +43,7 @@ MOST_LOOKS = 6_000_000
 MOST_CHAPTERS = 200
 """Most chapters of a story: the last; fewer if there are many stories."""
 ALL_CHAPTERS = 12_000
-"""About how many chapters all stories have together: a few megabytes before compression."""
+"""About the largest number of chapters of all stories together: a few megabytes before compression."""
 MOST_TURNS = 24
 """Most moments of an app at which it is explained; fewer if there are many apps."""
 ALL_TURNS = 2000
@@ -57,7 +57,7 @@ class StoryTold(msgspec.Struct, frozen=True):
     """An app's or a node's story until the recording's end."""
 
     earlier: int
-    """How many chapters came before these."""
+    """Number of chapters that came before these."""
     chapters: list[Chapter]
 
 
@@ -68,7 +68,7 @@ class Turn(msgspec.Struct, frozen=True):
     text: str
     """The reason for its containers."""
     speed: SpeedCurve | None
-    """Its known speed; None for an app that has ended or pauses."""
+    """Known speed; None for an app that has ended or pauses."""
 
 
 class Stories(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class Stories(msgspec.Struct, frozen=True):
     apps: dict[str, StoryTold]
     nodes: dict[str, StoryTold]
     turns: dict[str, list[Turn]]
-    """By app, in the log's order."""
+    """Turns by app, in the log's order."""
     notes: list[str]
     """The omissions, in sentences."""
 

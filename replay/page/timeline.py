@@ -96,15 +96,15 @@ class TimelineView(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     decisions: list[DecisionMark]
     failures: list[FailureMark]
     marks: list[MarkView]
-    """All moments of note, failures among them."""
+    """Moments of note, failures among them."""
     apps: list[AppSpans]
-    """By arrival."""
+    """Apps by arrival."""
     all_apps: int
-    """How many apps lived in this time."""
+    """Number of apps that lived in this time."""
     next: int | None
     """The sequence to ask for the next page with; None on the last one."""
     figures: dict[str, list[tuple[float, float]]]
-    """By name, values from a time on: `decided.KIND` and `held.KIND` (parts of the capacity), `fairness_loss`,
+    """Curves by name: values from a time on: `decided.KIND` and `held.KIND` (parts of the capacity), `fairness_loss`,
     `fairness_budget` (-1 while there is none), `waiting` (apps)."""
 
 

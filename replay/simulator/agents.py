@@ -37,7 +37,7 @@ class VirtualAgents:
 
     def __init__(self, agenda: Agenda, state: State, scenario: Scenario, append: Append, master: VirtualMaster) -> None:
         self.partitions: dict[str, Partition] = {}
-        """By app, as long as the app lives or has containers left."""
+        """Partitions by app, as long as the app lives or has containers left."""
         self._agenda = agenda
         self._state = state
         self._scenario = scenario

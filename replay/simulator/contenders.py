@@ -37,7 +37,7 @@ BY_TIME = ("gavel", "optimus", "pollux", "shockwave", "sia", "srtf", "themis", "
 """Policies whose answer may change although nothing has happened, since they use apps' service, age or remaining work:
 they decide periodically."""
 ROUND_S = 60.0
-"""Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
+"""Period of rounds, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
 LONG_ROUNDS_S = {"gavel": 360.0, "shockwave": 120.0}
 """The period of those that stop many apps in each round, unless the scenario's is longer: Gavel, OSDI 2020, §5; Shockwave,
 NSDI 2023 (`time_per_iteration` of its published code)."""
@@ -46,7 +46,7 @@ STATIC_COUNTS = {
 }  # fmt: skip
 """The parameter `counts` that makes policy `static` the Dorm paper's baseline, on that paper's workload."""
 TIMINGS = {"docker": Timings(), "live": LIVE, "free": FREE}
-"""By name."""
+"""Timings by name."""
 _PAUSE = "pause="
 _MALFORMED = "contender.malformed"
 _OPENS, _CLOSES, _QUOTES = "[{(", ")}]", "\"'"
@@ -56,11 +56,11 @@ class Contender(msgspec.Struct, frozen=True):
     """One of the policies that are compared on the same workload."""
 
     label: str
-    """Its name in tables and plots."""
+    """Name in tables and plots."""
     policy: str
     params: dict[str, Any] = {}
     tasks: Tasks | None = None
-    """Set if it shares by tasks."""
+    """Size of tasks, set if it shares by tasks."""
     timings: Timings | None = None
     """Timings of all its apps, if they differ from the scenario's and the apps' own."""
 

@@ -103,7 +103,7 @@ class Holdings:
         self._nodes = nodes
         self._stale = True
         self._totals: dict[str, int] = {}
-        """By kind of resource that any usable node has."""
+        """Totals by kind of resource that any usable node has."""
         self._shapes: list[tuple[dict[str, int], dict[str, str], int]] = []
         """Capacity and labels of identical usable nodes, and their number."""
         self._apps: list[App] = []
@@ -272,7 +272,8 @@ __all__ = ["EVERY_S", "AppRun", "DecisionRun", "Measures", "Run", "Sample"]
 EVERY_S = 300.0
 """Default number of seconds between two samples."""
 _MOST_SAMPLES = 2000
-"""Above this number every other sample is dropped while they are closer than requested: short runs need a finer grid."""
+"""Number of samples above which every other one is dropped while they are closer than requested: short runs need a finer
+grid."""
 _NEVER = 2**63 - 1
 _OF_NODES = [kind for kind in k.EVENTS if kind.KIND.on == "node" and kind.KIND.folded and kind.KIND.rule != "identity"]
 _NODE_EVENTS = [kind for kind in _OF_NODES if kind.KIND.stored == "log"]
@@ -296,7 +297,7 @@ class _Book:
         """Containers that no other app can have: before a release also those of the old generation."""
         self.held_ns = self.lost_ns = 0
         self.works_at = _NEVER
-        """When it works with its containers, if that is known."""
+        """Time from which it works with its containers, if that is known."""
         self.adjusting = False
         """Whether an adjustment keeps it from working."""
         self.worked = False

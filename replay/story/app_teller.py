@@ -55,7 +55,7 @@ class AppTeller:
         """The app in the state, or as it was last there."""
         self._chapters: list[Chapter] = []
         self.partition: Places = {}
-        """Its present places."""
+        """Present places."""
         self._code = ""
         self._spent = Spent()
         self._ended = False
@@ -64,7 +64,7 @@ class AppTeller:
         self._decided: Cause | None = None
         """The latest change."""
         self._owed: Cause | None = None
-        """Since when it waits for a place: its acceptance, or the event that took its place away."""
+        """Event since which it waits for a place: its acceptance, or the event that took its place away."""
         self._phases: Phases | None = None
         self._ready: Cause | None = None
         """The event that the latest generation's containers, or its work, followed from."""
@@ -533,7 +533,7 @@ class AppNodes:
         self._latest: dict[str, Cause] = {}
         """The latest event of each node."""
         self._suspected: dict[str, Cause] = {}
-        """By node that is suspect, since when."""
+        """Chapters by suspect node, of when it became suspect."""
 
     def event(
         self,

@@ -253,7 +253,7 @@ class Decision(msgspec.Struct, frozen=True):
     change_cost: float
     """The price of its changes, in units of utilization."""
     shortage: dict[str, int]
-    """How many containers each app that waits for n_min lacks."""
+    """Number of containers that each app lacks that waits for n_min."""
     trigger: str
     """`events`, `idle` or `deadline`; see `events.kinds.Resized`."""
 
@@ -265,7 +265,7 @@ class Change(msgspec.Struct, frozen=True):
     time: int
     adjustment: str
     containers: int
-    """After the change."""
+    """Number after the change."""
     generation: int
     lost_s: float = 0.0
     """Seconds of work that it undid, because the app had reported no checkpoint."""
@@ -284,7 +284,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     now: BatchNow
     position: str
-    """Of the decision that gave it this size; "" for its initial one, or if this reading of the log starts later."""
+    """Position of the decision that gave it this size; "" for its initial one, or if this reading of the log starts later."""
     time: int
     policy: str
 
@@ -317,13 +317,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     dominant: str = ""
     """The resource of which it holds the largest fraction of the cluster."""
     share: float | None = None
-    """That part, s_i."""
+    """Part of that resource, s_i."""
     fair_share: float | None = None
     """ŝ_i; see `dorm.core.query.standing`."""
     reason: Why | None = None
-    """Why it has less than n_max, by the last decision."""
+    """Reason why it has less than n_max, by the last decision."""
     waiting_since: int | None = None
-    """Since when it has no containers."""
+    """Time since which it has no containers."""
     decision: Decision | None = None
     """The cluster's last decision, whether or not it changed this app."""
     last_change: Change | None = None
@@ -332,15 +332,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reports_progress: bool = True
     """Whether it has ever reported any; otherwise, lost work is unknown."""
     revision: int = 1
-    """Counts its specs: the submitted one is 1 (`dorm edit`)."""
+    """Number of its specs: the submitted one is 1 (`dorm edit`)."""
     revision_running: int | None = None
     """The revision that its containers run with; None while it has none."""
     adjust_s: float | None = None
     """Measured seconds of its work that one adjustment costs; see `dorm.core.costs`."""
     speed: SpeedCurve | None = None
-    """Its known speed; None for an app that has ended or pauses."""
+    """Known speed; None for an app that has ended or pauses."""
     batch: Batch | None = None
-    """Its batch size, and why; None for an app that chooses its own batch size."""
+    """Batch size, and why; None for an app that chooses its own batch size."""
     history: list[dict[str, Any]] = []
     """The latest adjustments, each with its phases; see `dorm.core.query.views.adjustment`."""
     refusal: Refusal | None = None

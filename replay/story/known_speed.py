@@ -30,9 +30,9 @@ class SpeedPoint(msgspec.Struct, frozen=True):
     speed_up: float
     """Against the fewest containers that it may have."""
     uncertainty: float
-    """Its relative error (one standard deviation)."""
+    """Relative error (one standard deviation)."""
     measured_s: float
-    """How long it was measured with this many."""
+    """Seconds for which it was measured with this many."""
 
 
 class TypeCurve(msgspec.Struct, frozen=True):
@@ -41,9 +41,9 @@ class TypeCurve(msgspec.Struct, frozen=True):
     type: str
     """"" for nodes without a type."""
     basis: str
-    """As for `SpeedCurve`."""
+    """Basis, as for `SpeedCurve`."""
     times: float
-    """How many times as fast as on the slowest type it is, with the fewest containers that it may have."""
+    """Factor by which it is faster than on the slowest type, with the fewest containers that it may have."""
     points: list[SpeedPoint]
 
 
@@ -56,11 +56,12 @@ class SpeedCurve(msgspec.Struct, frozen=True):
     remaining_s: float | None
     """Time until it is done with its current containers; None if its remaining work is unknown, or it has none."""
     next_saves_s: float | None
-    """How much earlier it would be done with one more container, or gang, from here on; None likewise and at its n_max."""
+    """Seconds by which it would be done earlier with one more container, or gang, from here on; None likewise and at its
+    n_max."""
     types: list[TypeCurve] = []
-    """Its speed by type of node, fastest first; empty if no difference between the cluster's types is known."""
+    """Speed by type of node, fastest first; empty if no difference between the cluster's types is known."""
     across: list[SpeedPoint] = []
-    """Its speed on several nodes with counts that one node could hold, on its present type if types matter; empty if it is not
+    """Speed on several nodes with counts that one node could hold, on its present type if types matter; empty if it is not
     known to be slower there.  The other points are on as few nodes as possible."""
 
 

@@ -29,7 +29,7 @@ FAILURES_TOLD = 3
 """Failed containers of one generation that are reported singly."""
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _STOPS = (k.AppCancelled, k.AppFailed, k.GenerationFailed)
-"""After these, the agents stop the rest of a generation."""
+"""Kinds after which the agents stop the rest of a generation."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,8 +119,8 @@ class NodeTeller:
         self._to_start: dict[tuple[str, int], int] = {}
         self._failures: dict[tuple[str, int], int] = {}
         self._decided: dict[str, tuple[int, Cause]] = {}
-        """By app: the generation last decided that concerns this node, and the chapter; for an app whose containers are
-        stopped for good, the next generation."""
+        """Decisions by app: the generation last decided that concerns this node, and the chapter; for an app whose
+        containers are stopped for good, the next generation."""
         self._courses: dict[str, Course] = {}
         self._spent = {"up": 0, "drained": 0, "lost": 0, "left": 0}
         self._since = 0
@@ -128,7 +128,7 @@ class NodeTeller:
         self._before: Node | None = None
         self._trouble: Cause | None = None
         self._suspected: Cause | None = None
-        """Since when it is suspect."""
+        """Chapter of when it became suspect."""
         self._apps: dict[str, None] = {}
         self._started = self._failed = 0
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dorm.core.state import Settings, State
 
 NEAR_S = 3600.0
-"""If the length of a node's silence is unknown, a change counts as the cause for this long, or for as long as the lease that
-it replaced."""
+"""Seconds for which a change counts as the cause if the length of a node's silence is unknown, or for as long as the lease
+that it replaced."""
 _WORDS = {"node_grace_s": "node_grace", "node_lease_s": "node_lease"}
 
 

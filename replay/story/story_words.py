@@ -33,7 +33,7 @@ WHY = {
     "no_member_stays": "by a restart, since no member of it would stay",
     "missed_deadline": "by a restart, since it missed the deadline of its last live resize",
 }
-"""By `Resize.why`."""
+"""Reasons by `Resize.why`."""
 
 
 def slots(numbers: Sequence[int]) -> str:
@@ -207,7 +207,7 @@ RETURNED = {
     "evidence": "the apps that failed there turned out to be broken",
     "operator": "nodes do not become suspect by rule any more",
 }
-"""By `NodeTrusted.how`."""
+"""Texts by `NodeTrusted.how`."""
 
 
 def suspected(state: State, fact: k.NodeSuspected) -> str:

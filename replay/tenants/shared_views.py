@@ -69,7 +69,7 @@ class Views:
         """The sequence of the latest one of each tenant that was made of the present."""
         self._computing = asyncio.Semaphore(_PAST_AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """By tenant: how many more of its readers may read the past."""
+        """Turns by tenant: how many more of its readers may read the past."""
         self._fold = LiveFold(log, begin=self._present_state, step=self._take, piece=_PIECE)
         self._fold.on_begin.append(lambda state: self._start_over(Projection(state, key)))
         self._fold.on_restart.append(lambda: self._start_over(None))

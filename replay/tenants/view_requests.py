@@ -60,7 +60,7 @@ class Answering:
         self._names = hashlib.blake2b(key, digest_size=8, person=b"dorm names").hexdigest()
         self._busy: Counter[str] = Counter()
         self._asked: dict[str, tuple[float, float]] = {}
-        """When each user last asked, and how many questions were left then."""
+        """Time when each user last asked, and how many questions were left then."""
 
     def answerer(self, subject: str) -> Answerer:
         """Return what answers a request on this subject."""

@@ -99,7 +99,7 @@ class Phase(NamedTuple):
     phase: str
     generation: int
     code: str
-    """Why it waits, or has less than it could use."""
+    """Code of the reason why it waits, or has less than it could use."""
     text: str
     cause: str
     """The fact that led to it: its kind and its position on the log."""
@@ -149,7 +149,7 @@ class Partition(msgspec.Struct):
     killed: int = 0
     """Containers of the previous generation that had not ended within their grace time."""
     prepared_at: int = 0
-    """Until when the previous generation worked on, while this one was prepared; 0 if it stopped at the decision."""
+    """Time until which the previous generation worked on, while this one was prepared; 0 if it stopped at the decision."""
 
     def phases(self, end: int) -> list[tuple[str, int, int]]:
         """Return the phases of its adjustment so far (stop, wait, start), without those that took no time."""
@@ -177,10 +177,10 @@ class AppLane(msgspec.Struct):
     n_min: int
     n_max: int
     phases: Steps[Phase] = msgspec.field(default_factory=Steps)
-    """Without a gap from its submission, or the picture's start, to its end; the last is how it ended."""
+    """Phases without a gap from its submission, or the picture's start, to its end; the last is how it ended."""
     sizes: Steps[Size] = msgspec.field(default_factory=Steps)
     partitions: dict[int, Partition] = {}
-    """By generation."""
+    """Partitions by generation."""
     seq: int = 0
     """Sequence of its submission: the order of arrival."""
     ended: str = ""
@@ -214,7 +214,7 @@ class NodeLane(msgspec.Struct):
     capacity: dict[str, int]
     conditions: Steps[str] = msgspec.field(default_factory=Steps)
     held: dict[str, Steps[int]] = {}
-    """By the app's id."""
+    """Containers by the app's id."""
 
     def held_at(self, time: int) -> dict[str, int]:
         """Return the containers by app, without apps that have none."""
@@ -269,7 +269,7 @@ class Decision(msgspec.Struct):
     reasons: list[Reason]
     all_reasons: int
     stands_for: int = 1
-    """How many decisions this one stands for, if a grain of time held several: it is the one with the most changes."""
+    """Number of decisions that this one stands for, if a grain of time held several: it is the one with the most changes."""
 
 
 class Mark(msgspec.Struct):
@@ -298,15 +298,15 @@ class Timeline(msgspec.Struct):
     """The sequence before its first record."""
     last: int = 0
     apps: dict[str, AppLane] = {}
-    """By id, in order of arrival."""
+    """Apps by id, in order of arrival."""
     nodes: dict[str, NodeLane] = {}
-    """By name, sorted."""
+    """Nodes by name, sorted."""
     decisions: list[Decision] = []
     marks: list[Mark] = []
     decided: dict[str, Steps[float]] = {}
-    """By resource: the part given to apps, of the capacity of nodes that are usable or hold their containers."""
+    """Parts by resource: the part given to apps, of the capacity of nodes that are usable or hold their containers."""
     held: dict[str, Steps[float]] = {}
-    """By resource: the part taken by containers that may run."""
+    """Parts by resource: the part taken by containers that may run."""
     fairness_loss: Steps[float] = msgspec.field(default_factory=Steps)
     fairness_budget: Steps[float] = msgspec.field(default_factory=Steps)
     """-1 while the policy has none."""

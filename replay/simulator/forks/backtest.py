@@ -44,14 +44,14 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     """The log time there (UTC ns)."""
     window_s: float
-    """From there to the log's end."""
+    """Seconds from there to the log's end."""
     hindsight: bool
     apps: int
     """Apps whose ends are compared: those that ended by themselves in the window, and `early` ones."""
     late: int
-    """How many of them had not ended in the simulation when it was cut off: their errors are larger than counted."""
+    """Number of those that had not ended in the simulation when it was cut off: their errors are larger than counted."""
     early: int
-    """How many of them ended only in the simulation and really still ran when the log ended.  They count with the smallest
+    """Number of those that ended only in the simulation and really still ran when the log ended.  They count with the smallest
     error that they can have: without them, the worst models would have the smallest error."""
     completion_error_s: float | None
     """Mean absolute error of their ends; None without any."""

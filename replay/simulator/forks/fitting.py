@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 # --- fitting types ----------------------------------------------------------------------------------------------------
 
 LIKE = 8
-"""How many of the latest similar apps show how much faster a type is."""
+"""Number of the latest similar apps that show how much faster a type is."""
 
 
 class SpeedOnTypes(NamedTuple):
@@ -151,11 +151,11 @@ def on_several(like: Sequence[Course]) -> tuple[Measured, ...]:
 UNKNOWN_S = 600.0
 """Assumed run time in seconds with n_min containers, if nothing is known of an app or of apps like it."""
 NEVER_DONE = 1e6
-"""For a cancelled app, all that is known is that its work was not done: assume this many times the work that it had
-done."""
+"""Factor for a cancelled app, of whose work only is known that it was not done: it is assumed to have had so many times
+what it had done."""
 
 ENOUGH_ALIKE = 5
-"""With this many similar apps, their range is also used for the next one."""
+"""Number of similar apps from which on their range is also used for the next one."""
 
 Bound = Literal["least", "likely", "most"]
 Basis = Literal["known", "cancelled", "declared", "measured", "alike", "guess"]
@@ -169,9 +169,9 @@ class Curve(msgspec.Struct, frozen=True, tag="curve"):
     points: tuple[tuple[int, float], ...]
     """Containers and units per second, ascending by containers."""
     parallel: float = 1.0
-    """p, from 0 to 1; 1 is in proportion."""
+    """P, from 0 to 1; 1 is in proportion."""
     across: float = 1.0
-    """Its speed on several nodes, as a fraction of its speed on one."""
+    """Speed on several nodes, as a fraction of its speed on one."""
 
     def rate(self, placement: Sequence[int]) -> float:
         n = sum(placement)
@@ -193,13 +193,13 @@ class Fitted(msgspec.Struct, frozen=True):
 
     app: str
     model: SimulatedApp
-    """Its `at_s` counts from the moment of the fit; negative before it."""
+    """Model of the app; its `at_s` counts from the moment of the fit; negative before it."""
     done: float
     """Units of work that it has done by then."""
     saved: float
     """Units from which a restart would continue."""
     failures: int
-    """How many of its model's failures are past."""
+    """Number of its model's failures that are past."""
     least: float
     """The least total work, in units, by its history and similar apps; the model's own work if that is known."""
     most: float
@@ -232,9 +232,9 @@ class _Did(NamedTuple):
     """Work that an app has done, in units."""
 
     done: float
-    """By the moment of the fit."""
+    """Work done by the moment of the fit."""
     by_end: float
-    """By the history's end, which may know more."""
+    """Work done by the history's end, which may know more."""
     basis: Basis
     """Basis of `by_end`: `known`, or the basis of its speed if its last pace was never reported."""
 

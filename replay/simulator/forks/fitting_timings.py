@@ -39,15 +39,15 @@ class Phases(msgspec.Struct, frozen=True):
     decided_at: int
     """UTC ns."""
     checkpoint_s: float | None
-    """From the decision until the app reported a checkpoint; None if it reported none."""
+    """Seconds from the decision until the app reported a checkpoint; None if it reported none."""
     stop_s: float
-    """From there, or from the decision, until the last old container had exited; 0 for a start."""
+    """Seconds from there, or from the decision, until the last old container had exited; 0 for a start."""
     wait_s: float
-    """From there until the release."""
+    """Seconds from there until the release."""
     start_s: float | None
-    """From the release until all containers had started; None if they never had."""
+    """Seconds from the release until all containers had started; None if they never had."""
     work_s: float | None
-    """From there to the first work; None if it never reported any."""
+    """Seconds from there to the first work; None if it never reported any."""
     resumed: bool
     """Whether it continued from a checkpoint."""
 
@@ -77,14 +77,14 @@ class PhaseWatch:
 
     def __init__(self, state: State) -> None:
         self.checkpoint_gaps_s: dict[str, list[float]] = {}
-        """By app: seconds between checkpoints that one generation made by itself."""
+        """Gaps by app: seconds between checkpoints that one generation made by itself."""
         self._state = state
         self._releases: dict[tuple[str, int], _Release] = {}
-        """By app and generation, in the order of the log."""
+        """Releases by app and generation, in the order of the log."""
         self._saved: dict[str, tuple[int, int]] = {}
-        """By app: generation and log time of its last checkpoint."""
+        """Last checkpoints by app: generation and log time of its last checkpoint."""
         self._known: dict[str, tuple[int, int]] = {}
-        """By app: the generation that was released last, and its number of containers."""
+        """Releases by app: the generation that was released last, and its number of containers."""
 
     @property
     def phases(self) -> list[Phases]:

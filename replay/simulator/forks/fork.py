@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 # --- fork -------------------------------------------------------------------------------------------------------------
 
 MOST_REPORTS = 500_000
-"""About how many progress reports of all apps a run has at most, unless the caller sets another bound."""
+"""About the largest number of progress reports of all apps in a run, unless the caller sets another bound."""
 LEAST_TOLD_S = 60.0
 """Seconds between an app's reports if no app on the log reports progress."""
 _LONGEST_NAME = 48
@@ -78,7 +78,7 @@ class Fork:
     published: tuple[tuple[float, k.Event, str], ...]
     """Events of others, with the seconds from the fork and the publisher."""
     fitted: dict[str, Fitted]
-    """By app: those that live at the fork or come later."""
+    """Models by app, of those that live at the fork or come later."""
     words: tuple[str, ...] = ()
     """The changes, in words."""
     aliases: dict[str, str] = field(default_factory=dict)

@@ -41,7 +41,7 @@ _SLOW = {"dorm": (0.04, 5e-5), "dorm-exact": (0.1, 1e-3)}
 _QUICK = (0.004, 2e-6)
 """Seconds of one core per decision: fixed, and for each app times node; measured on small clusters."""
 _LEAST = 6
-"""With fewer decisions than this, a run is not worth starting."""
+"""Number of decisions without which a run is not worth starting."""
 _MOST_REPORTS = 2000
 """Progress reports of a run."""
 _MOST_NAMES = 5
@@ -55,7 +55,7 @@ class Try(msgspec.Struct, frozen=True):
     starts_in_s: float | None
     """None if it did not start within the time that was played."""
     played_s: float
-    """How far the run was played."""
+    """Seconds for which the run was played."""
     over: bool
     """Whether no other app had containers any more at the end."""
 
@@ -65,10 +65,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     earliest_s: float | None
     latest_s: float | None
-    """Also None if it did not start in all tries, or if everything in its way is a guess: such apps may run for any length of
-    time."""
+    """Latest start; also None if it did not start in all tries, or if everything in its way is a guess: such apps may run
+    for any length of time."""
     not_before_s: float | None
-    """If it started in none: how far all of them were played."""
+    """Time until which all tries were played, if it started in none."""
     tries: list[Try]
     assumptions: list[str]
     text: str

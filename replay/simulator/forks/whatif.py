@@ -75,11 +75,11 @@ class Outcome(msgspec.Struct, frozen=True):
     ended_at: int | None
     """UTC ns."""
     completion_s: float | None
-    """From its submission to its end, whatever that was."""
+    """Time from its submission to its end, whatever that was."""
     wait_s: float | None
-    """From its submission until it first ran; None if that was before the fork."""
+    """Time from its submission until it first ran; None if that was before the fork."""
     adjustments: int
-    """From the fork on."""
+    """Number from the fork on."""
 
 
 class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     submitted_at: int
     work: float
-    """Its total work: steps, or container-seconds if it reports none."""
+    """Total work: steps, or container-seconds if it reports none."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
@@ -105,7 +105,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of all apps, over the same time in each of the three runs; None if nothing was measured."""
 
     completed: int
-    """By the end of that time."""
+    """Number by the end of that time."""
     mean_completion_s: float | None
     """Over the apps that complete in all three."""
     mean_wait_s: float | None
@@ -113,7 +113,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float | None
     fairness_loss: float | None
     adjustments: int
-    """How many times running apps were changed."""
+    """Number of times that running apps were changed."""
     adjustment_time_share: float | None
     """The part of container-seconds held that adjustments lost."""
 
@@ -127,7 +127,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     """Log time of the log's last record."""
     horizon_s: float
-    """How far the simulations went, from the fork."""
+    """Time for which the simulations went, from the fork."""
     window_s: float
     """The time from the fork over which figures are compared: to the log's end, or until nothing more happens."""
     utilization_max: int

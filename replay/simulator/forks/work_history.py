@@ -70,14 +70,14 @@ class Stretch:
     """Containers on each node, in descending order."""
     begin: int
     end: int = 0
-    """When a decision stopped it, or its first container ended (UTC ns); 0 while it works."""
+    """Time at which a decision stopped it, or its first container ended (UTC ns); 0 while it works."""
     kept: bool = True
     """Whether its work was kept: yes, unless it ended by itself before its work was done."""
     from_step: int = 0
     """The step that it continued from."""
     pace: Pace | None = None
     told_s: float = 0.0
-    """For an adjustment before the history starts, only the pace is known: that over this many seconds."""
+    """Seconds over which the pace holds that is all that is known of an adjustment before the history starts."""
     told_rate: float = 0.0
     types: tuple[str, ...] = ()
     """The types of its nodes (the label `type`), sorted; empty if unknown."""
@@ -191,15 +191,15 @@ class History:
     def __init__(self, state: State) -> None:
         """`state` is the state that is folded into, at the log's start or at a later moment."""
         self.courses: dict[str, Course] = {}
-        """By app, in order of acceptance."""
+        """Courses by app, in order of acceptance."""
         self.published: list[Published] = []
         self.silences = [Silence(node.id, state.time) for node in state.nodes.values() if node.condition == "lost"]
         self.begin = self.end = state.time
         """Log times (UTC ns) of the first and the last record seen."""
         self.decisions_s: list[float] = []
-        """How long decisions took, from their moment to their record."""
+        """Durations of decisions, from their moment to their record."""
         self.told = 0
-        """How often apps reported their progress."""
+        """Number of times that apps reported their progress."""
         self.phases = PhaseWatch(state)
         self._nodes = {node.id: _shape(node) for node in state.nodes.values() if node.condition != "left"}
         self.type_of = {node.id: _type(node) for node in state.nodes.values()}
