@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from events.log.interface import ReadableLog
 
 
-# --- diff -------------------------------------------------------------------------------------------------------------
+# --- comparing --------------------------------------------------------------------------------------------------------
 
 _UPDATED = ("n_min", "n_max", "weight")
 """Fields of a spec that have lines of their own, since updates change them too."""
@@ -241,7 +241,7 @@ def _cluster(state: State) -> dict[str, Any]:
     }
 
 
-# --- diff words -------------------------------------------------------------------------------------------------------
+# --- in words ---------------------------------------------------------------------------------------------------------
 
 _CLUSTER = {
     "epoch": "masters elected",
@@ -404,7 +404,7 @@ def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# --- settings between -------------------------------------------------------------------------------------------------
+# --- who changed settings ---------------------------------------------------------------------------------------------
 
 _KINDS = (k.PolicyChanged, *get_args(k.OfIdentities))
 

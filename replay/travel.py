@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from replay.moments import Moment
 
 
-# --- travel -----------------------------------------------------------------------------------------------------------
+# --- states -----------------------------------------------------------------------------------------------------------
 
 Seen = Callable[[State, Record, Event, Folded], None]
 """Function that is called with each record after it was folded: the state after it, the record, the event that it held, and
@@ -150,7 +150,7 @@ async def clock_of(log: ReadableLog, moment: AtSequence | AtTime) -> int:
     return await time_of(log, moment.seq)
 
 
-# --- reported ---------------------------------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 _MARK_S = 65
 """Seconds within which the log has a mark of a working app (`agents.progress`)."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 
-# --- accounts ---------------------------------------------------------------------------------------------------------
+# --- what one app holds -----------------------------------------------------------------------------------------------
 
 NEVER = 2**63 - 1
 
@@ -144,7 +144,7 @@ def _works(app: App, current: Generation) -> bool:
     return any(number != current.number and not generation.ended for number, generation in app.generations.items())
 
 
-# --- ledger -----------------------------------------------------------------------------------------------------------
+# --- sums over accounts -----------------------------------------------------------------------------------------------
 
 GROUPS = ("user", "app", "node")
 """The keys by which usage can be summed; each resource always has its own sums."""

@@ -1,18 +1,14 @@
-"""A log over a year: `year` lets it grow, rotates it and measures it; `filling` writes it.
-
-Write a long history into a log quickly: with one acknowledgement for hundreds of records.
-
-A client that appends record by record spends nearly all of its time waiting for acknowledgements.  A bench that is the only
-writer needs only some of them: a server stores the messages of one connection in their order, so if the last record of a
-window has the sequence that it must have, all before it are stored.  No cluster writes its log this way, because it has
-several writers.
-
-A log over a year: start-up, memory, the state at a moment, and disk of a log that grows and is rotated again and again.
+"""A log over a year: start-up, memory, the state at a moment, and disk of a log that grows and is rotated again and again.
 
 A history of any length (`dorm.bench.long_log`) goes into a real server, chunk by chunk.  In ten thousand records, one
 progress report is replaced by a seal with a real key, so the log can be rotated like a cluster's.  After each chunk, the
 rotator moves the sealed records, and a reader starts with a new connection and computes the state at random moments of the
 log.
+
+The history is written with one acknowledgement for hundreds of records.  A client that appends record by record spends nearly
+all of its time waiting for acknowledgements.  A bench that is the only writer needs only some of them: a server stores the
+messages of one connection in their order, so if the last record of a window has the sequence that it must have, all before it
+are stored.  No cluster writes its log this way, because it has several writers.
 
 The server gives the records its own time, so here hours of the history pass in a second.  Ended apps are therefore kept for
 five seconds instead of a day: with the usual retention, all of them would still be in the state, as if a year's apps had ended
@@ -20,7 +16,8 @@ since yesterday.  For the same reason, the server remembers messages' ids for fi
 be those of the last ten million records.
 
 A year of a busy cluster has 6 × 10^8 records.  The bench measures the first `records` of them.  If figures do not grow from
-the first chunk to the last, they hold for a year.  Only the archives' size is extrapolated, by their bytes per record."""
+the first chunk to the last, they hold for a year.  Only the archives' size is extrapolated, by their bytes per record.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ if TYPE_CHECKING:
     from dorm.bench.report import Figure, Tell
 
 
-# --- filling ----------------------------------------------------------------------------------------------------------
+# --- writing a long history -------------------------------------------------------------------------------------------
 
 _WINDOW = 500
 """Records for each acknowledgement."""
@@ -165,7 +162,7 @@ async def filling(url: str) -> AsyncIterator[Filler]:
         await link.close()
 
 
-# --- year -------------------------------------------------------------------------------------------------------------
+# --- the bench --------------------------------------------------------------------------------------------------------
 
 _CLUSTER = "bench"
 YEAR = 600_000_000

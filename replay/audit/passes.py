@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from replay.audit.seal_checks import SealCheck
 
 
-# --- survey -----------------------------------------------------------------------------------------------------------
+# --- the first pass: slices -------------------------------------------------------------------------------------------
 
 RECORDS = 5000
 ALLOCATIONS = 10
@@ -169,7 +169,7 @@ class Survey:
             self.ready.append(self._cut())
 
 
-# --- slices -----------------------------------------------------------------------------------------------------------
+# --- the second pass: the check of a slice ----------------------------------------------------------------------------
 
 
 class Divergence(msgspec.Struct, frozen=True):
@@ -303,7 +303,7 @@ class SliceAudit:
         return made
 
 
-# --- watch ------------------------------------------------------------------------------------------------------------
+# --- invariants -------------------------------------------------------------------------------------------------------
 
 _HARMLESS = (AppProgressed, AppCheckpointed)
 """Events that change only how far an app is, which no invariant covers; they are most of a log."""

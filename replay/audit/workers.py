@@ -19,7 +19,7 @@ import msgspec
 from replay import ReplayError
 from replay.audit.passes import Checked, Slice, check
 
-# --- workers ----------------------------------------------------------------------------------------------------------
+# --- all workers ------------------------------------------------------------------------------------------------------
 
 WORTH_S = 0.5
 LENGTH = 8
@@ -115,7 +115,7 @@ def _ended(code: int) -> str:
     return f"a process of the audit {how}; with `--jobs 1` there is only one, which takes less memory"
 
 
-# --- worker -----------------------------------------------------------------------------------------------------------
+# --- one worker -------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from replay import Progress
 
 
-# --- export -----------------------------------------------------------------------------------------------------------
+# --- the log ----------------------------------------------------------------------------------------------------------
 
 EVERYTHING = Selection()
 
@@ -211,7 +211,7 @@ def _words(chosen: Range, selection: Selection) -> dict[str, list[str]]:
     return {name: values for name, values in filters.items() if values}
 
 
-# --- progress ---------------------------------------------------------------------------------------------------------
+# --- the progress beside it -------------------------------------------------------------------------------------------
 
 
 async def export_progress(

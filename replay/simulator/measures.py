@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from replay.simulator.workload import SimulatedApp
 
 
-# --- finish times -----------------------------------------------------------------------------------------------------
+# --- finish-time fairness ---------------------------------------------------------------------------------------------
 
 
 def contention(born: Sequence[int], gone: Sequence[int]) -> NDArray[np.float64]:

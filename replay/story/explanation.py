@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 
-# --- explanation ------------------------------------------------------------------------------------------------------
+# --- the fields, and the observer -------------------------------------------------------------------------------------
 
 NAMES = 1000
 """Names of apps that are kept to suggest similar ones."""
@@ -354,7 +354,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The change of settings that the decision about its present size or reason was the first to follow."""
 
 
-# --- explain ----------------------------------------------------------------------------------------------------------
+# --- the reason -------------------------------------------------------------------------------------------------------
 
 LATEST = 5
 """Adjustments that are reported in full."""
@@ -515,7 +515,7 @@ def _change(decided: Decided | None, app: App) -> Change | None:
     )
 
 
-# --- explain words ----------------------------------------------------------------------------------------------------
+# --- in words ---------------------------------------------------------------------------------------------------------
 
 MOST_CHANGES = 3
 """Changes of a plan that are named one by one."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from replay.story.chapters import AppTotals, Changed, Chapter, Exit, Phases, Places, Took, Work
 
 
-# --- live -------------------------------------------------------------------------------------------------------------
+# --- live adjustments -------------------------------------------------------------------------------------------------
 
 WHY = {
     "members_stay": "it trains on meanwhile",
@@ -85,7 +85,7 @@ def resize_failed(fact: k.LiveResizeFailed) -> str:
     return f"{fact.reason}, so it is {then} instead"
 
 
-# --- policies ---------------------------------------------------------------------------------------------------------
+# --- promises and failures of policies --------------------------------------------------------------------------------
 
 
 def planned(event: k.AppPlanned) -> str:
@@ -116,7 +116,7 @@ def is_first_failure(state: State, event: k.PolicyFailed) -> bool:
     return getattr(known, "since", 0) == state.time and getattr(known, "code", "") == event.code
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- chapters ---------------------------------------------------------------------------------------------------------
 
 SHOWN = 6
 """Nodes that are named at once; a chapter's fields name all."""

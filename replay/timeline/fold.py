@@ -211,7 +211,7 @@ def _add(amounts: dict[str, int], demand: dict[str, int], count: int) -> None:
         amounts[name] = amounts.get(name, 0) + amount * count
 
 
-# --- fold -------------------------------------------------------------------------------------------------------------
+# --- the watcher ------------------------------------------------------------------------------------------------------
 
 CHANGES = 40
 """Most changes of a decision that are kept, and most reasons; the totals are kept too."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from replay.simulator.timings import Timings
 
 
-# --- fitting types ----------------------------------------------------------------------------------------------------
+# --- types of nodes ---------------------------------------------------------------------------------------------------
 
 LIKE = 8
 """Number of the latest similar apps that show how much faster a type is."""
@@ -146,7 +146,7 @@ def on_several(like: Sequence[Course]) -> tuple[Measured, ...]:
     return next((points for points in (*each, together) if _several(points)), ())
 
 
-# --- fitting ----------------------------------------------------------------------------------------------------------
+# --- models of apps ---------------------------------------------------------------------------------------------------
 
 UNKNOWN_S = 600.0
 """Assumed run time in seconds with n_min containers, if nothing is known of an app or of apps like it."""

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from replay.simulator.simulation import Seen
 
 
-# --- fork -------------------------------------------------------------------------------------------------------------
+# --- a fork and its run -----------------------------------------------------------------------------------------------
 
 MOST_REPORTS = 500_000
 """About the largest number of progress reports of all apps in a run, unless the caller sets another bound."""
@@ -396,7 +396,7 @@ def _named(apps: Iterable[SimulatedApp], name: str) -> SimulatedApp | None:
     return next((app for app in apps if name in (app.spec.name, app_id(app.spec.name, app.submission))), None)
 
 
-# --- fork log ---------------------------------------------------------------------------------------------------------
+# --- its log as an archive --------------------------------------------------------------------------------------------
 
 _AT_ONCE = 200
 """Records that are written together."""
