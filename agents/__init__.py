@@ -30,7 +30,7 @@ Start with `agent`, then `desired` and `reconcile`.  Agents are level-triggered:
 or a repeated message end in the same state.  They follow only what the master wrote, and import `events`, never
 `dorm`.
 
-`engine_launcher`, `environment_builder`, `lease` and `runtime/stopping` also run, or are imported, outside the agent's
+`engine_launcher`, `environment_builder`, `node_lease` and `runtime/stopping` also run, or are imported, outside the agent's
 own Python: in containers, and in the processes that outlive the agent.  They import little, and stand alone for that.
 
 Parts. Everything that a node needs to know is one document, a pure function of the state at one record

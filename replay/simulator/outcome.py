@@ -1,7 +1,7 @@
 """The outcome of a run, simulated or live: plain data that can be sent to another process, and its means.
 
 Symbols as in the Dorm paper (arXiv 1704.06738): utilization U, fairness loss F, adjustment overhead.
-Finish-time fairness is ρ = T_shared / T_isolated (Themis, NSDI 2020, §3; see `finish_times`).
+Finish-time fairness is ρ = T_shared / T_isolated (Themis, NSDI 2020, §3; see `measures`).
 """
 
 from __future__ import annotations

@@ -16,5 +16,5 @@
     speed_policy  the policy
     exact         `dorm-speed-exact`: the same as one mixed-integer program
 
-Start with `policy`.  Like all of `dorm.policies`, its modules know nothing about logs and clocks.
+Start with `speed_policy`.  Like all of `dorm.policies`, its modules know nothing about logs and clocks.
 """

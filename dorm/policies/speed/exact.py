@@ -3,7 +3,7 @@
     max  Σ worth y - floors - excess      y_ic = 1 if app i has count c; one count each, and "as it is" is one of them
                                           Σ_j x_ij = Σ_c c y_ic       x_ij containers of i on node j
                                           Σ_i demand_i x_ij <= room_j
-                                          θ1 and θ2 as in `choosing`
+                                          θ1 and θ2 as in `size_choice`
 
 It includes the nodes, so nothing has to be placed afterwards.  It takes the speed on as few nodes as possible for granted:
 what an app loses across nodes counts only where its answer is compared with that of `dorm-speed`.  Which apps run is decided
