@@ -6,7 +6,7 @@
     contract          pure: what a container finds in its environment and its folder, and which command starts it
     engines           pure: what each kind of app (torchrun, MPI, …) finds beyond that;  engine_launcher: the
                       program in a container that starts and ends a job over all of them
-    agent             the shell: joins the node, keeps its lease, converges;  actions: what reconciliation asked for
+    agent             the shell: joins the node, keeps its lease, converges;  actions: those of reconciliation
     following         what the node reads: its part, or the rounds of the log; its folded state on disk
     fetching          brings shipped project folders to the node
     environment       packages and commands of apps, built once on a node;  environment_builder: the program that builds them

@@ -7,6 +7,6 @@
     installing     writing the files repeatedly, without overwriting changes by others, and reading them
     backups        copies of the log and of shipped folders, each checked before an older one is removed, and restoring one
 
-`settings_file` and the templates of `rendering` are pure.  Start with `rendering`.  Nothing here starts or stops anything: that is
-for the machine's service manager.
+`settings_file` and the templates of `rendering` are pure.  Start with `rendering`.  Nothing here starts or stops anything:
+that is for the machine's service manager.
 """

@@ -3,8 +3,8 @@
     found = await whatif(log, moment, Assumed(settings={"theta2": 0.3}))
     found = await whatif(log, moment, changes, watching=lambda fork, changed: observer)   # sees each record of a run
 
-The log is read once to learn how its apps work (`work_history`, `fitting`); if the fork has a future on it, the same pass measures
-what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with that
+The log is read once to learn how its apps work (`work_history`, `fitting`); if the fork has a future on it, the same pass
+measures what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with that
 moment's knowledge of live apps.
 
     WhatIfError   a moment from which the log cannot be continued
