@@ -40,9 +40,7 @@ async def show_dry_run(
     now = max(state.time, time.time_ns())
     found = touched(state, change, await _heard(connected, state), now)
     apps: list[ResizedApp] = []
-    if not found.refused and _warn_of(
-        change.policy or state.settings.policy, "so which apps it would resize is not known"
-    ):
+    if not found.refused and _decides_here(change, state, found):
         with solver_prints_elsewhere():
             apps = resized(state, change, found.unmounted, now)
     if output in (Format.json, Format.yaml):
@@ -83,6 +81,15 @@ def _lines(found: Touched, differences: list[str], resized: list[ResizedApp]) ->
         for app in resized
     ]
     return [*lines, *(touches or ["  nobody right now"])]
+
+
+def _decides_here(change: PolicyChanged, state: State, found: Touched) -> bool:
+    """Return whether the next decisions, with the change and without it, can be computed here; warn if they can't."""
+    decisive = (change.policy, change.params, change.set_params, change.weights)
+    if not found.unmounted and all(value is None for value in decisive):
+        return True
+    policies = dict.fromkeys((state.settings.policy, change.policy or state.settings.policy))
+    return all(_warn_of(policy, "so which apps it would resize is not known") for policy in policies)
 
 
 def _warn_of(policy: str, consequence: str) -> bool:
