@@ -5,7 +5,7 @@ restart or a repeated message ends in the same state.  Each container has at mos
 
 Containers may run as long as the node's lease, which the runtime keeps.  Only stored heartbeats extend it, counted
 from when they were sent.  An expired lease is never just extended: the agent first makes sure that nothing runs, joins
-again, and reads its desired state.  The same applies to an agent whose name another machine holds (`agents.identity`):
+again, and reads its desired state.  The same applies to an agent whose name another machine holds (`agents.machine_identity`):
 it waits until the log shows that none of the other machine's containers can run any more.
 """
 
@@ -29,15 +29,15 @@ from agents.environment import Environments
 from agents.fitness import Fitness, HealthProgram, look_at_machine
 from agents.following import Follower
 from agents.gpus import Gpus
-from agents.identity import Identity, machine_id, refusal
-from agents.lease import since_boot
 from agents.ledger import Ledger
+from agents.machine_identity import Identity, machine_id, refusal
+from agents.node_lease import since_boot
+from agents.node_status import Heartbeat, StatusAnswerer, Usage, Vitals
 from agents.offers import NodesOffers, Offers
 from agents.outbox import Outbox, ProgressFeed
 from agents.outputs.folders import CheckpointFolder, Looks
 from agents.reporter import Reporter
 from agents.runtime.interface import Displaced, RuntimeFault, Seen, Unavailable
-from agents.status import Heartbeat, StatusAnswerer, Usage, Vitals
 from events import subjects
 from events.appending import append_event
 from events.errors import code_of

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.outputs.answering import answer_files
+from agents.node_status import answer_if_allowed
+from agents.outputs.file_requests import answer_files
 from agents.runtime.interface import Key, RuntimeFault, Unavailable, Wanted
 from agents.sessions import Sessions
-from agents.status import answer_if_allowed
 from events import subjects
 from events.log.interface import AskRefused
 from events.requests import LogQuestion, plain
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from agents.desired import Desired
+    from agents.node_status import StatusAnswerer
     from agents.outbox import Outbox
     from agents.outputs.folders import CheckpointFolder
     from agents.runtime.interface import Runtime
-    from agents.status import StatusAnswerer
     from events.log.interface import Bus, EventLog
 
 

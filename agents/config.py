@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.runtime.docker.config import FREEDOMS, is_allowance
+from agents.runtime.docker.container_config import FREEDOMS, is_allowance
 from events.errors import DormError
 from events.kinds import MOST_OFFERED
 from events.quantities import GPU
@@ -143,7 +143,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Path | None = None
     """The folder of users' secrets (`agents.runtime.secrets`); None if this node has none."""
     allow: tuple[str, ...] = ()
-    """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.config`)."""
+    """What containers may do beyond the restricted profile, for all tenants or for one
+    (`agents.runtime.docker.container_config`)."""
     images: tuple[str, ...] = ()
     """Patterns of the images that Docker containers may have; none for any."""
     trust_apps: bool = False

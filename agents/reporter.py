@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from agents.config import NodeConfig
     from agents.delays import Trouble
     from agents.desired import Desired
-    from agents.identity import Identity
     from agents.ledger import Ledger
+    from agents.machine_identity import Identity
+    from agents.node_status import Usage
     from agents.outbox import Outbox, ProgressFeed
     from agents.runtime.interface import Key, Runtime
-    from agents.status import Usage
     from events.kinds import Doubt
 
 

@@ -1,9 +1,10 @@
 """A log's past: the state at any moment, audits of decisions, stories, timelines, exports, simulation.
 
-    travel/     the state at any moment, the difference between two states, and a cursor that steps through a log
+    travel      the state at any moment;  diff: the difference between two states
+    stepper     a cursor that steps through a log, forward and back
     audit/      verifies that a log is whole, and that it gives the same state and the same decisions again
-    usage/      what was given, used and lost over a span of time
-    comparison   two apps side by side
+    usage       what was given, used and lost over a span of time;  usage_ledger: adds it up
+    comparison  two apps side by side
     past        apps of the past, each as one row
     incident    one folder about what happened, for a ticket
     story/      why an app has what it has, and what happened to it
@@ -21,8 +22,8 @@
     words       moments, spans and counts in words;  gist: an event in one line
     frames      snapshots for an archive;  whole_file: a file that is written completely or not at all
 
-A program or a notebook imports from the packages: `replay.travel.state_at`, `replay.audit.verify`, `replay.story.tell`,
-`replay.timeline.timeline`.  Others may rely on their `__all__`.  This module itself imports none of them.
+A program or a notebook imports `replay.travel.state_at`, `replay.audit.verify`, `replay.story.tell` and
+`replay.timeline.timeline`, and may rely on the `__all__` of packages.  This module itself imports none of them.
 
 Everything here works on any `events.log.interface.ReadableLog`: a live cluster's log or an exported file.  The end is fixed
 when reading starts; later records are ignored.  States come from `evolve`, always from the records, and `decide` only
@@ -81,7 +82,7 @@ from events.errors import DormError
 __all__ = ["Progress", "ReplayError"]
 
 Progress = Callable[[int, int], None]
-"""Called regularly with the number of records done and the total."""
+"""Function that is called regularly with the number of records done and the total."""
 
 
 class ReplayError(DormError):

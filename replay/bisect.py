@@ -1,9 +1,19 @@
-"""When did an outcome become inevitable?  The first record from which on it holds under every one of some policies.
+"""When an outcome became inevitable: the first record from which on it holds under every one of some policies.
 
-    OutcomeError   an outcome that cannot be parsed; the message names the character
-    BisectError    a question without an answer: an unknown app, a log without records
+    found = await bisect(log, "digits completed before 10:00", ["dorm", "sia"])
 
-The syntax of outcomes.
+A moment is a record of the log.  At each tried moment, the log is forked once for each policy (`replay.simulator.forks`):
+later facts that no master decided are repeated as they were, apps have the work that they turned out to have, and the rest
+is simulated under that policy until the outcome is decided.  The outcome holds at a moment if it holds in all of these
+forks.
+
+Searching by halves finds the record only if an outcome that holds at one moment holds at all later ones.  Nothing ensures
+that: a decision may make it inevitable, and the next one may put it in doubt again.  So a coarse scan over the whole log comes
+first.  The search by halves then starts from the last moment of the scan at which the outcome did not hold, and the moments
+next to the record that it finds are tried as well.  If the outcome held at an earlier moment, it is reported as not monotone.
+Moments between two that were tried are unknown, so a short lapse may be missed; more tries make the scan finer.
+
+An outcome is a text that `parse` turns into clauses:
 
     outcome  =  clause { ("and" | "or") clause }            "and" binds more strongly; parentheses group
     clause   =  "not" clause | "(" outcome ")" | APP event ("before" | "after") TIME | APP state "at" TIME
@@ -15,28 +25,16 @@ The syntax of outcomes.
     compare  =  "above" | "below" | "at least" | "at most"
     TIME     =  2026-11-21T10:00 | 10:00 | -10m (before the log's end) | +2h (after it)
 
-A clock time (UTC) belongs to the day on which the log ends.  A NUMBER of a measure may be a part of its maximum (80%),
-for utilization and fairness loss.  An app whose name is one of these words is written in quotes.
+A clock time (UTC) belongs to the day on which the log ends.  A NUMBER of a measure may be a part of its maximum (80%), for
+utilization and fairness loss.  An app whose name is one of these words is written in quotes.
 
-Whether an outcome holds: clause by clause, on the log where it decides a clause, and on a simulation from there.
+A `Judge` follows a fold or a simulation and decides clause by clause: a clause is decided when its event happens, or when its
+time has come.  Clauses decided by the log up to a moment have the same result under every policy, so only the others are
+simulated.  If a simulation ends with a clause undecided, its event has not happened.
 
-A clause is decided when its event happens, or when its time has come.  Clauses decided by the log up to a moment have
-the same result under every policy.  If a simulation ends with a clause undecided, its event has not happened.
-
-When an outcome became inevitable: the first record from which on it holds under every policy.
-
-    found = await bisect(log, "digits completed before 10:00", ["dorm", "sia"])
-
-A moment is a record of the log.  At each tried moment, the log is forked once for each policy
-(`replay.simulator.forks`): later facts that no master decided are repeated as they were, apps have the work that they
-turned out to have, and the rest is simulated under that policy until the outcome is decided.  The outcome holds at a
-moment if it holds in all of these forks.
-
-Searching by halves finds the record only if an outcome that holds at one moment holds at all later ones.  Nothing ensures
-that: a decision may make it inevitable, and the next one may put it in doubt again.  So a coarse scan over the whole log comes
-first.  The search by halves then starts from the last moment of the scan at which the outcome did not hold, and the moments
-next to the record that it finds are tried as well.  If the outcome held at an earlier moment, it is reported as not monotone.
-Moments between two that were tried are unknown, so a short lapse may be missed; more tries make the scan finer."""
+    OutcomeError   an outcome that cannot be parsed; the message names the character
+    BisectError    a question without an answer: an unknown app, a log without records
+"""
 
 from __future__ import annotations
 
@@ -62,8 +60,8 @@ from replay.simulator.agenda import LAST
 from replay.simulator.contenders import parse as parse_contender
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Fitting
-from replay.simulator.forks.history import History
-from replay.travel.travel import fold_on, state_at
+from replay.simulator.forks.work_history import History
+from replay.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -182,12 +180,12 @@ def parse(text: str, end: int) -> Outcome:
 class _Token(NamedTuple):
     text: str
     at: int
-    """Its first character, counted from 1."""
+    """Position of its first character, counted from 1."""
     quoted: bool = False
 
 
 def _tokens(text: str) -> list[_Token]:
-    found, at = [], 0
+    tokens, at = [], 0
     while at < len(text.rstrip()):
         match = _TOKEN.match(text, at)
         if match is None:
@@ -195,10 +193,10 @@ def _tokens(text: str) -> list[_Token]:
             raise OutcomeError(f"outcome: at character {where}: a quote is opened and never closed")
         kind = match.lastgroup or ""
         word = match[kind]
-        found.append(_Token(word.strip('"') if kind == "quoted" else word, match.start(kind) + 1, kind == "quoted"))
+        tokens.append(_Token(word.strip('"') if kind == "quoted" else word, match.start(kind) + 1, kind == "quoted"))
         at = match.end()
-    found.append(_Token("", len(text.rstrip()) + 1))
-    return found
+    tokens.append(_Token("", len(text.rstrip()) + 1))
+    return tokens
 
 
 class _Parser:
@@ -209,10 +207,10 @@ class _Parser:
         self._deep = 0
 
     def whole(self) -> Outcome:
-        found = self._any()
+        outcome = self._any()
         if self._token.text:
             raise self._expected("and, or, or nothing more")
-        return found
+        return outcome
 
     # --- combinations ---------------------------------------------------------------------------------------------------
 
@@ -322,25 +320,25 @@ class _Parser:
     def _token(self) -> _Token:
         return self._tokens[self._next]
 
-    def _take(self, words: str) -> bool:
+    def _take(self, phrase: str) -> bool:
         """Take these words, if they come next."""
-        wanted = words.split()
+        wanted = phrase.split()
         here = self._tokens[self._next : self._next + len(wanted)]
         if [token.text for token in here] != wanted or any(token.quoted for token in here):
             return False
         self._next += len(wanted)
         return True
 
-    def _one_of(self, *words: str) -> str:
-        for word in words:
+    def _one_of(self, *choices: str) -> str:
+        for word in choices:
             if self._take(word):
                 return word
-        raise self._expected(" or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words))
+        raise self._expected(" or ".join([", ".join(choices[:-1]), choices[-1]] if len(choices) > 1 else choices))
 
     def _expected(self, what: str) -> OutcomeError:
         token = self._token
-        found = f"not {short(token.text)}" if token.text else "and there is nothing more"
-        return OutcomeError(f"outcome: at character {token.at}: expected {what}, {found}")
+        instead = f"not {short(token.text)}" if token.text else "and there is nothing more"
+        return OutcomeError(f"outcome: at character {token.at}: expected {what}, {instead}")
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
@@ -445,11 +443,11 @@ def _measured(state: State, clause: Measures) -> float:
         return sum(1 for app in state.live_apps() if _runs(app))
     if clause.measure == "waiting apps":
         return sum(1 for app in state.live_apps() if app.current is None)
-    found = summary(state)
+    figures = summary(state)
     if clause.measure == "utilization":
-        value, most = found.utilization, found.utilization_max
+        value, most = figures.utilization, figures.utilization_max
     else:
-        value, most = found.fairness_loss, 2 * found.utilization_max  # Its maximum is 2 for each kind.
+        value, most = figures.fairness_loss, 2 * figures.utilization_max  # Its maximum is 2 for each kind.
     return value / most if clause.part and most else value
 
 
@@ -460,7 +458,7 @@ TRIES = 60
 _SCAN = 8
 """Moments of the coarse scan in addition to the first and the last, at most; it takes a third of the tries."""
 HORIZON_S = 86_400.0
-"""How long a fork is simulated beyond a time after which an event is to happen."""
+"""Seconds for which a fork is simulated beyond a time after which an event is to happen."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -470,7 +468,7 @@ class Tried(msgspec.Struct, frozen=True):
     at: int
     """UTC ns."""
     verdicts: dict[str, bool]
-    """By policy."""
+    """Results by policy."""
     recorded: bool
     """Whether the log itself had decided it by then, the same for every policy."""
 
@@ -501,7 +499,7 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
     monotone: bool
     """Whether no tried moment held before one that did not."""
     moments: list[Tried]
-    """All that were tried, in order."""
+    """Moments that were tried, in order."""
     tries: int
     """Forks that were simulated."""
     guesses: list[str]
@@ -537,11 +535,11 @@ async def bisect(
 
 
 def _contenders(policies: Sequence[str]) -> list[Contender]:
-    found = [parse_contender(policy) for policy in policies]
-    labels = [one.label for one in found]
-    if not found or len(set(labels)) < len(labels):
+    contenders = [parse_contender(policy) for policy in policies]
+    labels = [contender.label for contender in contenders]
+    if not contenders or len(set(labels)) < len(labels):
         raise BisectError("name at least one policy, and none of them twice", code="bisect.policies")
-    return found
+    return contenders
 
 
 class _Search:
@@ -597,7 +595,7 @@ class _Search:
         scan = min(_SCAN, max(0, self._tries // 3 // len(self._contenders) - 2), max(0, last - first - 1))
         for step in range(scan + 1):
             await self._try(first + (last - first) * step // (scan + 1))
-        low = max((seq for seq, one in self._tried.items() if not one.holds), default=None)
+        low = max((seq for seq, moment in self._tried.items() if not moment.holds), default=None)
         high = min((seq for seq in self._tried if low is None or seq > low), default=None)
         while low is not None and high is not None and high - low > 1 and self._may_try:
             middle = (low + high) // 2
@@ -613,14 +611,14 @@ class _Search:
         return self._count + len(self._contenders) <= self._tries
 
     async def _told(self, text: str, holds_at_end: bool) -> Bisected:
-        moments = [one for _, one in sorted(self._tried.items())]
-        lapses = any(one.holds and not other.holds for one, other in pairwise(moments))
+        moments = [tried for _, tried in sorted(self._tried.items())]
+        lapses = any(tried.holds and not following.holds for tried, following in pairwise(moments))
         low = max((moment.seq for moment in moments if not moment.holds), default=None)
         high = min((moment.seq for moment in moments if low is None or moment.seq > low), default=None)
         if low is None:
             high = 0 if self._start == 0 else self._start
-        found = high if holds_at_end else None
-        at = await time_of(self._log, found) if found else None
+        earliest = high if holds_at_end else None
+        at = await time_of(self._log, earliest) if earliest else None
         return Bisected(
             outcome=text,
             apps=list(dict.fromkeys(clause.app for clause in self._clauses if not isinstance(clause, Measures))),
@@ -628,10 +626,10 @@ class _Search:
             really=holds(self._outcome, self._really.verdicts),
             first=moments[0].seq,
             last=self._last,
-            inevitable=found,
+            inevitable=earliest,
             inevitable_at=at,
             after=low,
-            exact=found is not None and (low is None or found - low == 1),
+            exact=earliest is not None and (low is None or earliest - low == 1),
             monotone=not lapses,
             moments=moments,
             tries=self._count,
@@ -674,7 +672,7 @@ class _Search:
             changes=Assumed(settings={"policy": contender.policy, **contender.params}),
             fitting=self._fitting,
         )
-        self._guesses |= dict.fromkeys(one.model.spec.name for one in made.fitted.values() if one.guessed)
+        self._guesses |= dict.fromkeys(fit.model.spec.name for fit in made.fitted.values() if fit.guessed)
         return self._play(made, known)
 
     def _until_s(self, at: int) -> float:

@@ -20,12 +20,12 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.chapters import AppTotals
 from replay.story.story import StoryError, base_of, together
-from replay.travel.travel import fold_on, state_at
-from replay.usage.ledger import Ledger, Wanted
-from replay.usage.usage import HOUR, unit_of
+from replay.travel import fold_on, state_at
+from replay.usage import HOUR, unit_of
+from replay.usage_ledger import Ledger, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,12 +71,12 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     phase: str
     why: str
-    """Why it ended, or waits."""
+    """Reason why it ended, or waits."""
     submitted_at: int
     accepted_at: int
     ended_at: int | None
     life_s: float
-    """From its acceptance to its end, or to the moment of the comparison."""
+    """Time from its acceptance to its end, or to the moment of the comparison."""
     totals: AppTotals
     n_min: int
     n_max: int
@@ -84,7 +84,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     demand: dict[str, int]
     container_hours: float
     given: dict[str, float]
-    """By the resource's unit, such as `core-hours`."""
+    """Amounts by the resource's unit, such as `core-hours`."""
     lost_container_hours: float
     """Pauses of adjustments, and work that was repeated because of them."""
     steps_per_s: float | None
@@ -127,11 +127,11 @@ class Watched:
             self._adopt(state)
 
     def _adopt(self, state: State) -> None:
-        found = state.apps.get(self.teller.id)
-        if found is not None and found is not self.app:
-            if self.app is None or self.app.id != found.id:
+        app = state.apps.get(self.teller.id)
+        if app is not None and app is not self.app:
+            if self.app is None or self.app.id != app.id:
                 self._curve, self._every, self._seen = [], 1, 0
-            self.app = found
+            self.app = app
 
     def _point(self, state: State, event: k.AppProgressed) -> None:
         assert self.app is not None
@@ -151,14 +151,14 @@ class Watched:
             return None
         ledger.close(state.time)
         sums = {
-            resource: one
+            resource: total
             for period in ledger.periods
-            for (key, resource), one in period.sums.items()
+            for (key, resource), total in period.sums.items()
             if key[1] == app.id
         }
         first = next(iter(sums.items()), None)
         lost = (first[1].paused + first[1].redone) / app.demand[first[0]] / HOUR if first is not None else 0.0
-        costs = [cost for one in app.history if (cost := cost_s(one)) is not None]
+        costs = [cost for adjustment in app.history if (cost := cost_s(adjustment)) is not None]
         return Side(
             name=app.name,
             id=app.id,
@@ -179,7 +179,9 @@ class Watched:
             weight=app.weight,
             demand=app.demand,
             container_hours=first[1].container / HOUR if first is not None else 0.0,
-            given={unit_of(resource)[0]: one.given / unit_of(resource)[1] for resource, one in sorted(sums.items())},
+            given={
+                unit_of(resource)[0]: total.given / unit_of(resource)[1] for resource, total in sorted(sums.items())
+            },
             lost_container_hours=lost,
             steps_per_s=totals.step / totals.ran_s if totals.step and totals.ran_s else None,
             loss=app.loss,
@@ -214,7 +216,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     spec: list[Differs]
-    """By field."""
+    """Differences by field."""
 
 
 async def compare(
@@ -229,14 +231,14 @@ async def compare(
     """Compare two apps (names or ids) as they are at a moment, by default at the log's end; `other` is the log of `b`, which
     is read to its end.
 
-    Raises StoryError if there is no such app, and as `replay.travel.travel.state_at`.
+    Raises StoryError if there is no such app, and as `replay.travel.state_at`.
     """
     if other is None:
-        one, two = await sides(log, (a, b), moment, progress)
+        first, second = await sides(log, (a, b), moment, progress)
     else:
-        (one,) = await sides(log, (a,), moment, progress)
-        (two,) = await sides(other, (b,), None, progress)
-    return Comparison(a=one[0], b=two[0], spec=differences(one[1], two[1]))
+        (first,) = await sides(log, (a,), moment, progress)
+        (second,) = await sides(other, (b,), None, progress)
+    return Comparison(a=first[0], b=second[0], spec=differences(first[1], second[1]))
 
 
 async def sides(
@@ -245,7 +247,7 @@ async def sides(
     """Return apps (names or ids) at a moment, by default at the log's end, each with its spec.  One fold follows them, from
     the submission of the first one on if they are in the state, else from the log's start.
 
-    Raises StoryError if there is no such app, and as `replay.travel.travel.state_at`."""
+    Raises StoryError if there is no such app, and as `replay.travel.state_at`."""
 
     async def at(seq: int) -> State:
         return await state_at(log, AtSequence(seq), progress=progress) if seq else State()
@@ -255,24 +257,24 @@ async def sides(
     known = [app.seq for app in apps if app is not None]
     state = await base_of(log, min(known), start, at) if len(known) == len(names) else await at(start)
     watched = [Watched(AppTeller(name)) for name in names]
-    for one in watched:
-        one.begin(state)
+    for observer in watched:
+        observer.begin(state)
     await fold_on(log, state, final.seq, progress=progress, seen=together(watched))
-    found = []
-    for name, one in zip(names, watched, strict=True):
-        side = one.side(state)
-        if side is None or one.app is None:
+    both = []
+    for name, observer in zip(names, watched, strict=True):
+        side = observer.side(state)
+        if side is None or observer.app is None:
             text = f"there was no app {name!r} up to sequence {state.seq}; `dorm ps --all` and `dorm state` list apps"
             raise StoryError(text, code="app.not_found")
-        found.append((side, msgspec.to_builtins(one.app.spec)))
-    return found
+        both.append((side, msgspec.to_builtins(observer.app.spec)))
+    return both
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[Differs]:
     """Return the fields that differ between two specs, without the name."""
-    one, other = flat(a), flat(b)
-    names = sorted({*one, *other} - {"name"})
-    return [Differs(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)]
+    left, right = flat(a), flat(b)
+    names = sorted({*left, *right} - {"name"})
+    return [Differs(name, left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)]
 
 
 class FieldOfSeveral(msgspec.Struct, frozen=True):
@@ -281,15 +283,15 @@ class FieldOfSeveral(msgspec.Struct, frozen=True):
     field: str
     """Such as `demand.cpu`."""
     values: list[Any]
-    """By app; None if a spec does not have it."""
+    """Values by app; None if a spec does not have it."""
 
 
 def differing(specs: Sequence[dict[str, Any]]) -> list[FieldOfSeveral]:
     """Return the fields that are not the same in all specs, without the name."""
     plain = [flat(spec) for spec in specs]
-    fields = sorted({name for one in plain for name in one} - {"name"})
-    found = [FieldOfSeveral(name, [one.get(name) for one in plain]) for name in fields]
-    return [one for one in found if any(value != one.values[0] for value in one.values)]
+    fields = sorted({name for plain_side in plain for name in plain_side} - {"name"})
+    rows = [FieldOfSeveral(name, [plain_side.get(name) for plain_side in plain]) for name in fields]
+    return [row for row in rows if any(value != row.values[0] for value in row.values)]
 
 
 def flat(document: dict[str, Any], before: str = "") -> dict[str, Any]:

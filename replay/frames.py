@@ -83,9 +83,9 @@ class TakenFrames(Frames):
         due = []
         while self._left and self._left[0].seq <= records[-1].seq:
             info = self._left.popleft()
-            found = await self._log.snapshots.fetch(info)
-            if found is not None:
-                due.append(found)
+            body = await self._log.snapshots.fetch(info)
+            if body is not None:
+                due.append(body)
         return due
 
 
@@ -97,15 +97,15 @@ def build() -> str:
 async def state_after(log: ReadableLog, seq: int, progress: Progress | None = None) -> tuple[State, str]:
     """Return the state after a record, and the log's hash chain there ('' if unknown).  Raises what `log.read` raises, and
     GapError."""
-    found = await nearest(
+    nearest_snapshot = await nearest(
         log, upto=seq, core=SCHEMA, build=build(),
         load=partial(load, build=None),  # `nearest` rejects other builds, except at the start of a part.
     )  # fmt: skip
     state, chain = State(), Chain()
-    if found is not None:
-        info, state = found
+    if nearest_snapshot is not None:
+        info, state = nearest_snapshot
         chain = Chain(info.seq, bytes.fromhex(info.chain))
-    known = found is None or bool(found[0].chain)
+    known = nearest_snapshot is None or bool(nearest_snapshot[0].chain)
 
     def take(batch: Sequence[Record]) -> None:
         for record in batch:

@@ -117,22 +117,24 @@ def _membership(event: Any, whole: bool) -> str:
 
 
 def _planned(event: Any, whole: bool) -> str:
-    from replay.story.policies import planned  # Stories import NumPy, which a list of events should not wait for.
+    from replay.story.story_words import planned  # Stories import NumPy, which a list of events should not wait for.
 
     return f"{event.app} {planned(event)}"
 
 
 def _policy_failed(event: Any, whole: bool) -> str:
-    from replay.story.policies import failed
+    from replay.story.story_words import policy_failed
 
-    return failed(event)
+    return policy_failed(event)
 
 
 def _refused(event: Any, whole: bool) -> str:
     parts = [
         f"{record.of} by {record.who}" + (f" about {record.about}" if record.about else "") for record in event.records
     ]
-    reasons = [f"{part} (record {one.seq}): {one.reason}" for part, one in zip(parts, event.records, strict=True)]
+    reasons = [
+        f"{part} (record {refusal.seq}): {refusal.reason}" for part, refusal in zip(parts, event.records, strict=True)
+    ]
     more = [f"and {event.omitted} earlier ones"] if event.omitted else []
     return _short("; ".join([*reasons, *more]), whole)
 
@@ -142,7 +144,7 @@ def _joined(event: Any, whole: bool) -> str:
         return _fields(event, whole)
     has = ", ".join(humanize(name, amount) for name, amount in event.capacity.items())
     unfit = event.offers.unfit if event.offers is not None else []
-    why = f", takes nothing new: {_short('; '.join(one.text for one in unfit), whole)}" if unfit else ""
+    why = f", takes nothing new: {_short('; '.join(misfit.text for misfit in unfit), whole)}" if unfit else ""
     return f"node={event.node} address={event.address} with {has}, {event.build}{why}"
 
 
@@ -150,9 +152,9 @@ def _suspected(event: Any, whole: bool) -> str:
     if whole:
         return _fields(event, whole)
     reasons = [*event.failures, *[""] * len(event.apps)]
-    failed = [f"{app} ({why})" if why else app for app, why in zip(event.apps, reasons, strict=False)]
+    policy_failed = [f"{app} ({why})" if why else app for app, why in zip(event.apps, reasons, strict=False)]
     probe = f" probe_at={rfc3339(event.probe_at)[:-7]}Z" if event.probe_at else ""
-    return f"node={event.node} failed={_short(', '.join(failed), whole)}{probe}: {_short(event.reason, whole)}"
+    return f"node={event.node} failed={_short(', '.join(policy_failed), whole)}{probe}: {_short(event.reason, whole)}"
 
 
 def _plain(value: Any) -> str:
@@ -161,9 +163,9 @@ def _plain(value: Any) -> str:
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{name}: {_plain(one)}' for name, one in value.items())}}}"
+        return f"{{{', '.join(f'{name}: {_plain(item)}' for name, item in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_plain(one) for one in value)}]"
+        return f"[{', '.join(_plain(item) for item in value)}]"
     return str(value)
 
 

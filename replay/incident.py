@@ -36,22 +36,20 @@ from events.archive.segments import open_archive
 from events.log.interface import time_of
 from events.quantities import SECOND
 from replay import ReplayError
+from replay.diff import Diff, diff, headline, of_app, of_cluster, of_node, of_set_by, of_settings, settings_between
 from replay.export.anonymize import anonymized
 from replay.export.export import export
 from replay.export.selection import Selection
 from replay.moments import AtSequence, AtTime, not_in_log
 from replay.page.recording import record
 from replay.reading import cluster_name
-from replay.story import policies, words
-from replay.story.app import AppTeller
+from replay.story import story_words
+from replay.story.app_teller import AppTeller
 from replay.story.node import NodeTeller
-from replay.story.settings import SettingsWatch, lost_because, settings_changed
+from replay.story.settings_causes import SettingsWatch, lost_because, settings_changed
 from replay.story.story import Story, begin, story_of, together
 from replay.story.surroundings import name_in
-from replay.travel.diff import Diff, diff
-from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_set_by, of_settings
-from replay.travel.settings_between import settings_between
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 from replay.whole_file import ExportError, in_thread
 from replay.words import moment, span
 
@@ -94,7 +92,7 @@ SORTS: dict[Sort, str] = {
     "ends": "Ends of apps",
     "refusals": "Refusals",
 }
-"""In the order in which a reader looks for a cause."""
+"""Titles in the order in which a reader looks for a cause."""
 FIRST, LATEST = 20, 40
 """Happenings of each sort that are kept: the first ones and the latest."""
 
@@ -116,7 +114,7 @@ class Happened(msgspec.Struct, frozen=True):
     sort: Sort
     kept: list[Happening]
     omitted: int
-    """How many lie between the first and the latest that are kept."""
+    """Number of those that lie between the first and the latest that are kept."""
 
 
 class Happenings:
@@ -129,11 +127,11 @@ class Happenings:
         self._sets = SettingsWatch()
         self._sets.begin(state)
         self.apps: Counter[str] = Counter()
-        """How much happened to each app, by id: failures count more than changes."""
+        """Weight of what happened to each app, by id: failures count more than changes."""
         self.nodes: Counter[str] = Counter()
         """The same by node."""
         self.builds: dict[str, None] = {}
-        """What masters and agents said of their builds."""
+        """Lines of masters and agents about their builds."""
 
     def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
         """Follow one record after it was folded."""
@@ -150,12 +148,12 @@ class Happenings:
 
     def all(self) -> list[Happened]:
         """Return what happened, by sort."""
-        found = []
+        happenings = []
         for sort in SORTS:
             kept = [*self._first.get(sort, ()), *self._latest.get(sort, ())]
             if kept:
-                found.append(Happened(sort, kept, self._counts[sort] - len(kept)))
-        return found
+                happenings.append(Happened(sort, kept, self._counts[sort] - len(kept)))
+        return happenings
 
     def _note(self, state: State, position: str, sort: Sort, text: str) -> None:
         happening = Happening(position, state.time, sort, " ".join(text.split()))
@@ -170,7 +168,7 @@ class Happenings:
 
     def _settings(self, state: State, position: str, event: k.PolicyChanged, folded: Folded) -> None:
         effect = self._sets.record(state, event)
-        text = words.settings(event) if effect is None else effect.text
+        text = story_words.settings(event) if effect is None else effect.text
         consequence = settings_changed(state, event)
         if consequence and consequence not in text:
             text += f"; {consequence}"
@@ -180,17 +178,17 @@ class Happenings:
 
     def _drain(self, state: State, position: str, event: k.NodeDrainRequested, folded: Folded) -> None:
         self.nodes[event.node] += 2
-        self._note(state, position, "operators", words.drain(event))
+        self._note(state, position, "operators", story_words.drain(event))
 
     def _trust_requested(self, state: State, position: str, event: k.NodeTrustRequested, folded: Folded) -> None:
         self.nodes[event.node] += 2
-        self._note(state, position, "operators", words.trust_requested(event))
+        self._note(state, position, "operators", story_words.trust_requested(event))
 
     def _joined(self, state: State, position: str, event: k.NodeJoined, folded: Folded) -> None:
         self._build(event.build)
         self.nodes[event.node] += 1
         refused = ", and was refused: another machine holds the name" if folded == "refused" else ""
-        self._note(state, position, "nodes", f"{event.node} joined with {words.amounts(event.capacity)}{refused}")
+        self._note(state, position, "nodes", f"{event.node} joined with {story_words.amounts(event.capacity)}{refused}")
 
     def _left(self, state: State, position: str, event: k.NodeLeft, folded: Folded) -> None:
         self.nodes[event.node] += 2
@@ -206,19 +204,19 @@ class Happenings:
         if app is not None:
             how = "killed" if event.kill else "cancelled"
             self.apps[app.id] += 2
-            self._note(state, position, "requests", f"{event.by} {how} {app.name}{words.why(event.reason)}")
+            self._note(state, position, "requests", f"{event.by} {how} {app.name}{story_words.why(event.reason)}")
 
     def _updated(self, state: State, position: str, event: k.AppUpdated, folded: Folded) -> None:
         app = app_of_request(state, event.app, event.by)
         if app is not None:
             self.apps[app.id] += 2
-            self._note(state, position, "requests", f"{event.by} changed {app.name}: {words.updated(event)}")
+            self._note(state, position, "requests", f"{event.by} changed {app.name}: {story_words.updated(event)}")
 
     def _gate(self, state: State, position: str, event: k.OfGates, folded: Folded) -> None:
         app = app_of_request(state, event.app, event.by)
         if app is not None:
             self.apps[app.id] += 2
-            self._note(state, position, "requests", words.gate(event, app.name))
+            self._note(state, position, "requests", story_words.gate(event, app.name))
 
     def _exited(self, state: State, position: str, event: k.ContainerExited, folded: Folded) -> None:
         if event.asked or event.exit_code == 0:
@@ -227,7 +225,7 @@ class Happenings:
         self.nodes[event.node] += 1
         code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
         where = f"slot {event.slot} of {name_in(state, event.app)} on {event.node}"
-        self._note(state, position, "failures", f"{where} ended{code} ({event.reason}){words.why(event.message)}")
+        self._note(state, position, "failures", f"{where} ended{code} ({event.reason}){story_words.why(event.message)}")
 
     # --- facts of masters -----------------------------------------------------------------------------------------------
 
@@ -253,23 +251,28 @@ class Happenings:
         self.nodes[fact.node] += 5
         for app in fact.apps:
             self.apps[app] += 1
-        self._note(state, position, "nodes", f"{fact.node} is {words.suspected(state, fact)}")
+        self._note(state, position, "nodes", f"{fact.node} is {story_words.suspected(state, fact)}")
 
     def _trusted(self, state: State, position: str, fact: k.NodeTrusted, event: k.Round) -> None:
         self.nodes[fact.node] += 1
-        self._note(state, position, "nodes", f"{fact.node} is {words.trusted(fact)}")
+        self._note(state, position, "nodes", f"{fact.node} is {story_words.trusted(fact)}")
 
     def _policy_failed(self, state: State, position: str, fact: k.PolicyFailed, event: k.Round) -> None:
-        if policies.is_first(state, fact):
-            self._note(state, position, "policies", policies.failed(fact))
+        if story_words.is_first_failure(state, fact):
+            self._note(state, position, "policies", story_words.policy_failed(fact))
 
     def _rejected(self, state: State, position: str, fact: k.AppRejected, event: k.Round) -> None:
         what = f"the {fact.refused} of {fact.app or 'an app without a name'}"
-        self._note(state, position, "refusals", f"{what} was refused{words.why(fact.reason)}")
+        self._note(state, position, "refusals", f"{what} was refused{story_words.why(fact.reason)}")
 
     def _refused(self, state: State, position: str, fact: k.RecordsRefused, event: k.Round) -> None:
-        for one in fact.records:
-            self._note(state, position, "refusals", f"{one.of} by {one.who} was refused{words.why(one.reason)}")
+        for refusal in fact.records:
+            self._note(
+                state,
+                position,
+                "refusals",
+                f"{refusal.of} by {refusal.who} was refused{story_words.why(refusal.reason)}",
+            )
 
     def _failed(self, state: State, position: str, fact: k.GenerationFailed | k.MembersLost, event: k.Round) -> None:
         self.apps[fact.app] += 5
@@ -278,14 +281,16 @@ class Happenings:
             if isinstance(fact, k.GenerationFailed)
             else f"lost {len(fact.lost)} of its members"
         )
-        self._note(state, position, "failures", f"{name_in(state, fact.app)} {what}{words.why(fact.reason)}")
+        self._note(state, position, "failures", f"{name_in(state, fact.app)} {what}{story_words.why(fact.reason)}")
 
     def _ended(
         self, state: State, position: str, fact: k.AppCompleted | k.AppFailed | k.AppCancelled, event: k.Round
     ) -> None:
         self.apps[fact.app] += 8 if isinstance(fact, k.AppFailed) else 1
         how = type(fact).__name__.removeprefix("App").lower()
-        self._note(state, position, "ends", f"{name_in(state, fact.app)} {how}{words.why(getattr(fact, 'reason', ''))}")
+        self._note(
+            state, position, "ends", f"{name_in(state, fact.app)} {how}{story_words.why(getattr(fact, 'reason', ''))}"
+        )
 
     def _resized(self, state: State, position: str, fact: k.Resized, event: k.Round) -> None:
         for change in fact.changes:
@@ -340,7 +345,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster: str
     before: int
-    """When the time before begins, in which changes are looked for."""
+    """Begin of the time before, in which changes are looked for."""
     begin: int
     end: int
     first: int
@@ -353,7 +358,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     happened: list[Happened]
     stories: list[Story]
     untold: int
-    """How many other apps and nodes were affected."""
+    """Number of other apps and nodes that were affected."""
     diff: Diff
     builds: list[str]
     made_by: str
@@ -402,14 +407,14 @@ async def _place(log: ReadableLog, moment: Moment | None, end: int) -> tuple[int
 async def tell(
     log: ReadableLog, span: Span, cluster: str, *, disguised: bool = False, progress: Progress | None = None
 ) -> Incident:
-    """Return the story of the span.  Raises as `replay.travel.travel.state_at`."""
+    """Return the story of the span.  Raises as `replay.travel.state_at`."""
     state = await state_at(log, AtSequence(span.first), progress=progress)
     earlier = Happenings(state)
     await fold_on(log, state, span.split, progress=progress, seen=earlier.see)
     before = await state_at(log, AtSequence(span.split))
     during = Happenings(before)
     await fold_on(log, state, span.last, progress=progress, seen=during.see)
-    names = {app.id: app.name for one in (before, state) for app in one.apps.values()}
+    names = {app.id: app.name for moment_state in (before, state) for app in moment_state.apps.values()}
     apps, nodes = _most(during.apps, MOST_APPS), _most(during.nodes, MOST_NODES)
     builds = list(earlier.builds | during.builds)
     return Incident(
@@ -443,7 +448,7 @@ async def _stories(
     state = await state_at(log, AtSequence(span.first))
     await begin(log, state, tellers)
     await fold_on(log, state, span.last, progress=progress, seen=together(tellers))
-    return [told for teller in tellers if (told := story_of(teller, state)) is not None]
+    return [story for teller in tellers if (story := story_of(teller, state)) is not None]
 
 
 # --- readme -----------------------------------------------------------------------------------------------------------
@@ -505,19 +510,19 @@ def stories(incident: Incident) -> str:
     return "\n".join(parts) + "\n"
 
 
-def difference(found: Diff) -> str:
+def difference(change_of: Diff) -> str:
     """Return diff.md."""
-    parts = ["# What differs between the start and the end\n", f"{headline(found)}\n"]
+    parts = ["# What differs between the start and the end\n", f"{headline(change_of)}\n"]
     sections = {
-        "Apps": [f"{plain(thing.name)} {plain(of_app(thing))}" for thing in found.apps],
-        "Nodes": [f"{plain(thing.name)} {plain(of_node(thing))}" for thing in found.nodes],
-        "Settings": [plain(text) for text in (*of_settings(found.settings), *map(of_set_by, found.set_by))],
-        "Cluster": [plain(of_cluster(change)) for change in found.cluster],
+        "Apps": [f"{plain(thing.name)} {plain(of_app(thing))}" for thing in change_of.apps],
+        "Nodes": [f"{plain(thing.name)} {plain(of_node(thing))}" for thing in change_of.nodes],
+        "Settings": [plain(text) for text in (*of_settings(change_of.settings), *map(of_set_by, change_of.set_by))],
+        "Cluster": [plain(of_cluster(change)) for change in change_of.cluster],
     }
     for title, lines in sections.items():
         if lines:
             parts += [f"## {title}\n", *(f"* {line}" for line in lines), ""]
-    if found.same:
+    if change_of.same:
         parts.append("Nothing.")
     return "\n".join(parts) + "\n"
 
@@ -526,11 +531,11 @@ def _happened(happened: Sequence[Happened], nothing: str) -> str:
     if not happened:
         return f"{nothing}\n"
     parts = []
-    for one in happened:
-        parts.append(f"**{SORTS[one.sort]}**\n")
-        for index, happening in enumerate(one.kept):
-            if one.omitted and index == FIRST:
-                parts.append(f"* … {one.omitted:,} more …")
+    for line in happened:
+        parts.append(f"**{SORTS[line.sort]}**\n")
+        for index, happening in enumerate(line.kept):
+            if line.omitted and index == FIRST:
+                parts.append(f"* … {line.omitted:,} more …")
             parts.append(f"* {_clock(happening.time)} ({happening.position}) {plain(happening.text)}")
         parts.append("")
     return "\n".join(parts)
@@ -586,12 +591,14 @@ async def write(
         part = await open_archive(unfinished / LOG)
         try:
             cluster = await cluster_name(part)
-            told = await tell(part, span, cluster, disguised=disguised, progress=progress)
+            incident = await tell(part, span, cluster, disguised=disguised, progress=progress)
             recording = await record(part, f"{cluster} · incident", AtSequence(span.first), AtSequence(span.last))
         finally:
             await part.close()
-        await in_thread(_write_texts, unfinished, told, lambda: page(msgspec.json.encode(recording), recording.title))
-    return told
+        await in_thread(
+            _write_texts, unfinished, incident, lambda: page(msgspec.json.encode(recording), recording.title)
+        )
+    return incident
 
 
 async def _write_log(log: ReadableLog, folder: Path, span: Span, *, disguised: bool, progress: Progress | None) -> None:
@@ -607,13 +614,13 @@ async def _write_log(log: ReadableLog, folder: Path, span: Span, *, disguised: b
     await asyncio.to_thread((folder / _PLAIN).unlink)
 
 
-def _write_texts(folder: Path, told: Incident, page: Callable[[], str]) -> None:
+def _write_texts(folder: Path, incident: Incident, page: Callable[[], str]) -> None:
     texts = {
         PAGE: page(),
-        STORIES: stories(told),
-        DIFF: difference(told.diff),
-        DOCUMENT: json.dumps(msgspec.to_builtins(told), indent=2) + "\n",
-        README: readme(told, (README, LOG, PAGE, STORIES, DIFF, DOCUMENT)),
+        STORIES: stories(incident),
+        DIFF: difference(incident.diff),
+        DOCUMENT: json.dumps(msgspec.to_builtins(incident), indent=2) + "\n",
+        README: readme(incident, (README, LOG, PAGE, STORIES, DIFF, DOCUMENT)),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8", "backslashreplace", newline="\n")

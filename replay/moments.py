@@ -65,9 +65,9 @@ def parse_clock(text: str, now: int) -> AtSequence | AtTime:
     """Parse a moment of data that is not on the log and has clock times, such as output: like `parse`, but `-10m` counts back
     from `now` (UTC ns), and `14:05` is its latest occurrence (UTC).  Raises MomentError."""
     if _CLOCK.fullmatch(text.strip()):
-        found = parse(f"{day(now)}T{text.strip()}")
-        assert isinstance(found, AtTime)
-        return found if found.time <= now else AtTime(found.time - _DAY)
+        parsed = parse(f"{day(now)}T{text.strip()}")
+        assert isinstance(parsed, AtTime)
+        return parsed if parsed.time <= now else AtTime(parsed.time - _DAY)
     moment = parse(text)
     return AtTime(now - moment.span) if isinstance(moment, BeforeEnd) else moment
 

@@ -24,7 +24,7 @@ from events.quantities import CPU, SECOND, short
 from events.spec.groups import Setting, as_text, number
 from replay import ReplayError
 from replay.moments import AtSequence, AtTime, BeforeEnd, time_at
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 _SWEEP = 256
-"""After this many further apps, those that have left the state become rows."""
+"""Number of further apps after which those that have left the state become rows."""
 
 
 class PastApp(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +53,15 @@ class PastApp(msgspec.Struct, frozen=True, kw_only=True):
     sweep: str
     """The sweep that it belonged to, "" for none."""
     parameters: dict[str, Setting]
-    """Of its sweep."""
+    """Parameters of its sweep."""
     state: str
     """`completed`, `failed`, `cancelled`; or `live` if it had not ended."""
     why: str
-    """Why it ended."""
+    """Reason why it ended."""
     submitted_at: int
     ended_at: int | None
     life_s: float
-    """From its submission to its end."""
+    """Time from its submission to its end."""
     n_max: int
     step: int
     loss: float | None
@@ -71,9 +71,9 @@ class PastApp(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     lost_steps: int
     paused_s: float
-    """All pauses of its latest 50 adjustments together."""
+    """Sum of the pauses of its latest 50 adjustments together."""
     container_hours: float
-    """For how long its containers ran, all together."""
+    """Hours for which its containers ran, all together."""
     core_hours: float
     """The same times the cores of a container."""
 
@@ -82,9 +82,9 @@ class Gathered(msgspec.Struct, frozen=True):
     """The result of a fold."""
 
     apps: list[PastApp]
-    """In the order of their submissions."""
+    """Apps in the order of their submissions."""
     state: State
-    """At the end of the span."""
+    """State at the end of the span."""
     since: int
     """Log time (UTC ns) at which the span starts; 0 for the log's start."""
 
@@ -100,7 +100,7 @@ async def gather(
     """Return the apps that had not ended at `since` (default: the log's start) and were accepted before `until` (default: its
     end), as they were at `until`.
 
-    Raises MomentError if the log does not reach the span, and as `replay.travel.travel.state_at`.
+    Raises MomentError if the log does not reach the span, and as `replay.travel.state_at`.
     """
     start = await log.start()
     state = await state_at(log, since if since is not None else AtSequence(start))
@@ -157,7 +157,7 @@ class _Watched:
     def rows(self, state: State) -> list[PastApp]:
         for app in self._apps.values():
             self._keep(app, state.time)
-        return [row for _, _, row in sorted(self._rows, key=lambda one: one[:2])]
+        return [row for _, _, row in sorted(self._rows, key=lambda numbered: numbered[:2])]
 
 
 def row_of(app: App, now: int) -> PastApp:
@@ -239,13 +239,13 @@ class Condition(msgspec.Struct, frozen=True):
 
 def parse_condition(text: str) -> Condition:
     """Parse `loss<0.1` or `optimizer=adam`.  Raises SelectError."""
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
         raise SelectError(
             f"{short(text)} is not a condition; write a metric, a comparison and a value, such as loss<0.1 or step>=1000",
             code="history.metric.malformed",
         )
-    name, compare, written = found.groups()
+    name, compare, written = match.groups()
     value: float | str = written
     try:
         value = float(written)
@@ -278,7 +278,7 @@ def select(
 
 def named(name: str, id: str, sweep: str, wanted: str) -> bool:
     """Return whether a name or pattern matches an app."""
-    return any(fnmatchcase(one, wanted) for one in (name, id, sweep) if one)
+    return any(fnmatchcase(candidate, wanted) for candidate in (name, id, sweep) if candidate)
 
 
 ORDER = r"^-?[A-Za-z_][A-Za-z0-9_]{0,62}$"
@@ -297,13 +297,13 @@ def in_order(rows: Iterable[PastApp], order: str) -> list[PastApp]:
     having = [(value, row) for row in rows if (value := _value(row, field)) is not None]
     ids = {id(row) for _, row in having}
     # Parameters keep the text that was typed; texts such as 0.10 are sorted as numbers.  Names and users are no numbers.
-    found = [
+    keyed = [
         (None if isinstance(value, str) and hasattr(row, field) else number(value), value, row) for value, row in having
     ]
-    numbers = [(figure, row) for figure, _, row in found if figure is not None]
-    texts = [(value, row) for figure, value, row in found if figure is None]
-    ordered = [row for _, row in sorted(numbers, key=lambda one: one[0], reverse=down)]
-    ordered += [row for _, row in sorted(texts, key=lambda one: one[0], reverse=down)]
+    numbers = [(figure, row) for figure, _, row in keyed if figure is not None]
+    texts = [(value, row) for figure, value, row in keyed if figure is None]
+    ordered = [row for _, row in sorted(numbers, key=lambda entry: entry[0], reverse=down)]
+    ordered += [row for _, row in sorted(texts, key=lambda entry: entry[0], reverse=down)]
     return ordered + [row for row in rows if id(row) not in ids]
 
 

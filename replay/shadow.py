@@ -1,22 +1,21 @@
 """What another policy would do on a log, decision by decision, next to the master that really decides.
 
-A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where
-the comparisons go (`events.nats.stores`).
+A shadow only reads.  It has no way to append to a log, to take a lease or to publish a heartbeat; its caller decides where the
+comparisons go (`events.nats.stores`).
 
-The allocation that a policy would have given, had it decided whenever the leading master did.
+It keeps the allocation that the policy would have given, had it decided whenever the leading master did (`Hypothetical`).
+This starts as the log's own allocation.  At each decision of the master the policy is asked about the same apps, bounds,
+nodes and times, but with the containers of its own last answer in place of the real ones; its answer is the next
+hypothetical allocation, and a `Comparison` puts it next to the real one.  So the two drift apart as two clusters would.  A
+cluster that the policy really leads would differ in this:
 
-It starts as the log's own allocation.  At each decision of the master the policy is asked about the same apps, bounds, nodes
-and times, but with the containers of its own last answer in place of the real ones; its answer is the next hypothetical
-allocation.  So the two drift apart as two clusters would.  The differences to a cluster that the policy really leads:
-
-* An adjustment takes no time.  No app is in the middle of one, and none is left alone after one.
+* An adjustment takes no time here.  No app is in the middle of one, and none is left alone after one.
 * Apps arrive, work, fail and end as on the log: another container does not finish an app earlier (the what-if simulates that).
 * An app that pauses after a failure, or whose owner cancelled it, holds nothing.
 * A node that is gone takes its containers along; the policy is asked about the app's remaining containers.
 * Ports are not a limit.
 
 A policy that fails leaves the hypothetical allocation as it is, as a master would.
-
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from events.logger import Logger
 from events.quantities import SECOND
 from events.subjects import kind_of
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -77,10 +76,10 @@ class Hypothetical:
 
     def problem(self, state: State, now: int) -> Problem:
         """Return the policy's problem at `now` (UTC ns)."""
-        asked = problem_of(state, now, claims(state, now))
-        there = {node.id for node in asked.nodes}
-        apps = tuple(self._demand(app, there, state, now) for app in asked.apps)
-        return msgspec.structs.replace(asked, apps=apps)
+        real = problem_of(state, now, claims(state, now))
+        there = {node.id for node in real.nodes}
+        apps = tuple(self._demand(app, there, state, now) for app in real.apps)
+        return msgspec.structs.replace(real, apps=apps)
 
     def _demand(self, app: AppDemand, there: set[str], state: State, now: int) -> AppDemand:
         places = {node: count for node, count in self.places.get(app.id, {}).items() if node in there}
@@ -115,7 +114,7 @@ class AppDifference(msgspec.Struct, frozen=True):
     """An app that would have another number of containers."""
 
     app: str
-    """Its id."""
+    """Id of the app."""
     name: str
     has: int
     """Containers that the log's last decision about it gives it, whether or not they run yet."""
@@ -123,7 +122,7 @@ class AppDifference(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
     nodes_then: dict[str, int]
     why: str
-    """Why it would have no more, by the policy; if it would have its maximum, why it has less, by the log."""
+    """Reason why it would have no more, by the policy; if it would have its maximum, why it has less, by the log."""
     code: str
     """The reason's code, "" for none."""
 
@@ -153,15 +152,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
     seq: int
     """The record of the master's decision."""
     at: int
-    """Its log time (UTC ns)."""
+    """Log time of the decision (UTC ns)."""
     decided_by: str
     """The policy that decided it."""
     live: int
     """Apps that may hold containers now, which are compared."""
     differing: int
-    """How many of them would have another number of containers."""
+    """Number of those that would have another number of containers."""
     moved: int
-    """How many others have the same number of containers, on other nodes."""
+    """Number of others that have the same number of containers, on other nodes."""
     apps: list[AppDifference]
     """Those that differ, by id, at most `MOST_APPS`."""
     now: Figures
@@ -177,7 +176,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag="comparison", ta
     took_s: float
     """Seconds that the policy took."""
     failed: str
-    """Why it gave no usable answer, "" if it did; the hypothetical allocation then stays as it was."""
+    """Reason why it gave no usable answer, "" if it did; the hypothetical allocation then stays as it was."""
 
 
 def compared(hypothetical: Hypothetical, state: State, now: int) -> tuple[Problem, list[AppDifference], int, str]:
@@ -196,7 +195,7 @@ def compared(hypothetical: Hypothetical, state: State, now: int) -> tuple[Proble
             different.append(_difference(app, has, then, answer))
         elif has != then:
             moved += 1
-    return problem, sorted(different, key=lambda one: one.app), moved, failed
+    return problem, sorted(different, key=lambda difference: difference.app), moved, failed
 
 
 def held(app: App) -> Places:
@@ -253,7 +252,7 @@ class Shadow:
     ) -> AsyncGenerator[Comparison, None]:
         """Yield a comparison for each decision after the record `since`, up to `end`; with `follow`, also for later
         records, without end.  Of decisions that arrive together while it follows, only the last one is compared.
-        Raises as `replay.travel.travel.state_at` and `ReadableLog.read`; while it follows, it starts over instead, with the
+        Raises as `replay.travel.state_at` and `ReadableLog.read`; while it follows, it starts over instead, with the
         allocation at the log's end."""
         fold = Fold(self._log, partial(self._state_at, since))
         await fold.begin()
@@ -280,11 +279,11 @@ class Shadow:
                 for part in _up_to_decisions(batch, end):
                     if part[0].seq > end and not follow:
                         return
-                    found = await asyncio.to_thread(self._take, fold, part, hypothetical)
+                    comparisons = await asyncio.to_thread(self._take, fold, part, hypothetical)
                     if progress and end > since:
                         progress(min(state.seq, end) - since, end - since)
-                    if found is not None:
-                        yield found
+                    if comparisons is not None:
+                        yield comparisons
                 if not follow and state.seq >= end:
                     return
 
@@ -364,6 +363,6 @@ def _may_decide(record: Record) -> bool:
     return kind_of(record.subject) == Round.__name__
 
 
-def smaller(found: Comparison, most: int) -> Comparison:
+def smaller(comparison: Comparison, most: int) -> Comparison:
     """Return a comparison that names at most this many apps."""
-    return msgspec.structs.replace(found, apps=found.apps[:most])
+    return msgspec.structs.replace(comparison, apps=comparison.apps[:most])

@@ -1,11 +1,5 @@
 """A log as traces in OpenTelemetry's model: one trace for each app, a span for each phase.
 
-A span is passed on when its phase has ended, with the phase's own times, since backends do not take spans that are open for
-hours.  Its ids are hashes over the log's content, so the same phase has the same ids whenever and wherever it is
-exported.
-
-Phases of apps as spans.
-
     app     from the submission to the end; the parent of all others, and passed on last
     wait    without a partition, until containers are released
     start   from the release until all containers run
@@ -14,14 +8,15 @@ Phases of apps as spans.
     room    of a restart: until the room of the new containers is free
     live    a live adjustment, from the decision until the new membership trains; lies within `run`
 
-All times are log times.
+A `Tracer` observes a fold and makes the spans; all times are log times.  It passes a span on when its phase has ended, since
+backends do not take spans that are open for hours.  A span's ids are hashes over the log's content, so the same phase has the
+same ids whenever and wherever it is exported, and a backend that gets a span again recognizes it.
 
-Spans in OTLP, OpenTelemetry's protocol: as JSON without any library, as protobuf by `opentelemetry-proto`.
+`export_spans` folds a log and gives the spans to a file or a `Receiver`, in OTLP, OpenTelemetry's protocol: as JSON without
+any library, as protobuf by `opentelemetry-proto`.  Over HTTP, a batch is sent until the receiver accepts it or rejects it
+for good.
 
-TraceError   the library is missing, or the receiver does not accept the spans
-
-OTLP over HTTP: a batch is sent until the receiver accepts it or rejects it permanently.
-
+    TraceError   the library is missing, or the receiver does not accept the spans
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ from events.addresses import shown
 from events.logger import Logger
 from replay import ReplayError
 from replay.moments import AtSequence
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -80,7 +75,7 @@ class Span(msgspec.Struct, frozen=True):
     end: int
     attributes: dict[str, Value]
     error: str = ""
-    """Why it failed; "" if it did not."""
+    """Reason why it failed; "" if it did not."""
 
 
 def trace_id(cluster: str, app: str) -> str:
@@ -109,12 +104,12 @@ class Tracer:
         self._cluster = cluster
         self._take = take
         self._waiting: dict[str, int] = {}
-        """By app, since when it waits."""
+        """Times by app, since when it waits."""
         self._starting: dict[str, int] = {}
-        """By app, its generation whose containers have not all started."""
+        """Generations by app whose containers have not all started."""
         self._running: dict[str, _Running] = {}
         self._lives: dict[str, int] = {}
-        """By app, when its last live adjustment was decided."""
+        """Times by app, when its last live adjustment was decided."""
 
     def begin(self, state: State) -> None:
         """Go on from this state: phases that have begun are passed on whole when they end."""
@@ -132,7 +127,7 @@ class Tracer:
             ]
             if not released:
                 continue
-            latest = max(released, key=lambda one: one.number)
+            latest = max(released, key=lambda each: each.number)
             if not latest.started_at:
                 self._starting[app.id] = latest.number
             elif latest is current or current is None or not current.released_at:
@@ -336,20 +331,20 @@ def request(cluster: str, spans: Sequence[Span]) -> dict[str, Any]:
     }
 
 
-def _span(one: Span) -> dict[str, Any]:
+def _span(span: Span) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "traceId": one.trace,
-        "spanId": one.span,
-        "name": one.name,
+        "traceId": span.trace,
+        "spanId": span.span,
+        "name": span.name,
         "kind": _INTERNAL,
-        "startTimeUnixNano": str(one.begin),
-        "endTimeUnixNano": str(one.end),
-        "attributes": _attributes(one.attributes),
+        "startTimeUnixNano": str(span.begin),
+        "endTimeUnixNano": str(span.end),
+        "attributes": _attributes(span.attributes),
     }
-    if one.parent:
-        made["parentSpanId"] = one.parent
-    if one.error:
-        made["status"] = {"code": _ERROR, "message": one.error}
+    if span.parent:
+        made["parentSpanId"] = span.parent
+    if span.error:
+        made["status"] = {"code": _ERROR, "message": span.error}
     return made
 
 
@@ -389,12 +384,12 @@ def rejected(answer: bytes) -> str:
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-    found = ExportTraceServiceResponse()
+    response = ExportTraceServiceResponse()
     try:
-        found.ParseFromString(answer)
+        response.ParseFromString(answer)
     except DecodeError:
         return ""
-    partial = found.partial_success
+    partial = response.partial_success
     return f"{partial.rejected_spans} spans: {partial.error_message[:200]}" if partial.rejected_spans else ""
 
 
@@ -505,8 +500,8 @@ async def export_spans(
 
     While `send` runs, nothing more is read, so a slow or absent receiver costs no memory.  Raises as
     `state_at` and `send` do."""
-    found: list[Span] = []
-    tracer = Tracer(cluster, found.append)
+    spans: list[Span] = []
+    tracer = Tracer(cluster, spans.append)
     end = await log.end()
     state = await state_at(log, AtSequence(await log.start()) if since is None else since)
     tracer.begin(state)
@@ -514,12 +509,12 @@ async def export_spans(
     async with aclosing(log.read(after=state.seq, follow=follow)) as batches:
         async for batch in batches:
             await asyncio.to_thread(fold, state, batch, batch[-1].seq, None, tracer.see)
-            while len(found) >= BATCH or (found and follow and state.seq >= end):
-                await send(found[:BATCH])
-                sent += len(found[:BATCH])
-                del found[:BATCH]
+            while len(spans) >= BATCH or (spans and follow and state.seq >= end):
+                await send(spans[:BATCH])
+                sent += len(spans[:BATCH])
+                del spans[:BATCH]
             if progress is not None:
                 progress(min(state.seq, end) - first, end - first)
-    if found:
-        await send(found)
-    return sent + len(found)
+    if spans:
+        await send(spans)
+    return sent + len(spans)

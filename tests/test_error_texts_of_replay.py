@@ -25,7 +25,7 @@ from events.codec import encode
 from events.errors import DormError
 from events.kinds import PolicyChanged
 from events.log.records import Record
-from replay import moments
+from replay import moments, stepper
 from replay.audit import workers
 from replay.audit.audit import verify
 from replay.audit.seal_checks import Expected
@@ -37,15 +37,13 @@ from replay.simulator.contenders import parse_all
 from replay.simulator.forks.whatif import whatif
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.explanation import Witness, explain
 from replay.story.story import tell
-from replay.timeline import model
+from replay.timeline import lanes
 from replay.timeline.fold import timeline
-from replay.timeline.model import only
+from replay.timeline.lanes import only
 from replay.timeline.trace import trace
-from replay.travel import search
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from replay.whole_file import whole_file_now
 from tests.replay.audit.test_audit_of_a_part import Part
 from tests.replay.made_log import log_of
@@ -86,7 +84,7 @@ def simulation(**change: Any) -> Callable[[], object]:
 
 
 def searched(text: str) -> Callable[[], object]:
-    return lambda: search.parse(text, State())
+    return lambda: stepper.parse(text, State())
 
 
 def drawn(since: int | None = None, until: int | None = None, **names: Any) -> Callable[[], object]:
@@ -190,7 +188,7 @@ TABLE: list[tuple[str, Callable[[], object], str]] = [
     ),
     ("app.not_found", drawn(apps=["a"]), "there was no app 'a' in this time"),
     ("node.not_found", drawn(nodes=["n9"]), "there was no node 'n9' in this time"),
-    ("package.missing", lambda: model.need("plotty"), "this timeline needs plotty: pip install 'dorm[plots]'"),
+    ("package.missing", lambda: lanes.need("plotty"), "this timeline needs plotty: pip install 'dorm[plots]'"),
     ("timeline.empty", nothing_drawn, "nothing happened in this time; choose a longer one"),
     (
         "search.kind.unknown",

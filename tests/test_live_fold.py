@@ -14,7 +14,7 @@ from dorm.live_fold import Fold, LiveFold, NotFolded, Thread
 from events.log.memory import MemoryLog
 from events.log.records import LogClosed, LogDamaged, LogUnavailable
 from replay.frames import leave_snapshot
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.replay.busy import busy_log
 

@@ -19,6 +19,51 @@ PACKAGES = sorted(
 )
 
 
+NAMED_AFTER_THEIR_COMMAND = ("dorm/cli/", "dorm/api/resources/")
+"""Front ends: a module is named after the command or the resource that it serves, and so is what it calls."""
+DISTRIBUTIONS = ("dorm/remote/", "dorm/elastic/")
+"""Distributions of their own, whose modules users import by these names."""
+SHARED_NAMES = {
+    "errors": "the exceptions of a package",
+    "execution": "how each runtime runs a command in a container",
+    "keeper": "what ends a session of each runtime",
+    "runtime": "the runtime itself, of processes and of Docker",
+    "checkpoints": "of an app: as a client and as an agent sees them",
+    "delays": "what nodes try again: the core's rule, and the agent's part",
+    "files": "of an app: as a client and as an agent handles them",
+    "offers": "of nodes: the core's rule, and the agent's part",
+    "progress": "of apps: the core's rule, and the agent's part",
+    "sessions": "in containers: the client's and the agent's side",
+}
+"""Names that several modules have because they are one concept in several places."""
+REASON = "A package of its own because "
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_small_package_says_why_it_is_one(package: str) -> None:
+    """A folder of three modules is one more place to look into."""
+    folder = ROOT / package
+    inside = {path for path in folder.glob("*.py") if path.stem not in ("__init__", "__main__")}
+    inside |= set(folder.glob("*/__init__.py"))
+    text = " ".join((ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").split())
+    assert len(inside) >= 4 or REASON in text, f"merge its modules, or say so in its docstring: {REASON}…"
+
+
+def test_a_name_of_a_module_says_which_one_it_is() -> None:
+    """Whoever looks for a module by its name finds one."""
+    places: dict[str, list[str]] = {}
+    for top in ("dorm", "agents", "replay"):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            place = file.relative_to(ROOT).as_posix()
+            if file.stem not in ("__init__", "__main__") and not place.startswith(
+                NAMED_AFTER_THEIR_COMMAND + DISTRIBUTIONS
+            ):
+                places.setdefault(file.stem, []).append(place)
+    several = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: found for name, found in several.items() if name not in SHARED_NAMES} == {}
+    assert SHARED_NAMES.keys() - several.keys() == set(), "a name that is not shared any more"
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_names_its_modules(package: str) -> None:
     folder = ROOT / package

@@ -1,7 +1,7 @@
 """The folders of a node's containers on the host, created and removed atomically, even across crashes.
 
     ROOT/lock            held by the runtime that has it open
-    ROOT/lease           until when containers may run (`agents.lease`)
+    ROOT/lease           until when containers may run (`agents.node_lease`)
     ROOT/identity        the root's permanent id; on a shared engine, only containers that carry it are the node's
     ROOT/tenant          whose apps it runs, if its runtime confines nothing
     ROOT/workdirs/       parts of shipped folders (`agents.runtime.workdir`)
@@ -31,7 +31,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agents import lease
+from agents import node_lease
 from agents.runtime.interface import PROGRESS_FILE, Conflict, Displaced, Key, Refused, Unavailable, key_name
 from agents.runtime.long_work import LongWork, Remains
 from agents.runtime.removing import delete
@@ -107,20 +107,20 @@ class RunDirs:
         with contextlib.suppress(OSError, Displaced):
             self.check()
             if self._lease.exists():
-                lease.write(str(self._lease), lease.deadline(str(self._lease)), 0)
+                node_lease.write(str(self._lease), node_lease.deadline(str(self._lease)), 0)
         os.close(self._lock)
         self._lock = -1
 
     @property
     def _lease(self) -> Path:
-        return self.root / lease.FILE
+        return self.root / node_lease.FILE
 
     async def extend_lease(self, deadline: int) -> None:
-        """Set the lease's deadline, in the time of `agents.lease`.  Raises `Unavailable`, `Displaced`."""
+        """Set the lease's deadline, in the time of `agents.node_lease`.  Raises `Unavailable`, `Displaced`."""
 
         def extend() -> None:
             self.check()
-            lease.write(str(self._lease), deadline, os.getpid())
+            node_lease.write(str(self._lease), deadline, os.getpid())
 
         try:
             await asyncio.to_thread(extend)
@@ -153,7 +153,7 @@ class RunDirs:
 
         def left() -> float | None:
             self.check()
-            return lease.left(str(self._lease))
+            return node_lease.left(str(self._lease))
 
         return await asyncio.to_thread(left)
 

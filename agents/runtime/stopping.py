@@ -34,7 +34,7 @@ import os
 import signal
 from itertools import islice
 
-from agents import lease
+from agents import node_lease
 
 TYPE_CHECKING = False  # typing itself would cost a third of a supervisor's start
 if TYPE_CHECKING:
@@ -431,11 +431,11 @@ def _send(pid: int, start: str, number: int) -> None:
     except ProcessLookupError:
         return
     except OSError:  # An old kernel, a sandbox, or no descriptor left: better than no signal at all.
-        if lease.start_time(pid) == start:
+        if node_lease.start_time(pid) == start:
             os.kill(pid, number)
         return
     try:
-        if lease.start_time(pid) == start:
+        if node_lease.start_time(pid) == start:
             signal.pidfd_send_signal(descriptor, number)
     finally:
         os.close(descriptor)

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))  # MkDocs loads a hook by its path, not as part of a package.
 
-from docs.site import codes, commands, kinds, spec  # noqa: E402
+from docs.site import codes, commands, kinds, policies, spec  # noqa: E402
 
 GENERATED = {
     "reference/commands.md": commands.page,
     "reference/errors.md": codes.page,
     "reference/events.md": kinds.page,
+    "reference/policies.md": policies.page,
     "reference/spec.md": spec.page,
 }
 """Pages of the reference that are not committed, by their place in the site."""

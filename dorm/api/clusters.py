@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from events.log.leadership import Leadership
     from events.log.records import Appended, Record
     from events.log.stores import Progress, ReadableSnapshots, SnapshotInfo
-    from replay.tenants.views import Views
+    from replay.tenants.shared_views import Views
 
 
 # --- an archive -------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from dorm.api import answers
+from dorm.api import responses
 from dorm.api.errors import CannotListen, Forbidden, Misdirected, TooMany, Unavailable, Unsupported
 from events.limits import Shares
 
@@ -120,7 +120,7 @@ class Connection(web.RequestHandler):
             self._addresses.connect(address)
         except (TooMany, Unavailable) as error:
             self._refused = True
-            real.write(answers.raw(answers.problem_of(error)))
+            real.write(responses.raw(responses.problem_of(error)))
             real.close()
             return
         self._address = address
@@ -146,10 +146,10 @@ class Connection(web.RequestHandler):
         if status < 500:
             # What was read comes after the library's text, and says nothing to people.
             text = (message or "").partition("\n")[0].partition(": b")[0].strip(" :") or "this is not HTTP/1.1"
-            problem = answers.make(status, "api.request.malformed", text)
+            problem = responses.make(status, "api.request.malformed", text)
         else:
-            problem = answers.problem_of(exc or RuntimeError(message))
-        made = answers.response(problem)
+            problem = responses.problem_of(exc or RuntimeError(message))
+        made = responses.response(problem)
         made.force_close()
         return made
 

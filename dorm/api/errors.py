@@ -1,4 +1,4 @@
-"""Errors of the API, besides those of the packages below it.  `dorm.api.answers` turns all of them into documents.
+"""Errors of the API, besides those of the packages below it.  `dorm.api.responses` turns all of them into documents.
 
 ApiError
 ├── Malformed        400  the request cannot be read

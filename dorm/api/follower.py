@@ -22,7 +22,7 @@ from dorm.client.finding import find_app
 from dorm.core.snapshot import copy, restore
 from dorm.core.state import App
 from dorm.live_fold import LiveFold, NotFolded, Thread, newest_state
-from dorm.metrics.cluster import cluster_metrics
+from dorm.metrics.cluster_metrics import cluster_metrics
 from dorm.metrics.tally import Tally
 from events.kinds import Round
 from events.log.interface import ReadableLog

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from dorm.api.answers import POSITION, Answer, answer, packed, problem_of
 from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Malformed
+from dorm.api.responses import POSITION, Answer, answer, packed, problem_of
 from dorm.api.routes import Call, Parameters
 from dorm.api.streams import Stream, frame
 from dorm.api.threads import apart_if_large

@@ -30,7 +30,7 @@ from events.codec import decode
 from events.kinds import AppSubmitted, NodeJoined
 from events.log.records import LogError
 from replay.simulator.forks.starting import Outlook
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.explanation import Witness
 from replay.story.node import NodeTeller
 from replay.story.story import base_of, begin, story_of
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dorm.api.follower import Follower, RecentLog
-    from dorm.api.moments import Moments
     from dorm.api.options import Limits
+    from dorm.api.past_folds import Moments
     from dorm.api.threads import Heavy
     from dorm.core.state import State
     from events.log.interface import ReadableLog

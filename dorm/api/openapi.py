@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.api import answers
-from dorm.api.answers import JSON, POSITION, Problem
+from dorm.api import responses
 from dorm.api.connections import YAML
 from dorm.api.identity import HEADER as USER
 from dorm.api.identity import PATTERN as USER_PATTERN
+from dorm.api.responses import JSON, POSITION, Problem
 from dorm.api.routes import Header
 from events.spec import spec_schema
 from events.spec.sweeps import fields
@@ -67,6 +67,8 @@ _KNOWN = {
     "dorm.api.resources.events.Decision": "dorm.api.resources.decisions.Decision",
     "dorm.api.resources.steering.Change": "dorm.api.resources.steering.trying.Change",
     "replay.comparison.Point": "replay.comparison.side.Point",
+    "replay.diff.Changed": "replay.travel.diff.Changed",
+    "replay.diff.Point": "replay.travel.diff.Point",
 }
 """Names of schemas as clients know them, after their classes have moved: only classes whose names others share are named with
 their modules, and what clients generate from the names must not change."""
@@ -181,7 +183,7 @@ class _Described:
             done["links"] = {link.operation: _link(link) for link in route.links}
         statuses = {**_ALWAYS, **(_OF_BODIES if route.body is not None else {})}
         statuses |= {status: _OTHER[status] for status in route.problems}
-        problem = {answers.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
+        problem = {responses.CONTENT_TYPE: {"schema": self._known[id(Problem)]}}
         failures = {str(status): {"description": text, "content": problem} for status, text in sorted(statuses.items())}
         if route.operation == "ready":  # A load balancer looks at the status alone; people want to know the lag.
             failures["503"] = {**done, "description": _OTHER[503]}

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from dorm.api.answers import packed, packs
 from dorm.api.errors import Missing
+from dorm.api.responses import packed, packs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from dorm.client.live_reports import followed
 from dorm.client.masters import row_of
-from dorm.client.reports import followed
 from events import subjects
 from events.codec import decode
 from events.kinds import AppProgressed, NodeReported

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, Union, get_a
 import msgspec
 from aiohttp import web
 
-from dorm.api.answers import POSITION, Answer, packs
 from dorm.api.connections import check_type
 from dorm.api.errors import Invalid, Malformed, TooLarge, TooSlow, Unsupported
 from dorm.api.identity import ACCESS
+from dorm.api.responses import POSITION, Answer, packs
 from dorm.local.spec_files import SPEC, parse_spec
 from events.documents import read_json
 

@@ -13,15 +13,15 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dorm.api.answers import Kept
 from dorm.api.clusters import TenantCluster
 from dorm.api.connections import Addresses
 from dorm.api.event_pages import Encoded, EventPages
 from dorm.api.follower import Counted, Follower, RecentLog, Requester
 from dorm.api.identity import Doorkeeper
 from dorm.api.lives import Lives
-from dorm.api.moments import Moments, Pasts, Pictures
+from dorm.api.past_folds import Moments, Pasts, Pictures
 from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports
+from dorm.api.responses import Kept
 from dorm.api.streams import EventStreams, ViewStream
 from dorm.api.threads import Heavy, Turns
 from dorm.client.client import login_name
@@ -30,14 +30,14 @@ from events.log.records import LogError
 from events.logger import Logger
 from events.nats.connection import Connection
 from replay.tenants.projection import key_of
-from replay.tenants.views import Views
+from replay.tenants.shared_views import Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.api.answers import Answer
     from dorm.api.clusters import Cluster
     from dorm.api.options import Options
+    from dorm.api.responses import Answer
 
 _MOST_TENANTS = 32
 """Tenants that have services at once: each has a state of its own."""

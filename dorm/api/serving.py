@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from dorm.api import answers, openapi
-from dorm.api.answers import POSITION, Answer, answer
+from dorm.api import openapi, responses
 from dorm.api.connections import SECURITY, Connection, Encryption, Hosts, check_origin
 from dorm.api.errors import CannotListen, Unauthorized
 from dorm.api.page import Page
 from dorm.api.resources.process import checks_of
 from dorm.api.resources.table import ROUTES
+from dorm.api.responses import POSITION, Answer, answer
 from dorm.api.routes import Call, Parameters, Route, handler_of
 from dorm.api.services import Services, Tenants
 from dorm.health.checks import Health
@@ -220,7 +220,7 @@ async def _signed_in(request: web.Request, services: Services) -> bool:
 
 def _refused(error: BaseException, request: web.Request) -> web.Response:
     kept = {"Allow": error.headers["Allow"]} if isinstance(error, web.HTTPMethodNotAllowed) else None
-    made = answers.response(answers.problem_of(error), kept)
+    made = responses.response(responses.problem_of(error), kept)
     if made.status == 401:
         # A browser that is asked for HTTP's basic authentication opens a dialog, and lets a script's request wait for it.
         by_script = request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate"

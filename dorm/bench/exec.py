@@ -16,11 +16,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from agents.runtime.docker.config import LABEL_CLUSTER
+from agents.runtime.docker.container_config import LABEL_CLUSTER
 from agents.runtime.docker.engine import Engine
 from compose.image import SAMPLES_REF
 from dorm.bench import BenchError
-from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
+from dorm.bench.bench_cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, percentile, this_machine
 from dorm.client.sessions import Session, running_place
 from events.sessions import Ended
@@ -28,7 +28,7 @@ from events.sessions import Ended
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from dorm.bench.cluster import RuntimeName, Wanted
+    from dorm.bench.bench_cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Progress
     from dorm.core.state import State
     from dorm.local.cluster import LocalCluster

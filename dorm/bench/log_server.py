@@ -19,7 +19,7 @@ from dorm.snapshots import newest
 from events.log.stores import SNAPSHOT_EVERY
 from events.nats.connection import Connection
 from events.sources import fingerprint
-from replay.travel.travel import fold, fold_on
+from replay.travel import fold, fold_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.bench import BenchError
-from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
+from dorm.bench.bench_cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, spread, this_machine
 from dorm.local.spec_files import load_spec
 from events.kinds import AppProgressed
 
 if TYPE_CHECKING:
-    from dorm.bench.cluster import RuntimeName, Wanted
+    from dorm.bench.bench_cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Progress
     from dorm.core.state import State
     from dorm.local.cluster import LocalCluster

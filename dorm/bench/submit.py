@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from compose.image import SAMPLES_REF
-from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
+from dorm.bench.bench_cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, spread, this_machine
 
 if TYPE_CHECKING:
-    from dorm.bench.cluster import RuntimeName, Wanted
+    from dorm.bench.bench_cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Progress
     from dorm.core.state import App
     from dorm.local.cluster import LocalCluster

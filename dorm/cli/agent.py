@@ -203,7 +203,7 @@ async def agent(
     from agents.gpus import check_given, nvidia_cards
     from agents.machine import detect
     from dorm.health.checks import Health
-    from dorm.health.parts import agents_checks
+    from dorm.health.process_checks import agents_checks
     from dorm.local.announced import BUILD
     from dorm.local.runtimes import choose_runtime
 

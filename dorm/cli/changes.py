@@ -47,7 +47,8 @@ DEFAULT = "default"
 
 
 def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) -> PolicyChanged:
-    """Return the change for these `key=value`, checked against the settings in force.
+    """Return the change for these `key=value`, checked against the settings in force.  The policy need not be installed here: the
+    masters need it, and the log tells which names they know.
 
     Keys are parameters of the policy (of the one that `policy=NAME` names, if given), the times' words, and the times' names
     in the log.  Only named settings change.  Raises SpecError, and WrongUsage for an invalid pair.
@@ -90,9 +91,7 @@ def change_of(pairs: list[str], settings: Settings, plugins: Plugins = _NONE) ->
 def _checked(settings: Settings, change: PolicyChanged, plugins: Plugins) -> None:
     try:
         name, params = policy_after(settings, change, plugins)
-        if built_in(name):
-            policy(name)  # It may be of the laboratory, and not installed.
-        elif installed(name):  # A plug-in's parameters can only be checked if it is installed.
+        if installed(name) and not built_in(name):  # A plug-in's parameters can only be checked if it is installed.
             policy(name).check_params(params)
     except SettingRefused as error:
         if error.code == "policy.unknown" and change.policy is not None and installed(change.policy):
@@ -217,13 +216,20 @@ _RANGES = {name: _range(name) for name in TIMES}
 
 
 def settings_in(state: State, pairs: list[str]) -> dict[str, Any]:
-    """Return what these `key=value` of `dorm policy set` would set in a state.  Raises SpecError, and WrongUsage."""
+    """Return what these `key=value` of `dorm policy set` would set in a state.  Raises SpecError, also for a policy that is not
+    installed here, where it has to decide; and WrongUsage."""
     change = change_of(pairs, state.settings, state.policy_plugins)
+    chosen = change.policy if change.policy is not None else state.settings.policy
+    try:
+        if built_in(chosen) and (change.policy is not None or change.set_params is not None):
+            policy(chosen)
+    except DormError as error:
+        raise SpecError(str(error), code=error.code) from None
     return settings_of(change, state.settings, state.policy_plugins)
 
 
 async def settings_at(log: ReadableLog, moment: Moment | None, pairs: list[str]) -> dict[str, Any]:
-    """The same at a moment of a log.  Also raises as `replay.travel.travel.state_at`."""
-    from replay.travel.travel import state_at
+    """The same at a moment of a log.  Also raises as `replay.travel.state_at`."""
+    from replay.travel import state_at
 
     return settings_in(await state_at(log, moment), pairs)

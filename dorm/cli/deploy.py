@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dorm.deploy.installing import Step
     from dorm.deploy.rendering import File, Part
-    from dorm.deploy.settings import Deployment
+    from dorm.deploy.settings_file import Deployment
     from dorm.security.folder import KeyFolder
 
 
@@ -49,7 +49,7 @@ Keys = Annotated[
 
 def read(file: Path) -> Deployment:
     """Return the settings in a file.  Raises Fail."""
-    from dorm.deploy.settings import Deployment, DeploymentError, check
+    from dorm.deploy.settings_file import Deployment, DeploymentError, check
     from dorm.local.spec_files import load_document
     from events.documents import shape_of
     from events.spec import SpecError

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from dorm.client.masters import Leader
     from dorm.core.state import State
-    from dorm.doctor.cluster import Asked
+    from dorm.doctor.cluster_findings import Asked
     from dorm.doctor.findings import Finding
-    from dorm.doctor.machine import NodeHere
+    from dorm.doctor.machine_findings import NodeHere
     from events.nats.connection import Connection
 
 Status = TypeVar("Status", MasterStatus, AgentStatus)
@@ -98,7 +98,7 @@ async def doctor(
 def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> NodeHere | None:
     """Return the node of this machine, None if there is none: the named one, or the one that a unit here starts."""
     from dorm.deploy.installing import installed_agent
-    from dorm.doctor.machine import NodeHere
+    from dorm.doctor.machine_findings import NodeHere
 
     unit = installed_agent(Path("/")) if (node, data) == (None, None) else None
     if unit is not None:
@@ -112,7 +112,7 @@ def _here(node: str | None, data: Path | None, checkpoints: Path | None) -> Node
 
 async def _look(target: Target, here: NodeHere | None, apis: Sequence[str]) -> list[Finding]:
     from dorm.doctor.findings import wrong
-    from dorm.doctor.machine import judge_master, judge_node
+    from dorm.doctor.machine_findings import judge_master, judge_node
 
     state: State | None = None
     looked = await _certificates(target, apis)
@@ -137,7 +137,7 @@ async def _look(target: Target, here: NodeHere | None, apis: Sequence[str]) -> l
 
 async def _certificates(target: Target, apis: Sequence[str]) -> list[Finding]:
     """Look at the certificates that are known without a NATS server: the authority's, files on this machine, and the APIs'."""
-    from dorm.doctor import certificates as c
+    from dorm.doctor import expiry as c
 
     own = await asyncio.to_thread(target.read)
     todo = "remove ca.pem and ca.key from the folder of keys, and make the keys again: users and nodes need new credentials"
@@ -168,8 +168,8 @@ def _files(target: Target) -> Iterator[tuple[Path, str, str]]:
 async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]:
     """Look at everything that a connection reaches."""
     from dorm.client.client import Client
-    from dorm.doctor import certificates, cluster
-    from dorm.doctor import cluster as servers
+    from dorm.doctor import cluster_findings, expiry
+    from dorm.doctor import cluster_findings as servers
     from dorm.doctor.findings import wrong
     from dorm.local.announced import BUILD
     from events import subjects
@@ -184,13 +184,11 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
     looked = [*servers.judge_servers(every), *servers.judge_streams(streams, len(every))]
     looked.append(servers.judge_clock("clock", "NATS server", clock, "the clock of this machine"))
     renewed = "run `dorm init` again, or `dorm deploy keys` and `dorm deploy install`; the server reads it on SIGHUP"
-    looked += certificates.judge_ends(
+    looked += expiry.judge_ends(
         [
-            certificates.parsed(
-                server.name or server.address, "the NATS server's certificate", server.certificate, renewed
-            )
-            for server in every
-            if server.certificate
+            expiry.parsed(one.name or one.address, "the NATS server's certificate", one.certificate, renewed)
+            for one in every
+            if one.certificate
         ],
         time.time_ns(),
     )
@@ -203,16 +201,14 @@ async def _cluster(connection: Connection) -> tuple[State | None, list[Finding]]
         looked.append(wrong("log", "log", str(error), "start the missing NATS servers"))
         return None, looked
     by_node = {agent.status.node: agent for agent in agents} if agents is not None else None
-    looked += [*cluster.judge_masters(leader, masters), *cluster.judge_nodes(state, by_node)]
-    looked += [*cluster.judge_delays(state), *cluster.judge_settings(state)]
+    looked += [*cluster_findings.judge_masters(leader, masters), *cluster_findings.judge_nodes(state, by_node)]
+    looked += [*cluster_findings.judge_delays(state), *cluster_findings.judge_settings(state)]
     if state.known is not None:
-        looked += certificates.judge_tokens(state.known.tokens.values(), time.time_ns())
+        looked += expiry.judge_tokens(state.known.tokens.values(), time.time_ns())
     looked += await rotation_findings(connection)
-    answered = [(answer.status.name, answer) for answer in masters or ()] + [
-        (answer.status.node, answer) for answer in agents or ()
-    ]
-    looked += cluster.judge_clocks([(name, answer.clock) for name, answer in answered])
-    looked += cluster.judge_versions({name: answer.status.build for name, answer in answered}, BUILD)
+    answered = [(one.status.name, one) for one in masters or ()] + [(one.status.node, one) for one in agents or ()]
+    looked += cluster_findings.judge_clocks([(name, one.clock) for name, one in answered])
+    looked += cluster_findings.judge_versions({name: one.status.build for name, one in answered}, BUILD)
     return state, looked
 
 
@@ -228,7 +224,7 @@ async def _endangered(connection: Connection) -> list[Finding]:
 
 async def rotation_findings(connection: Connection) -> list[Finding]:
     """Look at the rotations that failed since the last one that succeeded."""
-    from dorm.doctor.cluster import judge_rotation
+    from dorm.doctor.cluster_findings import judge_rotation
     from dorm.doctor.findings import unknown
     from events import subjects
     from events.codec import decode
@@ -260,7 +256,7 @@ async def _leader(connection: Connection, state: State) -> Leader:
 
 async def _ask(connection: Connection, subject: str, kind: type[Status]) -> list[Asked[Status]] | None:
     """Ask everyone on a subject; None if these credentials may not.  Answers that cannot be read are left out."""
-    from dorm.doctor.cluster import Asked
+    from dorm.doctor.cluster_findings import Asked
     from events.nats.streams import compared
 
     try:

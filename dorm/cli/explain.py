@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from replay.simulator.forks.starting import Outlook, Start
     from replay.story.chapters import AppTotals, Chapter
     from replay.story.explanation import Batch, Decision, Explanation
+    from replay.story.known_speed import SpeedCurve
     from replay.story.node import NodeTotals, Use
-    from replay.story.speed import SpeedCurve
     from replay.story.story import Follower
 
 
@@ -109,7 +109,7 @@ async def story(
 
 def _totals(totals: AppTotals | NodeTotals | None) -> list[Text]:
     from replay.story.chapters import AppTotals
-    from replay.story.words import totals as in_words
+    from replay.story.story_words import totals as in_words
     from replay.words import span
 
     if totals is None:
@@ -235,9 +235,9 @@ async def explain(
     moment = parse_at(at)
 
     from replay.simulator.forks.starting import Outlook
-    from replay.story.app import AppTeller
-    from replay.story.explain import explain as explained
+    from replay.story.app_teller import AppTeller
     from replay.story.explanation import Witness
+    from replay.story.explanation import explain as explained
     from replay.story.story import follow
 
     wanted = await own_app(app, file, cx)

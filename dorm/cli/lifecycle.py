@@ -470,11 +470,11 @@ async def retry(cx: Cluster, app: AppName) -> None:
       dorm retry digits-mlp
     """
 
-    from dorm.client import operating
+    from dorm.client import operator_requests
 
     async with cx.client() as connected:
-        retried = await operating.retry(connected, app)
-    console.print(Text(f"{retried.name} is retried now; `dorm ps` shows when it runs"))
+        found = await operator_requests.retry(connected, app)
+    console.print(Text(f"{found.name} is retried now; `dorm ps` shows when it runs"))
 
 
 # --- hold -------------------------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from events.nats.connection import Connection
     from replay.audit.audit import Report
     from replay.audit.ledgers import LedgerReport
+    from replay.audit.passes import Divergence
     from replay.audit.seal_checks import Expected, SealReport
-    from replay.audit.slices import Divergence
 
 
 # --- what is checked, and by which keys -------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ async def rotate(
     if dry_run:
         await _show_plan(cx, keep_records, keep_s, output)
         return
-    from dorm.client.operating import rotate as asked
+    from dorm.client.operator_requests import rotate as asked
 
     cuts: list[LogRotated] = []
     async with cx.client() as connected:
@@ -311,7 +311,7 @@ def _print_cut(cut: LogRotated) -> None:
 
 async def _show_plan(cx: Cluster, keep_records: int | None, keep_s: float | None, output: Format) -> None:
     """Print the records that a rotation would move, by the given or the default values of the part that stays."""
-    from dorm.rotation.policy import Policy, span_of
+    from dorm.rotation.rotation_due import Policy, span_of
 
     connection = await cx.target().connection("dorm-client")
     try:

@@ -145,7 +145,7 @@ async def master(
 
     async def work() -> None:
         from dorm.client.client import Client
-        from dorm.health.parts import master_checks
+        from dorm.health.process_checks import master_checks
         from dorm.health.status import answering_status
         from dorm.local.home import key_file, metrics_file, witness_file
         from dorm.master.computing import LIMIT_S
@@ -241,7 +241,7 @@ def _views(target: Target, key: Path, state: Callable[[], State]) -> AbstractAsy
 def _metrics(
     connection: Connection, master: Master, timer: SolveTimer, address: Address, file: Path, health: Health
 ) -> AbstractAsyncContextManager[None]:
-    from dorm.metrics.follower import Follower
+    from dorm.metrics.log_figures import Follower
     from dorm.metrics.server import MetricsServer, of_master, serving
 
     follower = Follower(connection.log, file=file, clock=time.time_ns, room=connection.stream.room)

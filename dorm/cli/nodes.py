@@ -161,10 +161,10 @@ async def pause(cx: Cluster, reason: Reason = "") -> None:
       dorm pause --reason "the shared folder moves"
     """
 
-    from dorm.client import operating
+    from dorm.client import operator_requests
 
     async with cx.client() as connected:
-        await operating.pause(connected, reason)
+        await operator_requests.pause(connected, reason)
     console.print(Text("scheduling is paused: nothing new is decided until `dorm resume`"))
 
 
@@ -177,10 +177,10 @@ async def resume(cx: Cluster, reason: Reason = "") -> None:
       dorm resume
     """
 
-    from dorm.client import operating
+    from dorm.client import operator_requests
 
     async with cx.client() as connected:
-        await operating.resume(connected, reason)
+        await operator_requests.resume(connected, reason)
     console.print(Text("scheduling is resumed"))
 
 
@@ -318,11 +318,11 @@ async def forget(
       dorm nodes forget node-9 --reason "scrapped"
     """
 
-    from dorm.client import operating
+    from dorm.client import operator_requests
 
     async with cx.client() as connected:
         for node in dict.fromkeys(nodes):
-            await operating.forget(connected, node, reason)
+            await operator_requests.forget(connected, node, reason)
             console.print(Text(f"{node} is forgotten"))
 
 
@@ -346,12 +346,12 @@ async def trust(
       dorm nodes trust node-3 --reason "the data disk is mounted again"
     """
 
-    from dorm.client import operating
+    from dorm.client import operator_requests
 
     async with cx.client() as connected:
         for node in await chosen(connected, nodes, selector):
             known = (await connected.state()).nodes.get(node)
-            await operating.trust(connected, node, reason)
+            await operator_requests.trust(connected, node, reason)
             suspect = known is not None and known.suspect is not None
             console.print(
                 Text(f"{node} is trusted, and used again" if suspect else f"the failures on {node} are forgotten")

@@ -102,7 +102,7 @@ def rotation_settings(
     archives: str | None, size: str | None, age: str | None, keep: str | None, *, spool: Path
 ) -> Settings:
     """Return the settings.  Raises WrongUsage for values that can't be, and for a rotation without a place."""
-    from dorm.rotation.policy import KEEP_S, Policy
+    from dorm.rotation.rotation_due import KEEP_S, Policy
     from dorm.rotation.service import Settings
     from events.archive.place import check_place
     from events.archive.stores import StoreError

@@ -135,7 +135,7 @@ async def plan(
     from dorm.cli.changes import settings_in
     from dorm.core.query.assumed import Assumed, UnknownSetting
     from dorm.core.query.plans import plan as planned
-    from replay.travel.travel import state_at
+    from replay.travel import state_at
 
     assumed = Assumed(
         joins=tuple(assumption for assumption in parsed if isinstance(assumption, NewNodes)),

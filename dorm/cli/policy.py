@@ -13,6 +13,7 @@ from dorm.cli.command import command
 from dorm.cli.connect import Cluster, complete
 from dorm.cli.errors import FAILED, USAGE, Fail, report_error
 from dorm.cli.output import Format, Output, console, counted, show, show_document, solver_prints_elsewhere
+from dorm.cli.terminal import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +39,10 @@ async def show_dry_run(
 
     now = max(state.time, time.time_ns())
     trial = touched(state, change, await _heard(connected, state), now)
-    with solver_prints_elsewhere():
-        apps = [] if trial.refused else resized(state, change, trial.unmounted, now)
+    apps: list[ResizedApp] = []
+    if not trial.refused and _decides_here(change, state, trial):
+        with solver_prints_elsewhere():
+            apps = resized(state, change, trial.unmounted, now)
     if output in (Format.json, Format.yaml):
         show_document(document(trial, differences, apps), output)
     else:
@@ -78,6 +81,28 @@ def _lines(trial: Touched, differences: list[str], resized: list[ResizedApp]) ->
         for app in resized
     ]
     return [*lines, *(touches or ["  nobody right now"])]
+
+
+def _decides_here(change: PolicyChanged, state: State, found: Touched) -> bool:
+    """Return whether the next decisions, with the change and without it, can be computed here; warn if they can't."""
+    decisive = (change.policy, change.params, change.set_params, change.weights)
+    if not found.unmounted and all(value is None for value in decisive):
+        return True
+    policies = dict.fromkeys((state.settings.policy, change.policy or state.settings.policy))
+    return all(_warn_of(policy, "so which apps it would resize is not known") for policy in policies)
+
+
+def _warn_of(policy: str, consequence: str) -> bool:
+    """Return whether a policy is installed here; else say so, and what follows."""
+    from dorm.cli.program_logs import json_line, wants_json
+    from dorm.policies.registry import LABORATORY, installed
+
+    if installed(policy):
+        return True
+    where = "part of the laboratory, which" if policy in LABORATORY else "a policy that"
+    text = f"{policy} is {where} is not installed here, {consequence}"
+    print_line(json_line(text, level="warning") if wants_json() else f"warning: {text}", error=True)
+    return False
 
 
 def _named(names: Sequence[str], what: str) -> str:
@@ -134,7 +159,8 @@ async def show_policy(cx: Cluster, output: Output = Format.table) -> None:
     `meaning`; `checkpoints`, the id of the cluster's folder; `refused`, the last
     changes that the cluster did not accept, with `reason`, `by` and `seq`.
     """
-    from dorm.core.query.in_force import gist_of, in_force
+    from dorm.core.query.in_force import in_force
+    from dorm.policies.registry import summary_of
     from replay.words import moment
 
     async with cx.client() as connected:
@@ -154,8 +180,8 @@ async def show_policy(cx: Cluster, output: Output = Format.table) -> None:
         document |= {"checkpoints": state.checkpoints, "refused": state.refused_changes}
         show_document(document, output)
         return
-    gist = gist_of(settings.policy) or (f"of the plug-in {plugin.plugin}" if plugin is not None else "not installed")
-    console.print(Text(f"policy {settings.policy}: {gist}"))
+    of_plugin = f"of the plug-in {plugin.plugin}" if plugin is not None else "not installed here"
+    console.print(Text(f"policy {settings.policy}: {summary_of(settings.policy) or of_plugin}"))
     console.print()
     if failure is not None:
         text = f"it fails since {moment(failure['since'])}, so every app keeps what it has: {failure['reason']}"
@@ -319,6 +345,10 @@ async def set_policy(
         if _settings_after(before, change, plugins) == before:
             console.print(Text("nothing to change: the settings already have these values"))
             return
+        if change.policy is not None:
+            _warn_of(
+                change.policy, "so the masters decide: where the leading one lacks it, all apps keep what they have"
+            )
         after = await connected.change_policy(change)
     for line in (*differences(before, after, plugins), *_from_when(before, after)):
         console.print(Text(line))
@@ -360,8 +390,7 @@ def list_policies(output: Output = Format.table) -> None:
 
       dorm policy list
     """
-    from dorm.core.query.in_force import gist_of
-    from dorm.policies.registry import DEFAULT, names, policy
+    from dorm.policies.registry import DEFAULT, names, policy, summary_of
 
     plugins = _plugins()
     rows: list[dict[str, Any]] = [
@@ -370,7 +399,7 @@ def list_policies(output: Output = Format.table) -> None:
             "version": policy(name).version,
             "default": name == DEFAULT,
             "parameters": sorted(policy(name).check_params({})),
-            "meaning": gist_of(name),
+            "meaning": summary_of(name),
             "plugin": "",
             "problem": "",
         }

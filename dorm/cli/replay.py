@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from replay.export.anonymize import AnonymizedLog
     from replay.export.export import Exported
     from replay.moments import Moment
+    from replay.stepper import Stepper
     from replay.story.chapters import Chapter
-    from replay.timeline.model import Timeline
-    from replay.travel.stepper import Stepper
+    from replay.timeline.lanes import Timeline
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
@@ -166,8 +166,7 @@ async def export_log(
         since=parse_moment(since), until=parse_moment(until), apps=tuple(app or ()), users=tuple(user or ())
     )
 
-    from replay.export.export import export
-    from replay.export.progress import export_progress
+    from replay.export.export import export, export_progress
 
     async with log_of(file, cx, folds=False, salvages=salvage) as log:
         path = target or Path(f"{cx.target().cluster if file is None else file.stem + '-copy'}.dorm")
@@ -300,7 +299,7 @@ async def _import(log: ReadableLog, url: str, cx: Cluster) -> dict[str, Any]:
     from events.nats.importing import import_log as put
     from replay.frames import leave_snapshot
     from replay.reading import cluster_name
-    from replay.travel.travel import state_at
+    from replay.travel import state_at
 
     name = cx.cluster or await cluster_name(log)
     if not name:
@@ -477,7 +476,7 @@ async def timeline(
         return
 
     from replay.timeline.fold import timeline as fold
-    from replay.timeline.model import need, only
+    from replay.timeline.lanes import need, only
     from replay.whole_file import in_thread, whole_file
 
     name = cx.target().cluster if file is None else "a log" if str(file) == "-" else file.stem
@@ -542,7 +541,7 @@ async def step(
     _check_terminal()
 
     from dorm.cli.step_screen import StepApp
-    from replay.travel.search import Search
+    from replay.stepper import Search
 
     search = Search(apps=tuple(app or ()), nodes=tuple(node or ()))
     name = cx.target().cluster if file is None else file.stem
@@ -557,7 +556,7 @@ async def step(
 
 async def _opened(log: ReadableLog, cluster: str, moment: Moment | None) -> Stepper:
     """Return a stepper at a moment."""
-    from replay.travel.stepper import Stepper
+    from replay.stepper import Stepper
 
     stepper = await Stepper.open(log, cluster=cluster)
     with progress_of("folding") as report:

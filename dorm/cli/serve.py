@@ -280,7 +280,7 @@ def _address(api: str | None) -> str:
 async def _session(connected: Client, ends: int) -> str:
     """Add a token of the user's and return its secret; the user's sessions that are over leave the list."""
     from dorm.api.identity import digest_of, new_secret
-    from dorm.client.operating import change
+    from dorm.client.operator_requests import change
     from events.kinds import TokenAdded, TokenRemoved
 
     me, prefix = connected.user, f"session-{connected.user[:40]}-"
@@ -341,7 +341,7 @@ def _request_code(where: str, secret: str) -> str:
 def _opened(address: str) -> bool:
     """Open a browser at the address, which is in no process list: the browser is given a file that only this user can read,
     and that leads there."""
-    from dorm.security.files import private_folder, write_private
+    from dorm.security.private_files import private_folder, write_private
 
     file: Path = private_folder(home() / "browser") / "dashboard.html"
     write_private(file, leading_page(address).encode())
@@ -395,7 +395,7 @@ async def add(
         raise WrongUsage(f"--expires: {error}", code=error.code) from None
 
     from dorm.api.identity import digest_of, new_secret
-    from dorm.client.operating import change
+    from dorm.client.operator_requests import change
     from events.kinds import TokenAdded
 
     secret = new_secret()
@@ -448,7 +448,7 @@ async def remove(cx: Cluster, name: Name) -> None:
       dorm token remove alice-notebook
     """
 
-    from dorm.client.operating import change
+    from dorm.client.operator_requests import change
     from events.kinds import TokenRemoved
 
     async with cx.client() as connected:

@@ -110,7 +110,7 @@ async def shadow(
 
     async def work() -> None:
         from replay.shadow import Shadow
-        from replay.travel.travel import state_at
+        from replay.travel import state_at
 
         name = "*" if file is not None else cx.target().cluster
         arguments = _whatif_arguments(policy, change, file, cx)

@@ -76,7 +76,7 @@ def clock_time(text: str | None) -> Callable[[ReadableLog], Awaitable[int | None
     async def find(log: ReadableLog) -> int | None:
         if moment is None or isinstance(moment, AtTime):  # as nearly always, without loading the fold
             return None if moment is None else moment.time
-        from replay.travel.travel import clock_of
+        from replay.travel import clock_of
 
         return await clock_of(log, moment)
 

@@ -21,7 +21,7 @@ from events.instants import shown
 if TYPE_CHECKING:
     from dorm.core.progress import Newest
     from dorm.core.state import State
-    from replay.travel.diff import Diff, Thing
+    from replay.diff import Diff, Thing
 
 _SIGNS = {"came": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
 
@@ -76,8 +76,7 @@ async def state(
     moment = parse_at(at)
 
     from replay.reading import cluster_name
-    from replay.travel.reported import reported_at
-    from replay.travel.travel import state_at
+    from replay.travel import reported_at, state_at
 
     async with log_of(file, cx) as log:
         with progress_of("folding") as report:
@@ -154,11 +153,10 @@ async def diff(
     """
     moments = [parse_at(before), parse_at(after)]
 
-    from replay.travel.diff import diff as between
-    from replay.travel.diff import only as concerning
-    from replay.travel.reported import reported_at
-    from replay.travel.settings_between import settings_between
-    from replay.travel.travel import state_at
+    from replay.diff import diff as between
+    from replay.diff import only as concerning
+    from replay.diff import settings_between
+    from replay.travel import reported_at, state_at
 
     async with log_of(file, cx) as log:
         states = []
@@ -266,7 +264,7 @@ def _check_known(name: str, states: list[State]) -> None:
 
 
 def _show_diff(diff: Diff) -> None:
-    from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_set_by, of_settings
+    from replay.diff import headline, of_app, of_cluster, of_node, of_set_by, of_settings
 
     console.print(Text(headline(diff), style="dim"), soft_wrap=True)
     _show_things("apps", diff.apps, [of_app(thing) for thing in diff.apps])

@@ -33,19 +33,17 @@ from events.cloudevents import plain
 from events.instants import clock, shown
 from events.log.records import LogError
 from events.positions import Logged, Position
+from replay.diff import Diff, diff, of_app, of_cluster, of_node, of_settings
 from replay.moments import Moment
 from replay.moments import parse as parse_moment
-from replay.travel.diff import Diff, diff
-from replay.travel.diff_words import of_app, of_cluster, of_node, of_settings
-from replay.travel.search import Search, parse
+from replay.stepper import Search, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from events.log.interface import ReadableLog
-    from replay.travel.diff import Thing
-    from replay.travel.search import Search
-    from replay.travel.stepper import Stepper
+    from replay.diff import Thing
+    from replay.stepper import Search, Stepper
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

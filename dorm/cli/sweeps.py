@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from dorm.client.client import Client
     from dorm.client.sweeps import Outcome
-    from dorm.core.query.sweeps import SweptRow
+    from dorm.core.query.sweep_rows import SweptRow
     from dorm.local.commands import Typed
     from events.spec.sweeps import Sweep
 
@@ -321,7 +321,7 @@ async def show_sweep(
       dorm sweep show lr --by loss -o json | jq -r '.apps[0].name'
     """
     from dorm.client.sweeps import find_sweep
-    from dorm.core.query.sweeps import METRICS, best_first, sweep_row, swept_rows
+    from dorm.core.query.sweep_rows import METRICS, best_first, sweep_row, swept_rows
 
     if by is not None and by not in METRICS:
         raise WrongUsage(f"--by: {by} is not a metric of a sweep; the metrics are {', '.join(METRICS)}")
@@ -657,7 +657,7 @@ async def list_sweeps(
 
       dorm sweep list --all -o json
     """
-    from dorm.core.query.sweeps import sweep_row, sweeps
+    from dorm.core.query.sweep_rows import sweep_row, sweeps
 
     async with cx.client() as connected:
         state = await connected.state()

@@ -22,7 +22,7 @@ from events.spec.notify import ON_DEFAULT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from dorm.core.query.sweeps import SweepRow
+    from dorm.core.query.sweep_rows import SweepRow
     from dorm.core.query.views import AppRow, NodeRow
     from dorm.core.state import State
 
@@ -351,7 +351,7 @@ def sweep_lines(rows: Iterable[SweepRow]) -> list[dict[str, Any]]:
 
 def complete_sweep(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of sweeps for tab completion."""
-    from dorm.core.query.sweeps import sweeps
+    from dorm.core.query.sweep_rows import sweeps
 
     return complete(ctx, incomplete, lambda state: [name for _, name in sweeps(state)])
 
@@ -365,7 +365,7 @@ def with_parameters(row: dict[str, Any]) -> dict[str, Any]:
 
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of apps and sweeps for tab completion."""
-    from dorm.core.query.sweeps import sweeps
+    from dorm.core.query.sweep_rows import sweeps
 
     def names(state: State) -> list[str]:
         return [*(app.name for app in state.apps.values()), *(name for _, name in sweeps(state))]
@@ -380,7 +380,7 @@ def grouped(
     `each`, all apps; else the apps of no sweep, and each sweep with apps that have not ended.  Raises NotFound."""
     from dorm.client.finding import find_app
     from dorm.client.sweeps import find_sweep, is_sweep
-    from dorm.core.query.sweeps import sweep_row, sweeps
+    from dorm.core.query.sweep_rows import sweep_row, sweeps
     from dorm.core.query.views import app_row
 
     now = time.time_ns()

@@ -702,7 +702,7 @@ class _Screen:
             self._changed.set()
 
     async def _follow_progress(self) -> None:
-        from dorm.client.reports import followed
+        from dorm.client.live_reports import followed
 
         async for newest in followed(self._client.log):
             self._look.newest = newest

@@ -173,9 +173,9 @@ async def init(
 
     from dorm.local.founding import KEYS, found, make_keys
     from dorm.local.nats_server import EmbeddedServer, in_use
-    from dorm.security.files import private_folder
     from dorm.security.folder import KeyFolder
     from dorm.security.joining import admitted
+    from dorm.security.private_files import private_folder
     from events.log.records import until_answered
 
     await asyncio.to_thread(private_folder, root)
@@ -393,7 +393,7 @@ def user_key(
 
       dorm user key alice.nk
     """
-    from dorm.security.files import write_private
+    from dorm.security.private_files import write_private
     from events.nats.access import new_seed, public_key
 
     if file.exists():
@@ -787,8 +787,8 @@ async def views(
 
     async def work() -> None:
         from dorm.master.sealing import pseudonyms_of, read_key
-        from replay.tenants.answering import serve
         from replay.tenants.projection import key_of
+        from replay.tenants.view_requests import serve
 
         target = cx.target()
         file = key or target.seal_key()

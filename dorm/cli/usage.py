@@ -18,7 +18,7 @@ from dorm.cli.source import File, log_of, parse_moment, progress_of
 
 if TYPE_CHECKING:
     from dorm.core.state import State
-    from replay.usage.usage import Row, Usage, Uses
+    from replay.usage import Row, Usage, Uses
 
 _MOMENT = "SEQ|TIME|-10m"
 _ENDINGS = (".csv", ".parquet", ".png")
@@ -73,10 +73,10 @@ async def usage(
     targets = [_target(path) for path in save or []]
     begin, end = parse_moment(since), parse_moment(until)
 
-    from replay.usage.usage import usage as between
+    from replay.usage import usage as between
 
     if any(path.suffix.lower() == ".png" for path in targets):
-        from replay.usage.plot import need
+        from replay.usage import need
 
         need()
     async with log_of(file, cx) as log:
@@ -100,7 +100,7 @@ async def usage(
 
 
 def _groups(by: str) -> tuple[str, ...]:
-    from replay.usage.ledger import GROUPS
+    from replay.usage_ledger import GROUPS
 
     names = [name.strip() for name in by.split(",") if name.strip()]
     unknown = [name for name in names if name not in (*GROUPS, "resource")]
@@ -134,7 +134,7 @@ def _target(path: Path) -> Path:
 
 async def _uses(state: State, cx: Cluster) -> Uses:
     """Return what running containers have used, by the last heartbeat of each node that is up."""
-    from dorm.client.reports import last_uses
+    from dorm.client.live_reports import last_uses
     from events.log.records import LogError
 
     async with cx.client() as connected:
@@ -155,10 +155,10 @@ async def _save(usage: Usage, path: Path, title: str, *, force: bool) -> None:
 
 
 def _bytes(usage: Usage, ending: str, title: str) -> bytes:
-    from replay.usage import tables
+    from replay import usage as tables
 
     if ending == ".png":
-        from replay.usage.plot import png
+        from replay.usage import png
 
         return png(usage, title)
     return tables.as_parquet(usage) if ending == ".parquet" else tables.as_csv(usage)

@@ -26,8 +26,8 @@ from dorm.cli.signals import run_service
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from dorm.webhooks.keys import Keys
     from dorm.webhooks.sending import Network
+    from dorm.webhooks.webhook_keys import Keys
 
     Work = Callable[..., Coroutine[Any, Any, None]]
     from dorm.webhooks.endpoints import Endpoint
@@ -67,7 +67,7 @@ def networks(texts: list[str] | None) -> tuple[Network, ...]:
 def keys_of(file: Path | None, cx: Cluster) -> Keys:
     """Return the keys of the cluster that a command goes to.  Raises WebhookKeyError."""
     from dorm.local.home import home, read_running
-    from dorm.webhooks.keys import FILE_NAME, open_keys
+    from dorm.webhooks.webhook_keys import FILE_NAME, open_keys
 
     target = cx.target()
     running = read_running()
@@ -190,11 +190,13 @@ async def add(
     """
     waits_s = _seconds(waits, "--waits")
 
-    from dorm.webhooks import asking
+    from dorm.webhooks import webhook_requests
 
     keys = keys_of(key, cx)
     async with cx.client() as connected:
-        made = await asking.add(connected, keys, name, to, event or ["app.ended", "node.lost", "node.suspect"], waits_s)
+        made = await webhook_requests.add(
+            connected, keys, name, to, event or ["app.ended", "node.lost", "node.suspect"], waits_s
+        )
     _show_secret({"name": name, "url": to, "secret": keys.secret(name, made.key)}, output)
 
 
@@ -225,11 +227,11 @@ async def list_webhooks(cx: Cluster, output: Output = Format.table) -> None:
     has run.
     """
 
-    from dorm.webhooks import asking
+    from dorm.webhooks import webhook_requests
     from dorm.webhooks.deliverer import standing_of
 
     async with cx.client() as connected:
-        endpoints = list(await asking.all_endpoints(connected))
+        endpoints = list(await webhook_requests.all_endpoints(connected))
     connection = await cx.target().connection("dorm-webhooks")
     try:
         rows = []
@@ -273,10 +275,10 @@ async def remove(cx: Cluster, name: Name) -> None:
       dorm webhooks remove pager
     """
 
-    from dorm.webhooks import asking
+    from dorm.webhooks import webhook_requests
 
     async with cx.client() as connected:
-        await asking.remove(connected, name)
+        await webhook_requests.remove(connected, name)
     console.print(Text(f"webhook {name} is removed"))
 
 
@@ -302,11 +304,11 @@ async def rotate(
     """
     overlap_s = _seconds(overlap, "--overlap")
 
-    from dorm.webhooks import asking
+    from dorm.webhooks import webhook_requests
 
     keys = keys_of(key, cx)
     async with cx.client() as connected:
-        made = await asking.rotate(connected, keys, name, overlap_s)
+        made = await webhook_requests.rotate(connected, keys, name, overlap_s)
     _show_secret({"name": name, "url": made.url, "secret": keys.secret(name, made.key)}, output)
 
 
@@ -320,12 +322,12 @@ async def secret(cx: Cluster, name: Name, output: Output = Format.table, key: Ke
       dorm webhooks secret pager
     """
 
-    from dorm.webhooks import asking
+    from dorm.webhooks import webhook_requests
 
     keys = keys_of(key, cx)
     async with cx.client() as connected:
-        endpoint = await asking.find(connected, name)
-    _show_secret({"name": name, "url": endpoint.url, "secret": keys.secret(name, endpoint.key)}, output)
+        found = await webhook_requests.find(connected, name)
+    _show_secret({"name": name, "url": found.url, "secret": keys.secret(name, found.key)}, output)
 
 
 @app.command("enable")
@@ -346,10 +348,10 @@ async def enable(
       dorm webhooks enable pager --skip
     """
 
-    from dorm.webhooks import asking
+    from dorm.webhooks import webhook_requests
 
     async with cx.client() as connected:
-        await asking.enable(connected, name, skip=skip)
+        await webhook_requests.enable(connected, name, skip=skip)
     console.print(Text(f"webhook {name} is enabled"))
 
 
@@ -365,11 +367,11 @@ async def try_out(cx: Cluster, name: Name, output: Output = Format.table) -> Non
     JSON: `delivered`, `status` (of HTTP, 0 for no answer) and `reason`.
     """
 
-    from dorm.webhooks import asking
+    from dorm.webhooks import webhook_requests
 
     began = time.monotonic()
     async with cx.client() as connected:
-        tested = await asking.try_out(connected, name, _TEST_S)
+        tested = await webhook_requests.try_out(connected, name, _TEST_S)
     shown = {"delivered": tested.delivered, "status": tested.status, "reason": tested.reason}
     if output in (Format.json, Format.yaml):
         show_document(shown, output)

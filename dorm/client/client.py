@@ -32,8 +32,8 @@ from dorm.client import tail
 from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, NotFound, Refused, Unsettled
 from dorm.client.finding import find_app
+from dorm.client.live_reports import newest as newest_reports
 from dorm.client.output import Output
-from dorm.client.reports import newest as newest_reports
 from dorm.core.admission import app_id
 from dorm.core.authority import forbidden
 from dorm.core.evolve import check_update

@@ -25,7 +25,7 @@ from dorm.client.errors import NoAnswer, NotFound, Refused
 from dorm.core.admission import app_id
 from dorm.core.app import name_key
 from dorm.core.gates import limit_of
-from dorm.core.query.sweeps import sweeps
+from dorm.core.query.sweep_rows import sweeps
 from events.identities import tenant_in
 from events.kinds import AppCancelRequested, AppRejected, AppSubmitted, Round
 from events.spec.variables import check_names

@@ -44,13 +44,13 @@ from events.nats.importing import import_log
 from events.workdir import UNPACKED_MANIFEST, Limits, open_blob
 from replay.export.export import export
 from replay.reading import cluster_name
-from replay.travel.travel import state_at
+from replay.travel import state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from dorm.deploy.settings import Deployment
+    from dorm.deploy.settings_file import Deployment
     from dorm.security.folder import KeyFolder
     from events.identities import Identities
     from events.log.interface import ReadableLog

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from dorm.deploy.layout import API, KEYS, MASTER, NATS_CONFIGURATION, RECORD, UNITS, WEBHOOKS
-from dorm.deploy.settings import DeploymentError
+from dorm.deploy.settings_file import DeploymentError
 from events.durable import write_whole
 
 if TYPE_CHECKING:

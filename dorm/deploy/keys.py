@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dorm.deploy import layout
 from dorm.deploy.rendering import File, parts
-from dorm.deploy.settings import DeploymentError
+from dorm.deploy.settings_file import DeploymentError
 from dorm.local.founding import found, make_keys
-from dorm.security.files import write_private
+from dorm.security.private_files import write_private
 from dorm.security.roles import BACKUP
 from events.identities import DELIVERER
 from events.kinds import UserAdded
@@ -21,7 +21,7 @@ from events.nats.access import CredentialsError, public_key, read_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from dorm.deploy.settings import Deployment
+    from dorm.deploy.settings_file import Deployment
     from dorm.security.folder import KeyFolder
     from events.nats.access import Credentials
 
@@ -43,7 +43,7 @@ def prepare(settings: Deployment, keys: KeyFolder, admin: str, now: int) -> list
             keys.make_machine_certificate(machine, hosts, now)
             renewed.append(machine)
     if settings.webhooks.machines:
-        from dorm.webhooks.keys import open_keys
+        from dorm.webhooks.webhook_keys import open_keys
 
         open_keys(keys.path / layout.WEBHOOKS_KEY, settings.cluster)
     make_keys(keys, settings.cluster, settings.url(), admin, (), now, readers=_readers(settings))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import compose
 from dorm.deploy import layout
-from dorm.deploy.settings import DeploymentError
+from dorm.deploy.settings_file import DeploymentError
 from dorm.security.quoting import quoted
 from events.addresses import is_loopback
 from events.quantities import MEMORY, resource, short
@@ -24,7 +24,7 @@ from events.runtimes import RUNTIMES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.deploy.settings import Archives, Deployment, Node
+    from dorm.deploy.settings_file import Archives, Deployment, Node
 
 
 # --- rendering --------------------------------------------------------------------------------------------------------

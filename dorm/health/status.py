@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.status import disks_of
+from agents.node_status import disks_of
 from events import subjects
 from events.log.records import LogError
 from events.logger import Logger

@@ -3,7 +3,7 @@
 cluster       server, master and agents, started and stopped together, and what it waits for while it starts
 nats_server   an embedded NATS server
 founding      the first keys, streams and events of a cluster that knows its users
-opening       a client of the cluster that runs here, for users' programs
+local_client  a client of the cluster that runs here, for users' programs
 companions    the processes of the API and of users' views, which are restarted when they end
 announced     what this machine's masters and agents announce: their version and plug-ins
 runtimes      Docker if an engine answers, else plain processes

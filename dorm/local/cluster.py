@@ -314,8 +314,8 @@ class LocalCluster:
         if self.options.metrics is None or self._timer is None:
             return
         from dorm.health.checks import Health
-        from dorm.health.parts import agents_checks, master_checks
-        from dorm.metrics.follower import Follower
+        from dorm.health.process_checks import agents_checks, master_checks
+        from dorm.metrics.log_figures import Follower
         from dorm.metrics.server import MetricsServer, of_agents, of_master, serving
 
         reader = await self._connect("metrics", "master")
@@ -349,8 +349,8 @@ class LocalCluster:
         if self.options.webhooks is None:
             return None
         from dorm.webhooks.deliverer import Deliverer
-        from dorm.webhooks.keys import FILE_NAME, open_keys
         from dorm.webhooks.sending import parse_networks
+        from dorm.webhooks.webhook_keys import FILE_NAME, open_keys
 
         keys = await asyncio.to_thread(open_keys, self.options.data / FILE_NAME, self.options.cluster)
         connection = await self._connect("webhooks", self.admin)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from dorm.client.client import Client
 from dorm.master.sealing import open_key
-from dorm.security.files import SecurityError
 from dorm.security.folder import PROCESSES, Key
 from dorm.security.joining import Admin, admitted
+from dorm.security.private_files import SecurityError
 from events.kinds import NodeEnrolled, UserAdded
 from events.log.records import until_answered
 from events.nats.access import public_key

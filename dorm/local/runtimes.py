@@ -83,7 +83,7 @@ async def _docker(options: RuntimeOptions) -> Choice | None:
     if info is None:
         return None
 
-    from agents.runtime.docker.config import DEFAULT_DISK, Profile, default_memory
+    from agents.runtime.docker.container_config import DEFAULT_DISK, Profile, default_memory
     from agents.runtime.docker.engine import Engine
     from agents.runtime.docker.runtime import DockerRuntime
 

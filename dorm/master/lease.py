@@ -7,25 +7,21 @@
     lose       another master has it
 
 So a process that was stopped, cut off or slow knows at its next step that its lease has lapsed, before it learns of a
-successor. A renewal succeeds only if no other master has taken the lease since the last one, however long ago that was.  Then
+successor.  A renewal succeeds only if no other master has taken the lease since the last one, however long ago that was.  Then
 nobody has led meanwhile, and the master goes on in its epoch.  A master without competitors is therefore never deposed for
 want of its own processor or of an answer.  No master compares its clock with another's.
 
-The loop of a leading master also folds, decides and answers, so under a flood its renewals come late, and another master could
-take over from one that works.  A *stand-in* (`dorm.master.lease`), a thread with a loop and a connection of its own, renews
-the lease whenever the loop is late.  It follows the loop: after `LONGEST_HANG_S` without a step of it, the stand-in stops, so
-a master that hangs loses its lease to another one.  A simulation has no threads and runs without it.
+The loop of a leading master also folds, decides and answers, and often shares its process with agents and other readers of
+the log.  Under a flood of records, or after a slow decision, its renewals come late, and another master could take over from
+one that works.  A *stand-in* (`standing_in`), a thread with a loop and a connection of its own, renews the lease whenever
+the master's loop is late.  The thread's loop has nothing else to do, and its connection carries nothing else, so neither a
+long fold nor a queue of records delays it: the interpreter switches threads every few milliseconds.
+
+The stand-in follows the loop: after `LONGEST_HANG_S` without a step of it, the stand-in stops, so a master that hangs loses
+its lease to another one.  A simulation has no threads and runs without a stand-in.
 
     LeaseLost    this master must not decide any more
-
-A thread that renews the masters' lease when the master's own loop is late.
-
-A leading master's loop folds, decides, and often shares its process with agents and other readers of the log.  A flood of
-records, or a slow decision, can keep it from renewing the lease in time, although the master works.  The thread's loop has
-nothing else to do, and its connection carries nothing else, so neither a long fold nor a queue of records delays it: the
-interpreter switches threads every few milliseconds.
-
-`dorm.master.lease` says when it renews, and when a loop that hangs has to lose its lease."""
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from dorm.health import printing
 from dorm.health.pages import add_pages
 from dorm.master.computing import Run
 from dorm.metrics.address import Address, MetricsError
-from dorm.metrics.cluster import CONTENT_TYPE, counter, exposition, gauge, histogram
+from dorm.metrics.cluster_metrics import CONTENT_TYPE, counter, exposition, gauge, histogram
 from dorm.metrics.families import AGENT_STATES
 from dorm.metrics.tally import PHASE_BOUNDS, Histogram
 from events.logger import Logger
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from agents.agent import Agent
     from dorm.health.checks import Health
     from dorm.master.master import Master
-    from dorm.metrics.follower import Follower
+    from dorm.metrics.log_figures import Follower
 
     Source = Callable[[], Awaitable[Iterable[Metric]]]
 

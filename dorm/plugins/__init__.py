@@ -1,10 +1,10 @@
 """Policies of other distributions: found by entry point, run in their own processes.
 
-    finding   the entry points of the group `dorm.policies`: names, distributions, and which cannot be used
-    proxy     a plug-in as a `dorm.policies.problem.Policy`: asks its process, and kills it when its time is over
-    host      the program of that process
-    wire      the messages between the two
-    limits    how long one answer may take
+    entry_points  the entry points of the group `dorm.policies`: names, distributions, and which cannot be used
+    proxy         a plug-in as a `dorm.policies.problem.Policy`: asks its process, and kills it when its time is over
+    host          the program of that process
+    wire          the messages between the two
+    limits        how long one answer may take
 
 A distribution declares `[project.entry-points."dorm.policies"]`, `NAME = "package.module:Class"`; calling the object gives a
 `Policy` whose `name` is NAME.  A plug-in may raise, loop without end, end its process or print to standard output, and its
@@ -27,12 +27,12 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, cast
 
-from dorm.plugins.finding import GROUP, PluginError, PolicyEntry, discover, laboratory
+from dorm.plugins.entry_points import GROUP, PluginError, PolicyEntry, discover, laboratory
 from dorm.plugins.proxy import PluginPolicy, close, opened
 from events.kinds import PolicyPlugin
 
 if TYPE_CHECKING:
-    from dorm.policies.problem import Policy
+    from dorm.policies.registry import OwnPolicy
 
 __all__ = [
     "PluginError", "PluginPolicy", "PolicyEntry", "close", "discover", "laboratory_names", "laboratory_policy", "loadable",
@@ -63,11 +63,11 @@ def laboratory_names() -> list[str]:
 
 
 @cache
-def laboratory_policy(name: str) -> Policy:
+def laboratory_policy(name: str) -> OwnPolicy:
     """Return a policy of the laboratory, in this process.  Raises PluginError."""
     plugin = laboratory()[name]
     try:
-        return cast("Policy", metadata.EntryPoint(name, plugin.value, GROUP).load()())
+        return cast("OwnPolicy", metadata.EntryPoint(name, plugin.value, GROUP).load()())
     except (ImportError, AttributeError) as error:  # It is of another version.
         raise PluginError(f"policy {name!r} of {plugin.plugin} cannot be loaded: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from dorm.plugins.finding import PluginError
+from dorm.plugins.entry_points import PluginError
 from events.quantities import QuantityError, duration
 
 USUAL_S = 60.0

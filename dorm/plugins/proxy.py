@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dorm.plugins import wire
-from dorm.plugins.finding import PluginError
+from dorm.plugins.entry_points import PluginError
 from dorm.plugins.limits import LOAD_S, limit_s
 from dorm.policies.parameters import ParameterError
 from dorm.policies.problem import Allocation, PolicyFailure
 
 if TYPE_CHECKING:
-    from dorm.plugins.finding import PolicyEntry
+    from dorm.plugins.entry_points import PolicyEntry
     from dorm.policies.problem import Problem
 
 _T = TypeVar("_T")

@@ -2,7 +2,7 @@
 
     problem      what a policy takes and returns
     registry     policies by name, loaded on first use
-    parameters   names, defaults and ranges of parameters
+    parameters   how a policy declares its parameters, and checks what it is given
     shares       dominant shares, weighted DRF, utilization and fairness loss
     goals        the goals of `dorm` and `dorm-exact`, in order
     integer      a problem in sorted integer arrays;  scoring: the exact score of an answer, and what it breaks
@@ -13,19 +13,16 @@
     matching     which labels satisfy a requirement
     checking     which rules an answer breaks
 
-    dorm/        the optimizer, near the exact optimum at any size; the default
-    speed/       Dorm's promises, with containers where they finish most work
-    exact/       the same goals solved exactly: the reference
-    baselines/   static, fifo, drf
-    laboratory   names and parameters of the policies that only papers compare (`dorm_lab.policies`)
+    dorm/, exact/, speed/, baselines/   the policies themselves, each a class that describes itself (`registry`)
+    laboratory   which parameters of the policies in `dorm_lab.policies` logs may hold
 
-To add a policy, implement `problem.Policy` in its own module and register it in `registry`.  Start with `problem`.
+To add a policy, write a class in a module of its own with what `registry` lists, and register it there.  Start with `problem`.
 Policies import only `events`: no state, no log, no clock.
 
-A policy is a pure function from a `Problem` to an `Allocation` . `dorm` approximates the goals of `policies/goals.py`
+A policy is a pure function from a `Problem` to an `Allocation`. `dorm` approximates the goals of `policies/goals.py`
 at any size; `dorm-exact` solves them one after the other as mixed-integer programs on HiGHS and is the reference. The
 hard limits are capacity, bounds, labels, gangs, θ2, and that no undisturbed running app is stopped; everything else is
-an ordered goal .
+an ordered goal.
 
 `policies/dorm/optimizer.py` takes four steps: serve (which apps get their n_min), count (how many containers each app
 should have, by a linear program over classes of nodes), place (greedily, with everything else pinned), and polish
@@ -36,7 +33,7 @@ number of nodes bounds each search, never time, so the answer is the same everyw
 for each app (`dorm.core.costs`).
 
 No answer is trusted. The core calls policies only through `Guarded`, which checks each answer in exact integers. If a
-policy fails, the round holds a `PolicyFailed`, and every app keeps its place . Plug-ins run in their own processes; a
+policy fails, the round holds a `PolicyFailed`, and every app keeps its place. Plug-ins run in their own processes; a
 master announces them in `MasterElected`, so the fold does not depend on what is installed. `dorm plan` copies the
 state, folds assumptions into the copy as records, and calls the same `decide`.
 """

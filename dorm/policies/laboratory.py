@@ -1,8 +1,11 @@
-"""The policies of the laboratory as far as logs need them: their names, and which parameters they accept.
+"""The policies of the laboratory as far as logs need them: which parameters they accept, with which values.
 
 They were Dorm's own until the laboratory became the distribution `dorm-lab`, and any log may name them.  What a record changes
-must not depend on installed packages, so the fold accepts these names as Dorm's own and checks their parameters here.  The
-policies use the same checks.  Only a decision needs the policy itself: `registry.policy` finds it if `dorm-lab` is installed.
+must not depend on installed packages, so the fold accepts their names as Dorm's own and checks their parameters here.  The
+policies use the same checks.
+
+What a policy does and what its parameters mean is for people alone, so its class in `dorm_lab.policies` declares it, with the
+ranges from here (`declared`).  Only a decision needs the policy itself: `registry.policy` finds it if `dorm-lab` is installed.
 """
 
 from __future__ import annotations
@@ -11,60 +14,46 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dorm.policies.parameters import Parameter, ParameterError, read_numbers, refuse_unknown
+from dorm.policies.parameters import Other, Parameter, ParameterError, Range, read_numbers, refuse_unknown
 from events.quantities import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 HOUR = 3600.0
-_ASSUMED = Parameter(
-    3600.0, 0.0, 31_536_000.0, "seconds of work, on one container, that are assumed of an app which doesn't say"
-)
-_RESTART = Parameter(30.0, 0.0, 86_400.0, "seconds that a restart costs if none was measured")
+_ASSUMED = Range(3600.0, 0.0, 31_536_000.0)
+_RESTART = Range(30.0, 0.0, 86_400.0)
 
-PARAMETERS: Mapping[str, Mapping[str, Parameter]] = {
+RANGES: Mapping[str, Mapping[str, Range]] = {
     "market": {},
     "oasis": {
-        "slot_s": Parameter(600.0, 1.0, 86_400.0, "seconds of a slot: counts change only between slots"),
-        "slots": Parameter(
-            144, 2, 1_000, "the horizon: an app is admitted only if it can be done within this many slots"
-        ),
-        "assumed_s": Parameter(
-            3600.0, 1.0, 31_536_000.0, "seconds of work, on one worker, that are assumed for an app that declares none"
-        ),
+        "slot_s": Range(600.0, 1.0, 86_400.0),
+        "slots": Range(144, 2, 1_000),
+        "assumed_s": Range(3600.0, 1.0, 31_536_000.0),
     },
     "optimus": {"assumed_s": _ASSUMED},
     "pollux": {
-        "p": Parameter(-1.0, -10.0, 1.0, "exponent of the mean of speed-ups: the smaller, the fairer"),
+        "p": Range(-1.0, -10.0, 1.0),
         "adjust_s": _RESTART,
-        "population": Parameter(100, 4, 1_000, "allocations that the search keeps"),
-        "generations": Parameter(100, 0, 10_000, "generations of the search, at most"),
+        "population": Range(100, 4, 1_000),
+        "generations": Range(100, 0, 10_000),
     },
     "shockwave": {
-        "round_s": Parameter(120.0, 1.0, 86_400.0, "seconds of one round of the window"),
-        "rounds": Parameter(20, 1, 100, "rounds of the window for which it plans"),
-        "power": Parameter(
-            12.0, 0.0, 20.0, "how much an app's lateness counts: its budget is its weight times ρ to this power"
-        ),
-        "regularizer": Parameter(
-            1e-9, 0.0, 1e5, "what a second of the makespan costs, against the mean of log progress"
-        ),
+        "round_s": Range(120.0, 1.0, 86_400.0),
+        "rounds": Range(20, 1, 100),
+        "power": Range(12.0, 0.0, 20.0),
+        "regularizer": Range(1e-9, 0.0, 1e5),
         "assumed_s": _ASSUMED,
     },
     "sia": {
-        "p": Parameter(-0.5, -10.0, 10.0, "exponent of normalized goodputs: the smaller, the fairer; not 0"),
-        "lambda": Parameter(
-            1.1, 0.0, 1000.0, "penalty for an app that gets nothing; a smallest configuration is worth 1"
-        ),
+        "p": Range(-0.5, -10.0, 10.0),
+        "lambda": Range(1.1, 0.0, 1000.0),
         "adjust_s": _RESTART,
     },
-    "task-level": {"probes": Parameter(2, 1, 1000, "nodes that are probed for each task")},
+    "task-level": {"probes": Range(2, 1, 1000)},
     "themis": {
-        "fairness_knob": Parameter(
-            0.8, 0.0, 1.0, "f: only the part 1 - f of the apps that is worst off takes part in an auction"
-        ),
-        "lease_s": Parameter(1200.0, 0.0, 31_536_000.0, "seconds for which an app holds what it has won"),
+        "fairness_knob": Range(0.8, 0.0, 1.0),
+        "lease_s": Range(1200.0, 0.0, 31_536_000.0),
         "assumed_s": _ASSUMED,
     },
 }
@@ -74,7 +63,18 @@ PARAMETERS: Mapping[str, Mapping[str, Parameter]] = {
 def check_params(name: str, params: dict[str, Any]) -> dict[str, Any]:
     """Return all parameters of a policy of the laboratory, from `params` or by default.  Raises `ParameterError`."""
     check = _OTHERS.get(name)
-    return dict(read_numbers(name, params, PARAMETERS[name])) if check is None else check(name, params)
+    return dict(read_numbers(name, params, RANGES[name])) if check is None else check(name, params)
+
+
+def declared(name: str, meanings: Mapping[str, str]) -> dict[str, Parameter | Other]:
+    """Return the parameters of a policy as its class declares them: their ranges from here, each with its meaning."""
+    ranges, defaults = RANGES.get(name, {}), check_params(name, {})
+    if meanings.keys() != defaults.keys():
+        raise TypeError(f"policy {name} has the parameters {', '.join(defaults)}, not {', '.join(meanings)}")
+    return {
+        key: Parameter(*ranges[key], meaning) if key in ranges else Other(defaults[key], meaning)
+        for key, meaning in meanings.items()
+    }
 
 
 def _app_level(name: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _counts(name: str, params: dict[str, Any]) -> dict[str, Any]:
 def _shockwave(name: str, params: dict[str, Any]) -> dict[str, Any]:
     from dorm.policies.baselines import fixed_counts
 
-    numbers = PARAMETERS[name]
+    numbers = RANGES[name]
     refuse_unknown(name, params, (*fixed_counts.NAMES, *numbers))
     counts = {key: value for key, value in params.items() if key in fixed_counts.NAMES}
     others = {key: value for key, value in params.items() if key not in fixed_counts.NAMES}
@@ -103,7 +103,7 @@ def _shockwave(name: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sia(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    numbers = read_numbers(name, params, PARAMETERS[name])
+    numbers = read_numbers(name, params, RANGES[name])
     if numbers["p"] == 0:
         text = "policy sia: p must not be 0, with which all goodputs are alike; -0.5 is the paper's"
         raise ParameterError(text, code="policy.parameter.out_of_range")

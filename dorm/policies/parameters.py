@@ -1,4 +1,8 @@
-"""Parameters of policies: names, defaults and ranges, and one clear line for any error in them."""
+"""Parameters of policies: how a policy's class declares them, and one clear line for any error in what it is given.
+
+A policy of Dorm's own has a dict `parameters` of `Parameter` and `Other` by name.  `dorm policy show`, the API's schemas and
+`check_params` follow from it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+class Range(NamedTuple):
+    """What a numeric parameter accepts."""
+
+    default: float
+    """An int if only whole numbers are valid."""
+    least: float
+    most: float
+
+
 class Parameter(NamedTuple):
-    """A numeric parameter of a policy."""
+    """A numeric parameter of a policy: its range, and what it means to people."""
 
     default: float
     """An int if only whole numbers are valid."""
@@ -21,58 +34,13 @@ class Parameter(NamedTuple):
     meaning: str
 
 
-OPTIMIZER = {
-    "theta1": Parameter(0.1, 0.0, 1.0, "fairness loss at most this part of its maximum, 2 per kind of resource"),
-    "theta2": Parameter(
-        0.1, 0.0, 1.0, "at most this part of the running apps, rounded up, changes in one round; 0: none"
-    ),
-    "max_changes": Parameter(50, 0, 1_000_000, "and never more running apps than this in one round"),
-    "floor": Parameter(0.5, 0.0, 1.0, "each app should have at least this part of its theoretical share"),
-    "adjust_s": Parameter(30.0, 0.0, 86_400.0, "seconds of work that adjusting an app costs if none was measured"),
-    "horizon_s": Parameter(
-        1500.0, 1.0, 604_800.0, "seconds that a decision is expected to last: sets what a change costs"
-    ),
-    "patience_s": Parameter(600.0, 0.0, 31_536_000.0, "seconds after which a waiting app precedes younger ones"),
-}
-"""Parameters of `dorm` and `dorm-exact`."""
+class Other(NamedTuple):
+    """A parameter that is not one number in a range, which its policy checks itself."""
 
-SPEED = {
-    "theta1": OPTIMIZER["theta1"]._replace(default=0.3),
-    "theta2": Parameter(
-        0.1, 0.0, 1.0, "restarts in one round: at most this part of the running apps, rounded up; 0: none"
-    ),
-    "max_changes": Parameter(50, 0, 1_000_000, "and never more restarts than this in one round"),
-    "floor": OPTIMIZER["floor"],
-    "rho": Parameter(
-        1e6,
-        1.0,
-        1e6,
-        "an app should take at most this many times as long as with its fair share all the time; 1e6: no bound",
-    ),
-    "adjust_s": Parameter(
-        30.0,
-        0.0,
-        86_400.0,
-        "seconds that an app pauses at a change, if no pause of any app was measured",
-    ),
-    "caution": Parameter(8.0, 0.0, 1000.0, "a change must save the app this many times the pause that it costs"),
-    "rest": Parameter(
-        0.0,
-        0.0,
-        1000.0,
-        "after a change, an app keeps its containers for this many times its measured pause; 0: no rest",
-    ),
-    "full_pause_s": Parameter(
-        30.0, 0.001, 86_400.0, "seconds of pause that count as one restart; a shorter pause counts in proportion"
-    ),
-    "power": Parameter(
-        0.5, 0.1, 1.0, "how much a short remaining time counts: 1 favors short apps most, less is fairer"
-    ),
-    "patience_s": OPTIMIZER["patience_s"]._replace(
-        meaning="seconds, or its own length if that is more, after which a waiting app precedes all others"
-    ),
-}
-"""Parameters of `dorm-speed`."""
+    default: Any
+    meaning: str
+
+
 RESTS_FROM_S = 5.0
 """An app whose changes stop it for less than this does not rest after one."""
 
@@ -94,11 +62,12 @@ def refuse_unknown(policy: str, params: Mapping[str, Any], known: Iterable[str])
         )
 
 
-def read_numbers(policy: str, params: Mapping[str, Any], known: Mapping[str, Parameter]) -> dict[str, float]:
+def read_numbers(policy: str, params: Mapping[str, Any], known: Mapping[str, Parameter | Range]) -> dict[str, float]:
     """Return every known parameter, from `params` or by default."""
     refuse_unknown(policy, params, known)
     settings = {}
-    for name, (default, least, most, _) in known.items():
+    for name, parameter in known.items():
+        default, least, most = parameter.default, parameter.least, parameter.most
         value = params.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ParameterError(f"policy {policy}: {name} has to be a number, not {short(value)}")

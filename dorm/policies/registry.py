@@ -1,30 +1,14 @@
-"""Policies by name.  To add one, implement `problem.Policy` in its own module and register it here.
+"""Policies by name.
 
-    problem     what a policy takes and returns
-    optimizer   `dorm`: the paper's utilization-fairness optimizer, near the exact optimum at any size
-    exact       `dorm-exact`: the same goals solved exactly, the reference
-    speed       `dorm-speed`: the same promises, with containers where they finish most work
-                `dorm-speed-exact`: the same as one mixed-integer program, its reference
-    static      `static`: fixed partitions, first come first served, the paper's baseline
-    fifo        `fifo`: first come, first served, each with everything that it asks for
-    drf         `drf`: weighted dominant resource fairness, container by container
-    laboratory  names and parameters of the policies that only papers compare, which the distribution `dorm-lab` has
-    goals       the goals of the first two, in order
-    parameters  names, defaults and ranges
-    integer     the problem as sorted integer arrays, and the exact score of an answer
-    classes     equal rows of those arrays: nodes of one shape, nodes with the same room
-    counts      of `dorm`: how many containers each app should have, as a linear program over classes of nodes
-    choosing    of `dorm`: the few apps that change, by solving that program
-    placing     of `dorm`: greedy placement by buckets of nodes
-    exchanging  of `dorm`: containers that leave a node to others that use it better
-    making_room of `dorm`: which apps shrink or move for an app that waits
-    polish      of `dorm`: small exact programs over a few apps at a time
-    model       the mixed-integer program of `dorm-exact` and of that polish
-    greedy      the answer that `dorm-exact` starts from, and how `static` places
-    fixed_counts  of `static` and `fifo`: containers that an operator fixes
-    packing     of the baselines: partitions on few nodes
-    reasons     why an app has less than its n_max
-    answer      from counts by node to the recorded allocation
+A policy of Dorm's own is a class in a module of its own under `dorm.policies`, and an entry of `_REGISTRY`.  The class
+says all else about it, so nothing lists policies again:
+
+    name, version    the name in logs; a version whose decisions differ from the one before
+    summary          what it does, in a few words
+    parameters       its parameters by name, each with default, range and meaning (`parameters`)
+    check_params     the parameters in force, from some that are given
+    allocate         its answer to a `problem.Problem`
+    assumes_pauses   False for one that looks at the pauses of other apps before it assumes `adjust_s`
 
 Modules of policies are loaded on first use: the solver takes a while to import, and most commands need none.
 
@@ -45,9 +29,19 @@ from dorm.policies import laboratory
 from events.errors import DormError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Protocol
 
+    from dorm.policies.parameters import Other, Parameter
     from dorm.policies.problem import Policy
+
+    class OwnPolicy(Policy, Protocol):
+        """A policy of Dorm's own, which describes itself."""
+
+        summary: str
+
+        @property
+        def parameters(self) -> Mapping[str, Parameter | Other]: ...
 
     class Plugins(Protocol):
         """The interface of `dorm.plugins`."""
@@ -58,13 +52,13 @@ if TYPE_CHECKING:
 
         def laboratory_names(self) -> list[str]: ...
 
-        def laboratory_policy(self, name: str) -> Policy: ...
+        def laboratory_policy(self, name: str) -> OwnPolicy: ...
 
 
 _REGISTRY = {
     "dorm": ("dorm.policies.dorm.optimizer", "OptimizerPolicy"),
-    "dorm-exact": ("dorm.policies.exact.policy", "ExactPolicy"),
-    "dorm-speed": ("dorm.policies.speed.policy", "SpeedPolicy"),
+    "dorm-exact": ("dorm.policies.exact.exact_policy", "ExactPolicy"),
+    "dorm-speed": ("dorm.policies.speed.speed_policy", "SpeedPolicy"),
     "dorm-speed-exact": ("dorm.policies.speed.exact", "ExactSpeedPolicy"),
     "drf": ("dorm.policies.baselines.drf", "DrfPolicy"),
     "fifo": ("dorm.policies.baselines.fifo", "FifoPolicy"),
@@ -145,10 +139,33 @@ def version_of(name: str) -> int | None:
     return policy(name).version if installed(name) else None
 
 
+def summary_of(name: str) -> str:
+    """Return what one of Dorm's own policies does, in a few words; "" for any other, and for one that is not installed."""
+    known = _described(name)
+    return known.summary if known is not None else ""
+
+
+def parameters_of(name: str) -> Mapping[str, Parameter | Other]:
+    """Return the parameters of one of Dorm's own policies as it declares them; none as for `summary_of`."""
+    known = _described(name)
+    return known.parameters if known is not None else {}
+
+
+def _described(name: str) -> OwnPolicy | None:
+    if name in _REGISTRY:
+        return _own(name)
+    if name not in LABORATORY or not installed(name):
+        return None
+    try:
+        return _plugins().laboratory_policy(name)
+    except UnknownPolicy:  # It cannot be loaded; who needs its answers learns why.
+        return None
+
+
 @cache
-def _own(name: str) -> Policy:
+def _own(name: str) -> OwnPolicy:
     module, attribute = _REGISTRY[name]
-    return cast("Policy", getattr(import_module(module), attribute)())
+    return cast("OwnPolicy", getattr(import_module(module), attribute)())
 
 
 def _plugins() -> Plugins:

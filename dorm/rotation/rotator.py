@@ -1,19 +1,19 @@
-"""One archive of a rotation: the records up to a seal, snapshots between them, and the state at both ends.
+"""Rotates a log: moves the records up to a seal from the stream into an archive, in steps that survive a crash.
 
-The last snapshot is the one that its master signs: from there the stream is folded without the archive.
-
-The steps of a rotation. Each may be the last before a crash, and the next rotation continues from what the log
-says.
-
-    1  a seal is chosen, and the records up to it are written into a file              (`planning`, `writing`)
+    1  a seal is chosen (`rotation_due`), and the records up to it are written into a file
     2  the file is put into the store, fetched again, and compared with the seal       nothing depends on it yet
     3  the snapshot at the cut is stored next to the log's others, pinned: nobody drops it
     4  the cut is stated on the log, signed (`LogRotated`)                             this commits the archive
     5  the archive is opened once more, and the stream is purged up to the cut         nothing else removes records
 
-A crash before 4 leaves an archive that nobody reads; the same records give the same bytes, so the next attempt writes the same
-file. After a crash between 4 and 5 the next rotation begins with 5.  The cut is stored directly after the last one, or not at
-all, so if two masters rotate at once, one gives up."""
+Each step may be the last before a crash, and the next rotation continues from what the log says.  A crash before 4 leaves an
+archive that nobody reads; the same records give the same bytes, so the next attempt writes the same file.  After a crash
+between 4 and 5 the next rotation begins with 5.  The cut is stored directly after the last one, or not at all, so if two
+masters rotate at once, one gives up.
+
+An archive holds the records up to its seal, snapshots between them, and the state at both ends.  The last snapshot is the one
+that its master signs: from there the stream is folded without the archive.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ import structlog
 
 from dorm.core.evolve import evolve
 from dorm.core.snapshot import dump
-from dorm.rotation.policy import MOST_RECORDS, RotationError, plan
+from dorm.rotation.rotation_due import MOST_RECORDS, RotationError, plan
 from events import subjects
 from events.appending import append_event
 from events.archive.blocks import Header
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dorm.core.state import State
-    from dorm.rotation.policy import Plan, Policy
+    from dorm.rotation.rotation_due import Plan, Policy
     from events.archive.segments import SegmentLog
     from events.archive.stores import ArchiveStore
     from events.archive.whole import WholeLog

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from dorm.core.authority import forbidden
-from dorm.rotation.policy import HELD_S, Policy, RotationError, span_of
+from dorm.rotation.rotation_due import HELD_S, Policy, RotationError, span_of
 from dorm.rotation.rotator import Rotator
 from events import subjects
 from events.appending import append_event

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dorm.security.files import SecurityError
+from dorm.security.private_files import SecurityError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.security.files import SecurityError, private_folder, write_private
+from dorm.security.private_files import SecurityError, private_folder, write_private
 
 if TYPE_CHECKING:
     from pathlib import Path

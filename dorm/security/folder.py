@@ -1,10 +1,4 @@
-"""The accounts, permissions and limits of a cluster, as configuration of a NATS server.
-
-Pure: the identities on the log (`events.identities`) and the public keys of the cluster's own processes in, text out.
-The file can therefore be written again from the log at any time, and the permissions at a moment follow from the log's state
-at that moment.
-
-A cluster's folder of keys, on the machine of its admin and its NATS server (0700; each file 0600).
+"""A cluster's folder of keys, on the machine of its admin and its NATS server, and the server's accounts that follow from it.
 
     ca.pem, ca.key          the cluster's certificate authority
     server.pem, server.key  certificate of the NATS server; of several, server-MACHINE.pem and .key
@@ -16,7 +10,13 @@ A cluster's folder of keys, on the machine of its admin and its NATS server (070
     joining.json            keys of tokens of nodes that have not joined yet
     restorer.json           credentials with which a backup is being restored
 
-The identities themselves are on the log; `accounts.conf` is written from there."""
+Only the owner may enter the folder (0700) and read its files (0600).
+
+The identities themselves are on the log, and `accounts.conf` is written from there: accounts, permissions and limits as
+configuration of a NATS server.  `accounts` is pure: the identities (`events.identities`) and the public keys of the cluster's
+own processes in, text out.  So the file can be written again from the log at any time, and the permissions at a moment follow
+from the log's state at that moment.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from dorm.security.files import SecurityError, private_folder, write_private
+from dorm.security.private_files import SecurityError, private_folder, write_private
 from dorm.security.quoting import quoted, quoted_list
 from dorm.security.roles import LOG, NODES, USERS, Services, access, account_of, exported
 from events.nats.access import (

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dorm.core.identities import refusal_at
-from dorm.security.files import SecurityError, private_folder
 from dorm.security.folder import Joining, save_credentials
+from dorm.security.private_files import SecurityError, private_folder
 from events import subjects
 from events.appending import append_event
 from events.kinds import NodeEnrolled, NodeExpelled, TrustEnabled, UserAdded, UserRemoved

@@ -1,9 +1,11 @@
 """The dashboard: a page of plain ES modules, and the code that serves or embeds it.
 
-files     the page's files by name
-offline   the same page as one file with its data inside
+page_files  the page's files by name
+offline     the same page as one file with its data inside
 
 `page/` holds the page: `index.html`, the style sheet and the modules.  Start with `page/main.js`; `page/source.js` is the only
 module that knows where data comes from.  `page/vendor` has Preact with htm; `python -m tests.web.vendored` takes it from npm
-again, by its hash.  This package imports nothing of the project.
+again, by its hash.
+
+A package of its own because the page's files are its data; it imports nothing of the project.
 """

@@ -13,7 +13,7 @@ import html
 import re
 from pathlib import PurePosixPath
 
-from dorm.web.files import read
+from dorm.web.page_files import read
 
 _IMPORT = re.compile(r'^import\s*\{([^}]*)\}\s*from\s*"(\.[^"]+)";\s*$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)

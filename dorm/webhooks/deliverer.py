@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from dorm.core.folded import Folded
     from dorm.core.state import State
     from dorm.webhooks.endpoints import Endpoint
-    from dorm.webhooks.keys import Keys
     from dorm.webhooks.sending import Network, Outcome
+    from dorm.webhooks.webhook_keys import Keys
     from events.kinds import Event, WebhookTestRequested
     from events.log.interface import EventLog
     from events.log.records import Record

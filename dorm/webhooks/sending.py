@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from aiohttp.resolver import ThreadedResolver
 
-from dorm.metrics.cluster import counter, gauge, histogram
+from dorm.metrics.cluster_metrics import counter, gauge, histogram
 from dorm.metrics.families import WEBHOOK_OUTCOMES, WEBHOOK_STATES
 from dorm.metrics.tally import Histogram
 from events.errors import DormError

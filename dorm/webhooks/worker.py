@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from dorm.webhooks.endpoints import Endpoint
-    from dorm.webhooks.keys import Keys
     from dorm.webhooks.sending import Measured, Outcome, Sender
+    from dorm.webhooks.webhook_keys import Keys
     from events.nats.places import Deliveries, Delivery
     from events.positions import Logged
 

@@ -1,19 +1,19 @@
-"""What git says about a folder: which files it tracks, and which rule ignores an entry.
-
-Git is asked within a bounded time.  A repository's own settings may name programs, such as a file-system monitor, or a
-transport to fetch missing objects.  The questions here start none of them, so shipping a folder of someone else runs nothing.
-A question that compares contents, such as `git status`, would start filters too: it needs `unfiltered`.
-
-    NoAnswer    git is not installed, does not answer in time, or does not take the folder for a repository
-
-Which files of a folder are left out, and by which rule.
+"""Which files of a folder are left out when it is shipped, and by which rule.
 
 In this order: `.dormignore` files decide; files that git tracks are shipped; environments and caches are left out; what git
-ignores is left out.  Git itself says what it tracks and ignores, so its own exclude files count too.  In a folder of no
-repository, or if git does not answer, the `.gitignore` files are read here by the same rules, and nothing counts as tracked.
+ignores is left out.  The patterns of a deeper folder come after those of a higher one; of several that match, the last one
+counts.  The content of a folder that is left out is not examined, except for the files in it that git tracks.
 
-The patterns of a deeper folder come after those of a higher one; of several that match, the last one counts.  The content of
-a folder that is left out is not examined, except for the files in it that git tracks."""
+Git itself says what it tracks and ignores, so its own exclude files count too.  It is asked within a bounded time.  A
+repository's own settings may name programs, such as a file-system monitor, or a transport to fetch missing objects.  The
+questions here start none of them, so shipping a folder of someone else runs nothing.  A question that compares contents, such
+as `git status`, would start filters too: it needs `unfiltered`.
+
+In a folder of no repository, or if git does not answer, the `.gitignore` files are read here by the same rules, and nothing
+counts as tracked.
+
+    NoAnswer    git is not installed, does not answer in time, or does not take the folder for a repository
+"""
 
 from __future__ import annotations
 

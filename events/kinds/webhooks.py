@@ -1,6 +1,6 @@
 """Webhooks: their configuration by operators, and the events of the process that delivers them. These events contain
 no secrets: a webhook's keys are named by ids, and derived from a file that the delivering process has
-(`dorm.webhooks.keys`)."""
+(`dorm.webhooks.webhook_keys`)."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ from replay.audit.differences import Difference, differences
 from replay.audit.round_checks import Answer as Answered
 from replay.audit.round_checks import Question, compare, question_of
 from replay.simulator import SimulationError
-from replay.simulator.master import VirtualMaster
 from replay.simulator.scenario import Scenario
+from replay.simulator.simulated_master import VirtualMaster
 from replay.simulator.simulation import Simulation
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import msgspec
 from events.quantities import SECOND
 from replay.simulator import SimulationError
 from replay.simulator.forks.fitting_timings import Phases, PhaseWatch
-from replay.simulator.forks.history import Course
+from replay.simulator.forks.work_history import Course
 from replay.simulator.scenario import DecisionTime, Scenario
 from replay.simulator.simulation import Simulation
 from replay.simulator.workload import SimulatedNode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dorm.core.state import State
     from replay.simulator.forks.fitting import Fitting
-    from replay.simulator.forks.history import History
+    from replay.simulator.forks.work_history import History
     from replay.simulator.timings import Timings
 
 _LEAD_S = 1.0
@@ -91,9 +91,9 @@ def rehearse(
     simulation = Simulation(scenario)
     watch = PhaseWatch(simulation.state)
     simulation.observe(watch.see)
-    for recorded in outside.published:
-        if recorded.at >= begin:
-            simulation.publish_at((recorded.at - begin) / SECOND, recorded.event, recorded.who)
+    for published in outside.published:
+        if published.at >= begin:
+            simulation.publish_at((published.at - begin) / SECOND, published.event, published.who)
     state = simulation.run()
     return Rehearsed(watch.phases, completions(state), sizes(watch.phases))
 

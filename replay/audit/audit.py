@@ -20,10 +20,9 @@ from dorm.core.state import SCHEMA, State, digest
 from events.log.records import LogDamaged
 from replay.audit.differences import Difference
 from replay.audit.ledgers import LedgerReport
-from replay.audit.parts import PartsReport, verify_parts
+from replay.audit.parts_checks import PartsReport, verify_parts
+from replay.audit.passes import Checked, Divergence, Slice, Survey
 from replay.audit.seal_checks import SealCheck, SealReport, begin
-from replay.audit.slices import Checked, Divergence
-from replay.audit.survey import Slice, Survey
 from replay.audit.workers import AuditError, Workers
 from replay.frames import build
 from replay.reading import UNKNOWN, Broken, end_of, read_through
@@ -57,14 +56,14 @@ class Report(msgspec.Struct, frozen=True):
     """Rounds of deposed masters, which changed nothing."""
     not_checked: int
     not_checked_because: dict[str, int]
-    """Counts of the rounds not checked, by reason."""
+    """Numbers of the rounds not checked, by reason."""
     digest: str
     """Digest of the state after the last record that was folded."""
     seals: SealReport
     """The result of checking the seals, however far the log was folded."""
     divergence: Divergence | None = None
     ledgers: LedgerReport = LedgerReport()
-    """What live apps reported of the samples that they used; a wrong ledger is not a divergence."""
+    """Reports of live apps of the samples that they used; a wrong ledger is not a divergence."""
     parts: PartsReport = PartsReport()
     """The nodes' parts beside a cluster's log; an archive has none."""
 
@@ -143,11 +142,11 @@ async def _snapshots_of(log: ReadableLog) -> dict[int, list[str]]:
         start, infos = await log.start(), await log.snapshots.infos()
     except LogDamaged:
         return {}  # No other reader can use them either.
-    found: dict[int, list[str]] = {}
+    snapshots: dict[int, list[str]] = {}
     for info in infos:
         if (info.core, info.build) == (SCHEMA, build()) or 0 < start == info.seq:
-            found.setdefault(info.seq, []).append(info.digest)
-    return found
+            snapshots.setdefault(info.seq, []).append(info.digest)
+    return snapshots
 
 
 class _Checks:
@@ -204,13 +203,13 @@ class _Checks:
 
 
 def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seals: SealReport) -> Report:
-    found, state, misfit = made.divergence, survey.state, survey.misfit
-    if found is None and broken is not None:
-        found = Divergence(broken.seq, broken.what)
-    if found is None and state.seq < end:
-        found = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit started")
-    if misfit is not None and (found is None or misfit.seq < found.seq):
-        found = Divergence(
+    divergence, state, misfit = made.divergence, survey.state, survey.misfit
+    if divergence is None and broken is not None:
+        divergence = Divergence(broken.seq, broken.what)
+    if divergence is None and state.seq < end:
+        divergence = Divergence(state.seq + 1, f"the log has no record here, and ended at {end} when the audit started")
+    if misfit is not None and (divergence is None or misfit.seq < divergence.seq):
+        divergence = Divergence(
             misfit.seq,
             "the snapshot after this record is not the state that the records give",
             [Difference("digest", misfit.kept, misfit.folded)],
@@ -227,6 +226,6 @@ def _report(end: int, survey: Survey, made: Checked, broken: Broken | None, seal
         not_checked_because=dict(sorted(made.because.items())),
         digest=made.digest or digest(state),
         seals=seals,
-        divergence=found,
+        divergence=divergence,
         ledgers=survey.ledgers.report(),
     )

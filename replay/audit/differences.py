@@ -37,7 +37,7 @@ def differences(recorded: Any, again: Any, path: str = "") -> list[Difference]:
 
     Numbers of different types differ (1 is not 1.0), since their bytes differ.
     """
-    return [found for _, found in zip(range(MOST), _walk(recorded, again, path), strict=False)]
+    return [difference for _, difference in zip(range(MOST), _walk(recorded, again, path), strict=False)]
 
 
 def _walk(recorded: Any, again: Any, path: str) -> Iterator[Difference]:
@@ -51,8 +51,8 @@ def _walk(recorded: Any, again: Any, path: str) -> Iterator[Difference]:
             yield from _walk(recorded.get(key, _ABSENT), again.get(key, _ABSENT), f"{path}[{key!r}]")
     elif isinstance(recorded, list | tuple):
         for index in range(max(len(recorded), len(again))):
-            one, other = (items[index] if index < len(items) else _ABSENT for items in (recorded, again))
-            yield from _walk(one, other, f"{path}[{index}]")
+            written, repeated = (items[index] if index < len(items) else _ABSENT for items in (recorded, again))
+            yield from _walk(written, repeated, f"{path}[{index}]")
     elif recorded != again:
         yield Difference(path, _shown(recorded), _shown(again))
 

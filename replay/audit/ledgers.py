@@ -52,7 +52,7 @@ class LedgerCheck:
         self._wrong: list[WrongLedger] = []
         self._known: dict[int, str] = {}
         self._newest: dict[str, tuple[int, EpochRun]] = {}
-        """Each app's generation and newest epoch: several members report the same epoch when one of them dies or all end."""
+        """Generation and newest epoch by app: several members report the same epoch when one of them dies or all end."""
         self._left = MOST_SAMPLES
 
     def take(self, seq: int, event: Event) -> None:

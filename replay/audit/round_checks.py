@@ -48,7 +48,7 @@ _SOLVED = (Resized, IdleTicked)
 _NAMED = (*_SOLVED, PolicyFailed)
 """Facts that name the policy in force, and the state that they were made from."""
 _OF_THE_MACHINE = ("policy.too_slow", "policy.ended", "policy.not_installed")
-"""How a policy may fail here although it did not where the decision was made."""
+"""Codes with which a policy may fail here although it did not where the decision was made."""
 
 
 class Answer(msgspec.Struct):
@@ -59,12 +59,12 @@ class Answer(msgspec.Struct):
     digest: str = ""
     policy: str = ""
     state: State | None = None
-    """Only settings and nodes."""
+    """Settings and nodes, without the rest."""
     places: dict[str, dict[str, int]] = {}
-    """Each app's containers by node before an allocation."""
+    """Containers of each app by node before an allocation."""
     error: str = ""
     unknown: str = ""
-    """Why there is no answer, unless that is an error of the round."""
+    """Reason why there is no answer, unless that is an error of the round."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -201,34 +201,34 @@ def _compare_facts(record: Record, event: Round, given: Answer) -> Verdict:
         if isinstance(fact, PolicyFailed):
             return Verdict(wrong=f"deciding again failed: policy {fact.policy!r}: {fact.reason}")
     again = decode(msgspec.structs.replace(record, body=body))
-    found = differences(event.allocated, given.allocated, "allocated")
-    found += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)
+    different = differences(event.allocated, given.allocated, "allocated")
+    different += _fact_differences(event.events, again.events if isinstance(again, Round) else given.facts)
     facts = again.events if isinstance(again, Round) else given.facts
     apps = _app_differences(event.events, facts, given.places)
-    return Verdict(wrong="deciding again gave a different result", differences=found, apps=apps)
+    return Verdict(wrong="deciding again gave a different result", differences=different, apps=apps)
 
 
 def _app_differences(
     recorded: Sequence[Any], again: Sequence[Any], before: dict[str, dict[str, int]]
 ) -> list[AppDifference]:
     """Return the apps that would have got other places, by id."""
-    one, other = _placements(recorded), _placements(again)
-    found = []
-    for app in sorted({*one, *other}):
+    written, repeated = _placements(recorded), _placements(again)
+    different = []
+    for app in sorted({*written, *repeated}):
         had = before.get(app, {})
-        if one.get(app, had) != other.get(app, had):
-            found.append(AppDifference(app, had, one.get(app, had), other.get(app, had)))
-    return found
+        if written.get(app, had) != repeated.get(app, had):
+            different.append(AppDifference(app, had, written.get(app, had), repeated.get(app, had)))
+    return different
 
 
 def _placements(facts: Sequence[Any]) -> dict[str, dict[str, int]]:
     """Return the containers by node of each changed app."""
-    found: dict[str, dict[str, int]] = {}
+    placements: dict[str, dict[str, int]] = {}
     for fact in facts:
         for change in fact.changes if isinstance(fact, Resized) else ():
             nodes = sorted(placed.node for placed in change.placement)
-            found[change.app] = {node: nodes.count(node) for node in dict.fromkeys(nodes)}
-    return found
+            placements[change.app] = {node: nodes.count(node) for node in dict.fromkeys(nodes)}
+    return placements
 
 
 def _compare_seals(event: Round) -> Verdict:
@@ -243,22 +243,22 @@ def _fact_differences(recorded: Sequence[Any], again: Sequence[Any]) -> list[Dif
     if kinds[0] != kinds[1]:
         # The lists of facts say more than the first difference between them.
         listed = [", ".join(names) or "nothing" for names in kinds]
-        found = [Difference("facts", *listed)]
+        different = [Difference("facts", *listed)]
     else:
-        found = []
-    for index, (one, other) in enumerate(zip(recorded, again, strict=False)):
-        if type(one) is type(other) and encode(one) != encode(other):
-            found += differences(one, other, f"{type(one).__name__}[{index}]")
-    return found
+        different = []
+    for index, (written, repeated) in enumerate(zip(recorded, again, strict=False)):
+        if type(written) is type(repeated) and encode(written) != encode(repeated):
+            different += differences(written, repeated, f"{type(written).__name__}[{index}]")
+    return different
 
 
 def _compare_conclusions(event: Round, given: Answer) -> Verdict:
     assert given.state is not None
     heard = {fact.node: getattr(fact, "last_heard", event.at) for fact in event.events if isinstance(fact, _CONCLUDED)}
-    found = _fact_differences(event.events, conclude(given.state, heard, event.at))
+    different = _fact_differences(event.events, conclude(given.state, heard, event.at))
     return (
-        Verdict(wrong="this does not follow from the heartbeats of these nodes", differences=found)
-        if found
+        Verdict(wrong="this does not follow from the heartbeats of these nodes", differences=different)
+        if different
         else Verdict()
     )
 
@@ -271,6 +271,6 @@ def _compare_digest(event: Round, given: Answer) -> Verdict:
             continue
         for name, expected in (("digest", given.digest), ("policy", given.policy)):
             if getattr(fact, name) != expected:
-                found = differences(getattr(fact, name), expected, f"{type(fact).__name__}[{index}].{name}")
-                return Verdict(wrong=f"the {name} differs from that of the state at its basis", differences=found)
+                different = differences(getattr(fact, name), expected, f"{type(fact).__name__}[{index}].{name}")
+                return Verdict(wrong=f"the {name} differs from that of the state at its basis", differences=different)
     return Verdict()

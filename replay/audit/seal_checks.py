@@ -57,10 +57,10 @@ class Expected(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Expected:
         """Parse `SEQUENCE:CHAIN`, as reports print it.  Raises SealError."""
-        found = _EXPECTED.fullmatch(text.strip().lower())
-        if not found:
+        match = _EXPECTED.fullmatch(text.strip().lower())
+        if not match:
             raise SealError(f"{text[:80]!r} is not SEQUENCE:CHAIN, as `dorm log verify` prints it at its end")
-        return cls(int(found[1]), found[2])
+        return cls(int(match[1]), match[2])
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class SealReport(msgspec.Struct, frozen=True):
     """The last record that was read."""
     seals: int
     sealed_upto: int
-    """All records up to here are as they were sealed; `start` if no seal fits."""
+    """Last sequence up to which all records are as they were sealed; `start` if no seal fits."""
     unsealed: int
     """Records after `sealed_upto`, which no seal covers."""
     keys: list[KeyUse]
@@ -114,7 +114,7 @@ class SealReport(msgspec.Struct, frozen=True):
     """The log is as expected up to here; 0 if nothing was expected."""
     damage: Damage | None = None
     unknown: str = ""
-    """Why nothing could be checked."""
+    """Reason why nothing could be checked."""
 
     @property
     def good(self) -> bool:
@@ -192,8 +192,10 @@ class SealCheck:
         elif self._keys and seal.key not in self._keys:
             self._found(seq, seq, seq, f"this seal is by another key: {seal.key}")
         elif self._announced.get(epoch, seal.key) != seal.key:
-            theirs = self._announced[epoch] or "none"
-            self._found(seq, seq, seq, f"this seal is by key {seal.key}, and the master of epoch {epoch} has {theirs}")
+            announced = self._announced[epoch] or "none"
+            self._found(
+                seq, seq, seq, f"this seal is by key {seal.key}, and the master of epoch {epoch} has {announced}"
+            )
         elif seal.upto >= seq:
             self._locate(record, seal)
         elif seq - 1 - seal.upto >= len(self._recent):
@@ -226,11 +228,11 @@ class SealCheck:
         first, last = self._sealed_upto + 1, min(seal.upto, record.seq)
         if seal.every > 0 and not seal.every % MARK_EVERY:
             for index, place in enumerate(mark_places(seal.after, seal.upto, seal.every)):
-                theirs = seal.marks[_MARK_DIGITS * index : _MARK_DIGITS * (index + 1)]
+                sealed = seal.marks[_MARK_DIGITS * index : _MARK_DIGITS * (index + 1)]
                 ours = self._chain.mark(place)
-                if not theirs or place >= record.seq:
+                if not sealed or place >= record.seq:
                     break
-                if ours and ours != theirs:
+                if ours and ours != sealed:
                     last = place
                     break
                 first = max(first, place + 1)

@@ -1,9 +1,9 @@
 """Checks slices in several processes at once: an audit is bound by computing, and one process uses one core.
 
-A thread of this process is one of the workers.  The others run `replay.audit.worker` with this program's Python: slices go to
-their standard input, results come back on their standard output.  A worker holds no state worth saving, so it is killed when
-the audit ends, for whatever reason.  If the audit itself is killed, its workers read the end of their input and exit.
-"""
+A thread of this process is one of the workers.  The others run this module as a program, with this program's Python: slices
+go to their standard input, results come back on their standard output.  A worker holds no state worth saving, so it is
+killed when the audit ends, for whatever reason.  If the audit itself is killed, its workers read the end of their input and
+exit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import msgspec
 
 from replay import ReplayError
-from replay.audit.slices import Checked, check
+from replay.audit.passes import Checked, Slice, check
 
-if TYPE_CHECKING:
-    from replay.audit.survey import Slice
+# --- all workers ------------------------------------------------------------------------------------------------------
 
 WORTH_S = 0.5
 LENGTH = 8
@@ -93,7 +92,7 @@ class Workers:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "replay.audit.worker",
+            "replay.audit.workers",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -114,3 +113,26 @@ async def _in_a_thread(part: Slice) -> Checked:
 def _ended(code: int) -> str:
     how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
     return f"a process of the audit {how}; with `--jobs 1` there is only one, which takes less memory"
+
+
+# --- one worker -------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Run until the input ends."""
+    # The solver sometimes writes a line to standard output, which must not end up in the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    decode = msgspec.msgpack.Decoder(Slice).decode
+    try:
+        while header := sys.stdin.buffer.read(LENGTH):
+            part = sys.stdin.buffer.read(int.from_bytes(header, "big"))
+            body = msgspec.msgpack.encode(check(decode(part)))
+            answers.write(len(body).to_bytes(LENGTH, "big") + body)
+            answers.flush()
+    except (BrokenPipeError, msgspec.DecodeError):
+        os._exit(1)  # The audit was killed, perhaps within a slice: there is no reader, and nothing to close.
+
+
+if __name__ == "__main__":
+    main()

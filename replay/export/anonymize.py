@@ -50,7 +50,7 @@ _AGENTS = tuple(kind for kind in k.EVENTS if kind.KIND.writers[0] == "node")
 _AGENT_KINDS = frozenset(cls.__name__ for cls in _AGENTS)
 _OF_MASTERS = tuple(kind for kind in k.EVENTS if kind.KIND.writers[0] == "master" and kind.KIND.stored == "log")
 _MASTERS = frozenset(cls.__name__ for cls in _OF_MASTERS)
-"""What masters publish in addition to their rounds."""
+"""Kinds that masters publish in addition to their rounds."""
 _KINDS = frozenset(cls.__name__ for cls in get_args(k.Published))
 _ANSWERED = tuple(kind for kind in k.EVENTS if kind.KIND.answered and kind is not k.AppSubmitted)
 """Requests with an answer; `submission_of` finds the submissions, also unreadable ones."""
@@ -88,7 +88,7 @@ class Survey:
         """`state` is that before the first record."""
         self.names = Names()
         self.questions: dict[int, list[Question]] = {}
-        """By basis."""
+        """Questions by basis."""
         self._disguise = Disguise(self)
         if state.seq:
             self._disguise.struct(state)
@@ -121,8 +121,8 @@ class Survey:
             names.masters.add(event.by)
             self._round(record.seq, event)
         elif _kind(parts) != k.Round.__name__:
-            told = names.agents if _kind(parts) in _AGENT_KINDS else names.users
-            told |= {event.by, subjects.who_of(record.subject)}
+            authors = names.agents if _kind(parts) in _AGENT_KINDS else names.users
+            authors |= {event.by, subjects.who_of(record.subject)}
             if _kind(parts) in _MASTERS:
                 names.masters.add(event.by)
             if _kind(parts) not in _KINDS:
@@ -144,8 +144,8 @@ class Survey:
                 isinstance(fact, k.Resized) and bool(fact.reasons)
             )
         if (asks or reasons) and event.basis < seq:
-            asked = Question(seq, event.at, event.allocated, reasons)
-            self.questions.setdefault(event.basis, []).append(asked)
+            question = Question(seq, event.at, event.allocated, reasons)
+            self.questions.setdefault(event.basis, []).append(question)
 
     def _submitted(self, submission: str, spec: Any) -> None:
         name = name_of(spec)
@@ -194,8 +194,8 @@ class Rewriter:
         self._answer()
 
     def name(self, kind: str, name: str) -> str:
-        found: str = getattr(self._names, kind)[name]
-        return found
+        pseudonym: str = getattr(self._names, kind)[name]
+        return pseudonym
 
     def request(self, text: str) -> str:
         return self._names.requests.get(text, "")
@@ -270,10 +270,10 @@ class Rewriter:
     def _answered(self, seq: int, made: k.Round) -> k.Round:
         """Return a round with the digests and sentences that the state at its basis gives."""
         given = self._answers.pop(seq, None) or Answer(_NO_DIGEST, [])
-        said = {_topic(fact): fact for fact in given.facts}
+        by_topic = {_topic(fact): fact for fact in given.facts}
         facts = []
         for fact in made.events:
-            again = said.get(_topic(fact))
+            again = by_topic.get(_topic(fact))
             if isinstance(fact, k.RecordsRefused) and isinstance(again, k.RecordsRefused):
                 fact = again
             if isinstance(fact, _SOLVED):
@@ -289,15 +289,15 @@ class Rewriter:
 
     def _answer(self) -> None:
         state = self.state
-        for asked in self._questions.get(state.seq, ()):
+        for question in self._questions.get(state.seq, ()):
             facts: list[Any] = []
-            if asked.reasons:
+            if question.reasons:
                 try:
-                    facts = decide(state, asked.at, allocate=asked.allocated).facts
+                    facts = decide(state, question.at, allocate=question.allocated).facts
                 # A log that no master wrote can hold anything.
                 except Exception:
                     facts = []
-            self._answers[asked.seq] = Answer(digest(state), facts)
+            self._answers[question.seq] = Answer(digest(state), facts)
 
 
 def _all_of(event: k.Round, body: bytes) -> bool:
@@ -309,7 +309,7 @@ def _all_of(event: k.Round, body: bytes) -> bool:
 
 
 _LATEST = 2**62
-"""In place of a later version: as unknown, and of a size that any body can hold."""
+"""Number in place of a later version: as unknown, and of a size that any body can hold."""
 
 
 def _topic(fact: Any) -> tuple[Any, ...]:
@@ -318,7 +318,10 @@ def _topic(fact: Any) -> tuple[Any, ...]:
 
 
 def _said(reasons: dict[str, k.Waiting], again: dict[str, k.Waiting]) -> dict[str, k.Waiting]:
-    return {app: again[app] if app in again and again[app].code == one.code else one for app, one in reasons.items()}
+    return {
+        app: again[app] if app in again and again[app].code == reason.code else reason
+        for app, reason in reasons.items()
+    }
 
 
 def _with_more(body: dict[str, Any], size: int) -> bytes:

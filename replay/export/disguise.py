@@ -126,11 +126,11 @@ class Disguise:
         if isinstance(value, msgspec.Struct):
             return self.struct(value)
         if isinstance(value, list):
-            return [self.plain(one) for one in value]
+            return [self.plain(item) for item in value]
         if isinstance(value, tuple):
-            return tuple(self.plain(one) for one in value)
+            return tuple(self.plain(item) for item in value)
         if isinstance(value, dict):
-            return {key: self.plain(one) for key, one in value.items() if isinstance(key, int) or key.isdigit()}
+            return {key: self.plain(item) for key, item in value.items() if isinstance(key, int) or key.isdigit()}
         return "" if isinstance(value, str | bytes) else value
 
     def name(self, kind: str, value: str) -> str:
@@ -190,28 +190,28 @@ class Disguise:
 
     def params(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Replace parameters that no policy has, and values that none accepts, with equally invalid ones."""
-        found = {}
-        for number, (name, one) in enumerate(value.items()):
+        disguised = {}
+        for number, (name, item) in enumerate(value.items()):
             if name == "counts":
-                found[name] = self._counts(one)
+                disguised[name] = self._counts(item)
             else:
-                found[name if name in _parameters() else f"parameter-{number}"] = _number(one)
-        return found
+                disguised[name if name in _parameters() else f"parameter-{number}"] = _number(item)
+        return disguised
 
     def _counts(self, value: Any) -> Any:
         """Replace the counts of the policy `static`, keyed by apps' ids or prefixes of them, which pseudonyms do not share."""
         if not isinstance(value, dict) or not all(key and isinstance(key, str) for key in value):
             return WITHHELD
-        found = {}
+        disguised = {}
         for key in sorted(value, key=lambda key: (not key.endswith("*"), len(key), key)):
             # A longer prefix goes before a shorter one, and a whole id before both.
             if key == "*":
-                found[key] = _number(value[key])
+                disguised[key] = _number(value[key])
             elif key.endswith("*"):
-                found |= dict.fromkeys(self._naming.beginning(key[:-1]), _number(value[key]))
+                disguised |= dict.fromkeys(self._naming.beginning(key[:-1]), _number(value[key]))
             else:
-                found[self.name("app_references", key)] = _number(value[key])
-        return found
+                disguised[self.name("app_references", key)] = _number(value[key])
+        return disguised
 
 
 def _with_own_variables(disguise: Disguise, spec: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
@@ -247,11 +247,11 @@ def _harmless(spec: dict[str, Any]) -> bool:
             work.get("mini_batch", 0),
             work.get("exchange", 0),
         ]
-        waits += [one for one in (*deadlines.values(), spec.get("max_runtime", "")) if one != ""]
+        waits += [item for item in (*deadlines.values(), spec.get("max_runtime", "")) if item != ""]
         amounts = [resource(name, amount) for name, amount in spec.get("demand", {}).items()]
         known = not spec.keys() - set(AppSpec.__struct_fields__) and not retries.keys() - _RETRIES
         known = known and not deadlines.keys() - _DEADLINES and not spec.get("engine_options", {}).keys() - _ENGINE
-        known = known and not any(isinstance(one, dict) and one.keys() - _AFTER for one in spec.get("after", ()))
+        known = known and not any(isinstance(item, dict) and item.keys() - _AFTER for item in spec.get("after", ()))
         known = (
             known
             and not stop_signal.keys() - _STOP_SIGNAL
@@ -312,16 +312,19 @@ def _volumes(disguise: Disguise, value: Any) -> dict[str, str] | list[dict[str, 
     """Return the volumes of a spec: where a container sees one follows from the new name."""
     if isinstance(value, dict):
         return {(made := disguise.name("labels", name)): f"/{made}" for name in value}
-    return [{"name": disguise.name("labels", one["name"]), "read_only": one.get("read_only", True)} for one in value]
+    return [
+        {"name": disguise.name("labels", volume["name"]), "read_only": volume.get("read_only", True)}
+        for volume in value
+    ]
 
 
 def _after(disguise: Disguise, value: Any) -> Any:
     """Replace the apps that a spec waits for."""
     return [
-        {**one, "app": disguise.name("app_references", one["app"])}
-        if isinstance(one, dict)
-        else disguise.name("app_references", one)
-        for one in value
+        {**awaited, "app": disguise.name("app_references", awaited["app"])}
+        if isinstance(awaited, dict)
+        else disguise.name("app_references", awaited)
+        for awaited in value
     ]
 
 
@@ -339,7 +342,7 @@ _NAMED: dict[Holds, str] = {
     "label": "labels", "value": "values", "requirement": "requirements", "image": "images", "argument": "arguments",
     "variable": "variables", "setting": "settings",
 }  # fmt: skip
-"""What a field holds, and which kind of pseudonym replaces it."""
+"""Kind of pseudonym by what a field holds."""
 _HELD: dict[Holds, Rule] = {
     "word": _same,
     "text": lambda disguise, value: WITHHELD,
@@ -394,7 +397,7 @@ _STATES: dict[str, Any] = {
     "Container.node": NodeKey, "Container.address": Address, "Container.message": FreeText, "Container.reason": CoreWord,
     "Delay.reason": FreeText, "Delay.code": CoreWord,
 }  # fmt: skip
-"""What the fields of states hold, whose own types say nothing."""
+"""Contents of those fields of states whose own types say nothing."""
 
 
 @cache
@@ -439,11 +442,11 @@ def _name(kind: str, disguise: Disguise, value: str) -> str:
 def _in_list(rule: Rule | None) -> Rule | None:
     if rule is None or rule is _same:
         return rule
-    return lambda disguise, value: [rule(disguise, one) for one in value]
+    return lambda disguise, value: [rule(disguise, item) for item in value]
 
 
 def _in_map(key: Rule | None, value: Rule | None) -> Rule | None:
     if key is None:
         return None
     of_value = value or Disguise.plain
-    return lambda disguise, given: {key(disguise, name): of_value(disguise, one) for name, one in given.items()}
+    return lambda disguise, given: {key(disguise, name): of_value(disguise, item) for name, item in given.items()}

@@ -7,6 +7,8 @@ they would not fit.
 
 A part that starts at some moment includes the state there, so it can be folded like a whole log.  A selection of records in
 between cannot, and is marked (`sparse`).
+
+The progress beside the log goes into a file of its own next to the archive (`events.archive.progress`).
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from dorm.core.query.concerns import Concerns
 from dorm.core.snapshot import dump
 from dorm.core.state import State
 from events.archive.blocks import Header
+from events.archive.progress import progress_path
 from events.archive.segments import SegmentWriter
+from events.log.interface import time_of
+from events.positions import logged_progress
 from replay.export.selection import Range, Selection, Sieve, range_of
 from replay.export.sink import FileFormat, Sink
 from replay.frames import FoldedFrames, Frames, NoFrames, Snapshot, TakenFrames, build, own_snapshots, state_after
@@ -33,6 +39,9 @@ if TYPE_CHECKING:
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
 
 EVERYTHING = Selection()
 
@@ -62,16 +71,16 @@ class Exported(msgspec.Struct, frozen=True):
 def format_of(path: Path) -> FileFormat:
     """Return the format by the ending of the file's name.  Raises ExportError if the ending names none."""
     name = path.with_suffix("") if path.suffix in _PACKED else path
-    found = _BY_SUFFIX.get(name.suffix)
+    kind = _BY_SUFFIX.get(name.suffix)
     if str(path) == "-":
         return FileFormat.archive
-    if found is None or (name is not path and found is not FileFormat.ndjson):
+    if kind is None or (name is not path and kind is not FileFormat.ndjson):
         raise ExportError(
             f"{path}: the file's ending names no format; use .dorm, .parquet, .ndjson, .ndjson.gz or .ndjson.zst, or give "
             "--format",
             code="export.format.unknown",
         )
-    return found
+    return kind
 
 
 async def export(
@@ -194,9 +203,42 @@ class _Archive(Sink):
 
 def _words(chosen: Range, selection: Selection) -> dict[str, list[str]]:
     """Return the request, for the header."""
-    words = {"app": [*selection.apps], "user": [*selection.users]}
+    filters = {"app": [*selection.apps], "user": [*selection.users]}
     if selection.since is not None:
-        words["since"] = [str(chosen.after + 1)]
+        filters["since"] = [str(chosen.after + 1)]
     if selection.until is not None:
-        words["until"] = [str(chosen.end)]
-    return {name: values for name, values in words.items() if values}
+        filters["until"] = [str(chosen.end)]
+    return {name: values for name, values in filters.items() if values}
+
+
+# --- the progress beside it -------------------------------------------------------------------------------------------
+
+
+async def export_progress(
+    log: ReadableLog, path: Path, selection: Selection, *, force: bool = False
+) -> tuple[str, int]:
+    """Copy the reports of a selection's apps in its time; return the file and how many records.
+
+    The file appears under its name only once it is complete.  Raises ExportError, MomentError, what reading raises, and
+    LogRefused if the file can't be written."""
+    target = progress_path(path)
+    chosen = await range_of(log, selection)
+    since = await time_of(log, chosen.after) if chosen.after else 0
+    latest = await time_of(log, chosen.end) if selection.until is not None else None
+    concerns = Concerns(apps=selection.apps)
+    header = Header(
+        cluster=await cluster_name(log), made_by=f"dorm {version('dorm')}", sparse=True, chosen={"kind": ["progress"]}
+    )
+    async with whole_file(target, force=force) as file:
+        writer = await in_thread(SegmentWriter, file, header)
+        after = await log.progress.at_time(since) if since else 0
+        async with aclosing(log.progress.read(after=after)) as batches:
+            async for batch in batches:
+                wanted = [
+                    record
+                    for record in batch
+                    if (latest is None or record.time <= latest) and concerns.wants(logged_progress(record, 0))
+                ]
+                await in_thread(writer.add, wanted)
+        await in_thread(writer.finish)
+    return str(target), writer.count

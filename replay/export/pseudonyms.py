@@ -90,8 +90,8 @@ class Pseudonyms:
         _Apps(names, self)
         others = names.app_references.difference(self.app_ids, self.app_names)
         self.app_references = {**_numbered("missing", others), **self.app_names, **self.app_ids}
-        for number, one in enumerate(sorted(names.requests.difference(self.requests))):
-            self.requests[one] = owned_id(self.users.get(tenant_in(one), ""), f"request-x{number}")
+        for number, request in enumerate(sorted(names.requests.difference(self.requests))):
+            self.requests[request] = owned_id(self.users.get(tenant_in(request), ""), f"request-x{number}")
         self.masters = _numbered("master", names.masters)
         self.addresses = _numbered("address", names.addresses)
         self.identities = _numbered("machine", names.identities)
@@ -157,11 +157,11 @@ def _numbered(kind: str, names: Iterable[str]) -> dict[str, str]:
 
 def _resources(names: set[str]) -> dict[str, str]:
     """Name resources.  Cores, memory and GPUs keep their names; others keep their place among them."""
-    found = {name: name for name in (*_RESOURCES, "")}
+    renamed = {name: name for name in (*_RESOURCES, "")}
     for place, letter in enumerate(_BEFORE):
-        others = [name for name in names if name not in found and bisect(_RESOURCES, name) == place]
-        found |= _numbered(f"{letter}-resource", others)
-    return found
+        others = [name for name in names if name not in renamed and bisect(_RESOURCES, name) == place]
+        renamed |= _numbered(f"{letter}-resource", others)
+    return renamed
 
 
 def _clusters(names: set[str]) -> dict[str, str]:
@@ -180,7 +180,7 @@ def _requirements(texts: set[str], pseudonyms: Pseudonyms) -> dict[str, str]:
             renamed.append(" " if expression is None else str(pseudonyms.expression(expression)))
         except ValueError:
             renamed.append("?")
-    if any(one >= other for one, other in pairwise(renamed)):
+    if any(lower >= higher for lower, higher in pairwise(renamed)):
         width = (len(ordered) - 1).bit_length()
         bits = str.maketrans("01", "\t ")
         renamed = [f"{number:0{width}b}".translate(bits) + text for number, text in enumerate(renamed)]
@@ -244,7 +244,9 @@ class _Apps:
         new = [app for app in self._ids[name] if self._submissions[app][1] not in made.requests]
         tenants = [tenant_in(self._submissions[app][1]) for app in new]
         if any(tenants):
-            requests = [self._drawn(pseudonym, made.users.get(one, ""), i, len(new)) for i, one in enumerate(tenants)]
+            requests = [
+                self._drawn(pseudonym, made.users.get(tenant, ""), i, len(new)) for i, tenant in enumerate(tenants)
+            ]
         else:
             drawn: dict[str, str] = {}
             while len(drawn) < len(new):

@@ -23,7 +23,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a log to select; by default all of it."""
 
     since: Moment | None = None
-    """From this record, or the first one after it; `-10m` counts from the log's end."""
+    """Moment from which records count; `-10m` counts from the log's end."""
     until: Moment | None = None
     """Up to this record, or the last one before it."""
     apps: tuple[str, ...] = ()
@@ -81,15 +81,15 @@ class Sieve:
         if self._concerns is not None and state is not None:
             self._concerns.know(state)
 
-    def wants(self, one: Logged) -> bool:
-        return self._concerns is None or self._concerns.wants(one)
+    def wants(self, entry: Logged) -> bool:
+        return self._concerns is None or self._concerns.wants(entry)
 
     def any_of(self, record: Record) -> bool:
         """Return whether anything in a record is selected: a round is one record, and stays whole."""
         if self._concerns is None:
             return True
         wanted = False
-        for one in logged(record):
+        for entry in logged(record):
             # Check every fact of a round, since a later answer may depend on it.
-            wanted |= self.wants(one)
+            wanted |= self.wants(entry)
         return wanted

@@ -71,11 +71,11 @@ class _Rows(Sink):
     def take(self, records: list[Record], due: list[Snapshot]) -> None:
         for record in records:
             before = self.rows
-            for one in logged(record):
-                user = self._users.of(one)
-                if self._sieve.wants(one):
+            for entry in logged(record):
+                user = self._users.of(entry)
+                if self._sieve.wants(entry):
                     self.rows += 1
-                    self._take(one, user)
+                    self._take(entry, user)
             self.records += self.rows > before
         with _one_line():
             self._write()
@@ -85,7 +85,7 @@ class _Rows(Sink):
             self._end()
 
     @abstractmethod
-    def _take(self, one: Logged, user: str | None) -> None: ...
+    def _take(self, entry: Logged, user: str | None) -> None: ...
 
     @abstractmethod
     def _write(self) -> None:
@@ -100,20 +100,20 @@ class Users:
 
     def __init__(self, state: State | None) -> None:
         self._users: OrderedDict[str, str] = OrderedDict()
-        """By app, and by submission until that is answered."""
+        """Users by app, and by submission until that is answered."""
         if state is not None:
             for submission in state.submissions.values():
                 self._learn(submission.id, submission.by)
             for app in state.apps.values():
                 self._learn(app.id, app.user)
 
-    def of(self, one: Logged) -> str | None:
-        event: Any = one.event
+    def of(self, entry: Logged) -> str | None:
+        event: Any = entry.event
         if isinstance(event, k.AppSubmitted):
             named = event.spec.get("user") if isinstance(event.spec, dict) else None
             user = named if isinstance(named, str) and named != "anonymous" else event.by
             if tenant_in(event.id):
-                user = subjects.who_of(one.subject)
+                user = subjects.who_of(entry.subject)
             self._learn(event.id, user)
             return user
         if isinstance(event, k.AppAccepted):
@@ -124,7 +124,7 @@ class Users:
         if isinstance(event, k.AppRejected):
             return self._users.pop(event.submission, None)
         known = self._users.get(getattr(event, "app", ""))
-        return known or (subjects.who_of(one.subject) if isinstance(event, _CLIENTS) else None)
+        return known or (subjects.who_of(entry.subject) if isinstance(event, _CLIENTS) else None)
 
     def _learn(self, what: str, user: str) -> None:
         self._users[what] = user
@@ -132,18 +132,18 @@ class Users:
             self._users.popitem(last=False)
 
 
-def row(one: Logged, user: str | None) -> dict[str, Any]:
+def row(entry: Logged, user: str | None) -> dict[str, Any]:
     """Return an event by the columns above; `body` as JSON, `log_time` in UTC nanoseconds."""
-    event: Any = one.event
+    event: Any = entry.event
     app = getattr(event, "app", None) or None
     if isinstance(event, k.AppSubmitted) and (name := name_of(event.spec)):
         app = app_id(name, event.id)
-    said_in = one.round
+    said_in = entry.round
     return {
-        "position": str(one.position),
-        "seq": one.position.seq,
-        "index": one.position.index,
-        "log_time": one.time,
+        "position": str(entry.position),
+        "seq": entry.position.seq,
+        "index": entry.position.index,
+        "log_time": entry.time,
         "kind": type(event).__name__,
         "app": app,
         "node": getattr(event, "node", None) or None,
@@ -176,11 +176,11 @@ class _Lines(_Rows):
         elif suffix == ".zst":
             self._packed = cast("BinaryIO", zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False))
 
-    def _take(self, one: Logged, user: str | None) -> None:
+    def _take(self, entry: Logged, user: str | None) -> None:
         if self._cloudevents:
-            made = cloud_event(one)
+            made = cloud_event(entry)
         else:
-            made = row(one, user)
+            made = row(entry, user)
             made["log_time"] = rfc3339(made["log_time"])
             made["body"] = msgspec.Raw(made["body"])
         self._lines.append(_encode(made) + b"\n")
@@ -217,8 +217,8 @@ class _Parquet(_Rows):
         self._file = file
         self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
 
-    def _take(self, one: Logged, user: str | None) -> None:
-        made = row(one, user)
+    def _take(self, entry: Logged, user: str | None) -> None:
+        made = row(entry, user)
         made["body"] = made["body"].decode()
         self._waiting.append(made)
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay.moments import Moment
     from replay.simulator.forks.fork import Fork
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
 MOST_APPS = 200
 """Most apps whose outcomes are listed."""
-MOST_TOLD = 20_000
+MOST_REPORTS = 20_000
 """The approximate maximum number of progress reports in a simulation, because a user waits for it."""
 _NO_ERROR_S = 0.05
 _KEEP_EVERY = 1000
@@ -63,9 +63,9 @@ class ForkView(msgspec.Struct, frozen=True, kw_only=True):
     to: str
     """The end of the pictures and figures: the log's end, or the last thing that happens."""
     horizon_s: float
-    """How far the simulations were played."""
+    """Seconds for which the simulations were played."""
     window_s: float
-    """From `at` to `to`."""
+    """Seconds from `at` to `to`."""
     utilization_max: int
     assumed: list[str]
     """The changes, in words."""
@@ -102,8 +102,8 @@ async def fork_view(
         runs[changed] = _Watched(fork)
         return runs[changed]
 
-    found = await whatif(log, moment, changes, now=now, horizon_s=horizon_s, watching=watching, reports=MOST_TOLD)
-    return await asyncio.to_thread(_view, found, runs, width)
+    outcome = await whatif(log, moment, changes, now=now, horizon_s=horizon_s, watching=watching, reports=MOST_REPORTS)
+    return await asyncio.to_thread(_view, outcome, runs, width)
 
 
 class _Watched:
@@ -134,32 +134,32 @@ class _Watched:
         return picture
 
 
-def _view(found: WhatIf, runs: dict[bool, _Watched], width: int) -> ForkView:
-    to = found.at + int(found.window_s * SECOND)
+def _view(outcome: WhatIf, runs: dict[bool, _Watched], width: int) -> ForkView:
+    to = outcome.at + int(outcome.window_s * SECOND)
 
     def drawn(*, changed: bool) -> TimelineView:
-        return timeline(runs[changed].picture(), found.at, to, now=to, width=width)
+        return timeline(runs[changed].picture(), outcome.at, to, now=to, width=width)
 
     return ForkView(
-        position=str(found.seq),
-        at=rfc3339(found.at),
+        position=str(outcome.seq),
+        at=rfc3339(outcome.at),
         to=rfc3339(to),
-        horizon_s=found.horizon_s,
-        window_s=found.window_s,
-        utilization_max=found.utilization_max,
-        assumed=found.assumed,
-        assumptions=found.assumptions,
+        horizon_s=outcome.horizon_s,
+        window_s=outcome.window_s,
+        utilization_max=outcome.utilization_max,
+        assumed=outcome.assumed,
+        assumptions=outcome.assumptions,
         trust=Trust(
-            text=in_words(found.backtest),
-            far_off=found.backtest is not None and found.backtest.far_off,
-            backtest=found.backtest,
+            text=in_words(outcome.backtest),
+            far_off=outcome.backtest is not None and outcome.backtest.far_off,
+            backtest=outcome.backtest,
         ),
-        verdict=_verdict(found),
-        really=found.really,
-        unchanged=found.unchanged,
-        changed=found.changed,
-        apps=sorted(found.apps, key=_by_difference)[:MOST_APPS],
-        all_apps=len(found.apps),
+        verdict=_verdict(outcome),
+        really=outcome.really,
+        unchanged=outcome.unchanged,
+        changed=outcome.changed,
+        apps=sorted(outcome.apps, key=_by_difference)[:MOST_APPS],
+        all_apps=len(outcome.apps),
         unchanged_picture=drawn(changed=False),
         changed_picture=drawn(changed=True) if True in runs else None,
     )
@@ -167,27 +167,27 @@ def _view(found: WhatIf, runs: dict[bool, _Watched], width: int) -> ForkView:
 
 def _by_difference(app: WhatIfApp) -> tuple[bool, float]:
     """Those that end differently come first, then by how much earlier or later they end."""
-    one, other = app.changed, app.unchanged
-    if one is None or other is None or one.how != other.how:
+    changed, unchanged = app.changed, app.unchanged
+    if changed is None or unchanged is None or changed.how != unchanged.how:
         return app.changed is None and app.unchanged is None, -float("inf")
-    return False, -abs((one.completion_s or 0.0) - (other.completion_s or 0.0))
+    return False, -abs((changed.completion_s or 0.0) - (unchanged.completion_s or 0.0))
 
 
-def _verdict(found: WhatIf) -> str:
+def _verdict(outcome: WhatIf) -> str:
     """Return the effect of the change on completion, and whether it exceeds the error."""
-    if found.changed is None:
+    if outcome.changed is None:
         return "Nothing is changed: this is the simulation that others are compared with."
-    difference_s = found.completion_difference_s
+    difference_s = outcome.completion_difference_s
     if difference_s is None:
         return "No app completes in each of the runs, so their completion cannot be compared."
     if abs(difference_s) < 0.005:
         effect = "Apps complete as early as without the change, on average"
     else:
         effect = f"Apps complete {span(abs(difference_s))} {'later' if difference_s > 0 else 'earlier'} on average"
-    backtest = found.backtest
-    if found.within_error is None or backtest is None or backtest.completion_error_s is None:
+    backtest = outcome.backtest
+    if outcome.within_error is None or backtest is None or backtest.completion_error_s is None:
         return f"{effect}; there is no backtest, so whether that is more than the simulation's error is unknown."
     error = span(backtest.completion_error_s) if backtest.completion_error_s >= _NO_ERROR_S else "0 s"
-    if found.within_error:
+    if outcome.within_error:
         return f"{effect}, which is within the simulation's error (±{error}): it shows no difference."
     return f"{effect}, which is more than the simulation's error (±{error})."

@@ -25,7 +25,7 @@ from replay.page.stories import Stories, stories
 from replay.page.timeline import WIDEST, TimelineView, timeline
 from replay.page.view import View, decision_in
 from replay.timeline.fold import Watcher
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from events.positions import Logged
     from replay import Progress
     from replay.moments import Moment
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
 MOST_CHANGES = 20_000
 """Most changes of a recording; on large clusters fewer, since each may touch every app and node."""
@@ -74,7 +74,7 @@ class Recording(msgspec.Struct, frozen=True):
     changes: list[Change]
     timeline: TimelineView
     progress: dict[str, Points]
-    """By the app's id."""
+    """Points by the app's id."""
     stories: Stories
     notes: list[str]
     """The omissions, in sentences."""
@@ -109,8 +109,8 @@ async def record(
                     break
     await _beside(log, seen, begin, None if until is None else last)
     picture = await asyncio.to_thread(seen.picture, state)
-    told = await stories(log, begin, last, picture, progress=progress)
-    return await asyncio.to_thread(seen.done, picture, told, title)
+    story_texts = await stories(log, begin, last, picture, progress=progress)
+    return await asyncio.to_thread(seen.done, picture, story_texts, title)
 
 
 async def _beside(log: ReadableLog, seen: _Seen, begin: int, last: int | None) -> None:
@@ -157,7 +157,7 @@ class _Seen:
         self._every = 1
         self._points: dict[str, list[Point]] = {}
         self._strides: dict[str, list[int]] = {}
-        """By app: one report in how many is kept, and how many came since the last that was."""
+        """Numbers by app: one report in how many is kept, and how many came since the last that was."""
 
     def fold(self, state: State, batch: Sequence[Record]) -> bool:
         # The cluster grows while it is read, so the number of records in a change is chosen batch by batch.
@@ -202,7 +202,7 @@ class _Seen:
     def picture(self, state: State) -> Timeline:
         return self._watcher.done(state)
 
-    def done(self, picture: Timeline, told: Stories, title: str) -> Recording:
+    def done(self, picture: Timeline, story_texts: Stories, title: str) -> Recording:
         notes = []
         if self._every > 1:
             notes.append(f"Moments are {self._every} records apart, since there are so many.")
@@ -214,9 +214,9 @@ class _Seen:
             first=self._first,
             changes=changes,
             timeline=_all_pages(picture),
-            progress={app: Points(sorted(points, key=lambda one: one.at)) for app, points in self._points.items()},
-            stories=told,
-            notes=[*notes, *picture.notes, *told.notes],
+            progress={app: Points(sorted(points, key=lambda point: point.at)) for app, points in self._points.items()},
+            stories=story_texts,
+            notes=[*notes, *picture.notes, *story_texts.notes],
         )
 
 
@@ -233,23 +233,23 @@ def _all_pages(picture: Timeline) -> TimelineView:
 
 def _listed(changes: list[Change]) -> tuple[list[Change], str]:
     """Leave out records until few enough are listed; the figures of every moment stay."""
-    counted = Counter(one.kind for change in changes for one in change.records)
+    counted = Counter(entry.kind for change in changes for entry in change.records)
     total = sum(counted.values())
     more = sum(change.more_records for change in changes)
     if total <= MOST_RECORDS:
         return changes, f"{more} records are only counted." if more else ""
     bulk = sum(count for kind, count in counted.items() if kind in _BULK)
     drop = max(0, total - bulk - MOST_RECORDS)
-    said = [f"{bulk} reports of progress"] + ([f"the first {drop} of the other records"] if drop else [])
-    found = []
+    parts = [f"{bulk} reports of progress"] + ([f"the first {drop} of the other records"] if drop else [])
+    listed = []
     for change in changes:
-        kept = [one for one in change.records if one.kind not in _BULK]
+        kept = [entry for entry in change.records if entry.kind not in _BULK]
         away = min(drop, len(kept))
         drop -= away
         gone = len(change.records) - len(kept) + away
-        found.append(
+        listed.append(
             msgspec.structs.replace(change, records=kept[away:], more_records=change.more_records + gone)
             if gone
             else change
         )
-    return found, f"Not listed: {' and '.join(said)}."
+    return listed, f"Not listed: {' and '.join(parts)}."

@@ -17,13 +17,12 @@ import msgspec
 from dorm.core.gates import reason_of
 from events import kinds as k
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.chapters import Chapter
-from replay.story.explain import ExplainError, explain
-from replay.story.explanation import Witness
+from replay.story.explanation import ExplainError, Witness, explain
+from replay.story.known_speed import SpeedCurve
 from replay.story.node import NodeTeller
-from replay.story.speed import SpeedCurve
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
 MOST_APPS = 200
 MOST_NODES = 100
@@ -44,7 +43,7 @@ MOST_LOOKS = 6_000_000
 MOST_CHAPTERS = 200
 """Most chapters of a story: the last; fewer if there are many stories."""
 ALL_CHAPTERS = 12_000
-"""About how many chapters all stories have together: a few megabytes before compression."""
+"""About the largest number of chapters of all stories together: a few megabytes before compression."""
 MOST_TURNS = 24
 """Most moments of an app at which it is explained; fewer if there are many apps."""
 ALL_TURNS = 2000
@@ -58,7 +57,7 @@ class StoryTold(msgspec.Struct, frozen=True):
     """An app's or a node's story until the recording's end."""
 
     earlier: int
-    """How many chapters came before these."""
+    """Number of chapters that came before these."""
     chapters: list[Chapter]
 
 
@@ -69,7 +68,7 @@ class Turn(msgspec.Struct, frozen=True):
     text: str
     """The reason for its containers."""
     speed: SpeedCurve | None
-    """Its known speed; None for an app that has ended or pauses."""
+    """Known speed; None for an app that has ended or pauses."""
 
 
 class Stories(msgspec.Struct, frozen=True):
@@ -78,7 +77,7 @@ class Stories(msgspec.Struct, frozen=True):
     apps: dict[str, StoryTold]
     nodes: dict[str, StoryTold]
     turns: dict[str, list[Turn]]
-    """By app, in the log's order."""
+    """Turns by app, in the log's order."""
     notes: list[str]
     """The omissions, in sentences."""
 
@@ -169,11 +168,13 @@ class _Telling:
         for turns in self._turns.values():
             turns.finish(state)
         notes = []
-        for what, told, there in (
+        for what, chapters, there in (
             ("apps", self._apps, self._picture.apps), ("nodes", self._nodes, self._picture.nodes),
         ):  # fmt: skip
-            if len(told) < len(there):
-                notes.append(f"Stories of {len(told)} of {len(there)} {what} are told: those to which most happened.")
+            if len(chapters) < len(there):
+                notes.append(
+                    f"Stories of {len(chapters)} of {len(there)} {what} are told: those to which most happened."
+                )
         most = min(MOST_CHAPTERS, max(20, ALL_CHAPTERS // max(len(self._apps) + len(self._nodes), 1)))
         return Stories(
             apps={name: _told(teller.story(), most) for name, teller in self._apps.items() if teller.known},
@@ -221,10 +222,10 @@ class _Turns:
 
 def _turn(state: State, witness: Witness) -> Turn:
     try:
-        found = explain(state, witness, state.time)
+        explanation = explain(state, witness, state.time)
     except ExplainError:  # Only its submission is known.
         return Turn(str(state.seq), "", None)
-    return Turn(str(state.seq), found.text, found.speed)
+    return Turn(str(state.seq), explanation.text, explanation.speed)
 
 
 def _told(chapters: Sequence[Chapter], most: int) -> StoryTold:
@@ -233,7 +234,7 @@ def _told(chapters: Sequence[Chapter], most: int) -> StoryTold:
     return StoryTold(
         len(chapters) - len(shown),
         [
-            msgspec.structs.replace(one, partition=None, changed=None, work=None, exit=None, totals=None)
-            for one in shown
+            msgspec.structs.replace(chapter, partition=None, changed=None, work=None, exit=None, totals=None)
+            for chapter in shown
         ],
     )

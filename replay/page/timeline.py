@@ -18,7 +18,7 @@ from events.cloudevents import rfc3339
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from replay.timeline.model import AppLane, Decision, Mark, Size, Steps, Timeline
+    from replay.timeline.lanes import AppLane, Decision, Mark, Size, Steps, Timeline
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -63,7 +63,7 @@ class AppSpans(msgspec.Struct, frozen=True):
 
 
 class MarkView(NamedTuple):
-    """Something at one moment.  Kinds as in `replay.timeline.model.Mark`."""
+    """Something at one moment.  Kinds as in `replay.timeline.lanes.Mark`."""
 
     position: str
     at: float
@@ -96,15 +96,15 @@ class TimelineView(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     decisions: list[DecisionMark]
     failures: list[FailureMark]
     marks: list[MarkView]
-    """All moments of note, failures among them."""
+    """Moments of note, failures among them."""
     apps: list[AppSpans]
-    """By arrival."""
+    """Apps by arrival."""
     all_apps: int
-    """How many apps lived in this time."""
+    """Number of apps that lived in this time."""
     next: int | None
     """The sequence to ask for the next page with; None on the last one."""
     figures: dict[str, list[tuple[float, float]]]
-    """By name, values from a time on: `decided.KIND` and `held.KIND` (parts of the capacity), `fairness_loss`,
+    """Curves by name: values from a time on: `decided.KIND` and `held.KIND` (parts of the capacity), `fairness_loss`,
     `fairness_budget` (-1 while there is none), `waiting` (apps)."""
 
 
@@ -179,11 +179,21 @@ class _Cut:
 
     def decisions(self, picture: Timeline) -> list[Decision]:
         inside = [decision for decision in picture.decisions if self.since <= decision.time <= self.until]
-        return _thin(inside, [one.time for one in inside], [one.all_changes for one in inside], self.until - self.since)
+        return _thin(
+            inside,
+            [candidate.time for candidate in inside],
+            [candidate.all_changes for candidate in inside],
+            self.until - self.since,
+        )
 
     def marks(self, picture: Timeline) -> list[Mark]:
         inside = [mark for mark in picture.marks if self.since <= mark.time <= self.until]
-        return _thin(inside, [one.time for one in inside], [one.weight for one in inside], self.until - self.since)
+        return _thin(
+            inside,
+            [candidate.time for candidate in inside],
+            [candidate.weight for candidate in inside],
+            self.until - self.since,
+        )
 
     def curve(self, steps: Steps[int] | Steps[float]) -> list[tuple[float, float]]:
         """Return at most two points for each pixel: its lowest and its highest value, in their order."""
@@ -199,7 +209,7 @@ class _Cut:
             points.append((time, value))
             if len(points) - group > 2:
                 three = points[group:]
-                low, high = min(three, key=lambda one: one[1]), max(three, key=lambda one: one[1])
+                low, high = min(three, key=lambda point: point[1]), max(three, key=lambda point: point[1])
                 points[group:] = [low, high] if low[0] <= high[0] else [high, low]
         return [(self.ms(time), value) for time, value in points]
 
@@ -218,16 +228,16 @@ def _thin(items: Sequence[Item], times: Sequence[int], weights: Sequence[int], l
 
 
 def _figures(picture: Timeline, cut: _Cut) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, Steps[float] | Steps[int]] = {}
+    curves: dict[str, Steps[float] | Steps[int]] = {}
     for kind in sorted(picture.decided):
-        found[f"decided.{kind}"] = picture.decided[kind]
-        found[f"held.{kind}"] = picture.held[kind]
-    found |= {
+        curves[f"decided.{kind}"] = picture.decided[kind]
+        curves[f"held.{kind}"] = picture.held[kind]
+    curves |= {
         "fairness_loss": picture.fairness_loss,
         "fairness_budget": picture.fairness_budget,
         "waiting": picture.waiting,
     }
-    return {name: cut.curve(steps) for name, steps in found.items()}
+    return {name: cut.curve(steps) for name, steps in curves.items()}
 
 
 # --- an app's lane ------------------------------------------------------------------------------------------------------
@@ -295,21 +305,21 @@ class _Walk(Generic[Value]):
 
 def _merged(spans: Sequence[tuple[int, int, int, str]], cut: _Cut) -> list[Span]:
     """Merge equal neighbors, and intervals narrower than a pixel with the next one: the longest value is shown."""
-    found: list[Span] = []
+    merged: list[Span] = []
     group: list[tuple[int, int, int, str]] = []
     for index, span in enumerate(spans):
         if group and group[-1][2:] != span[2:] and group[-1][1] - group[0][0] >= cut.grain:
-            found.append(_one(group, cut))
+            merged.append(_one(group, cut))
             group = []
         group.append(span)
         if index + 1 == len(spans):
-            found.append(_one(group, cut))
-    return found
+            merged.append(_one(group, cut))
+    return merged
 
 
 def _one(group: Sequence[tuple[int, int, int, str]], cut: _Cut) -> Span:
     lengths: dict[tuple[int, str], int] = {}
     for begin, end, containers, phase in group:
         lengths[containers, phase] = lengths.get((containers, phase), 0) + end - begin
-    shown = max(lengths, key=lambda one: lengths[one])
+    shown = max(lengths, key=lambda choice: lengths[choice])
     return Span(cut.ms(group[0][0]), cut.ms(group[-1][1]), *shown)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 ENDED_KEPT_S = 600
-"""For how many seconds of log time an ended app stays in views."""
+"""Seconds of log time for which an ended app stays in views."""
 MOST_ENDED = 200
 """Most ended apps in a view: the latest."""
 MOST_CHANGES = 400
@@ -51,12 +51,12 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     """Containers of one app on one node.  `count` is the room that is kept for them."""
 
     app: int | str
-    """In a view the index of the app, in changes its id."""
+    """Index of the app in a view, its id in changes."""
     count: int
     starting: int = 0
-    """How many of these are due to run and do not run yet."""
+    """Number of those that are due to run and do not run yet."""
     stopping: int = 0
-    """How many of these still run although they should not."""
+    """Number of those that still run although they should not."""
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class NodeView(msgspec.Struct, frozen=True):
     address: str = ""
     runtime: str = ""
     note: str = ""
-    """Why it gets no containers although it is up, and what to do."""
+    """Reason why it gets no containers although it is up, and what to do."""
 
 
 class AppView(msgspec.Struct, frozen=True):
@@ -85,28 +85,28 @@ class AppView(msgspec.Struct, frozen=True):
     user: str
     phase: str
     containers: int
-    """How many it will have."""
+    """Number that it will have."""
     running: int
     n_min: int
     n_max: int
     weight: float
     share: float
-    """Its dominant share of the cluster, 0 to 1."""
+    """Dominant share of the cluster, 0 to 1."""
     fair_share: float
     """The share that weighted DRF would give it."""
     dominant: str
     """The kind of resource of its share."""
     demand: dict[str, int]
-    """Of one container."""
+    """Demand of one container."""
     engine: str
     generation: int
     since: str | None
-    """Since when its phase holds; None if the log does not say."""
+    """Time since which its phase holds; None if the log does not say."""
     submitted_at: str
     reason: Waiting | None
-    """Why it waits, or has less than n_max."""
+    """Reason why it waits, or has less than n_max."""
     live: bool
-    """It is resized live: its members train on."""
+    """Whether it is resized live: its members train on."""
     adjustments: int
     failures: int
     end_reason: str = ""
@@ -117,14 +117,14 @@ class ClusterView(msgspec.Struct, frozen=True):
 
     kinds: list[str]
     capacity: dict[str, int]
-    """Of nodes that are usable or still hold containers."""
+    """Capacity of nodes that are usable or still hold containers."""
     used: dict[str, int]
-    """How much of it the apps' partitions use."""
+    """Part of it that the apps' partitions use."""
     utilization: float
     """U = Σ used / capacity over the kinds, between 0 and `utilization_max`."""
     utilization_max: int
     fairness_loss: float
-    """Of the last decision, as are the next three."""
+    """Figure of the last decision, as are the next three."""
     fairness_budget: float | None
     """None while the policy has none."""
     overhead: int
@@ -138,12 +138,12 @@ class ClusterView(msgspec.Struct, frozen=True):
     apps: int
     """Apps that have not ended."""
     waiting: int
-    """Of these, how many have no partition."""
+    """Number of those without a partition."""
     decisions: int
     policy_failure: str = ""
-    """Why the policy's last answer was not usable; "" while it works."""
+    """Reason why the policy's last answer was not usable; "" while it works."""
     paused: str = ""
-    """Who paused scheduling, and why; "" while it is not paused."""
+    """Author and reason of the pause of scheduling; "" while it is not paused."""
 
 
 class ChangeView(msgspec.Struct, frozen=True):
@@ -200,9 +200,9 @@ class View(msgspec.Struct, frozen=True):
     """Log time; None before the first record."""
     cluster: ClusterView
     nodes: list[NodeView]
-    """By name."""
+    """Nodes by name."""
     apps: list[AppView]
-    """By arrival."""
+    """Apps by arrival."""
     decision: DecisionView | None
     lists: dict[str, list[str]] = msgspec.field(default_factory=lambda: LISTS)
     """The kinds of events by the lists in which a page shows them (`events.kinds.base.List`)."""
@@ -231,7 +231,7 @@ def view(state: State, decided: Logged | None = None) -> View:
 
 def decision_in(record: Record) -> Logged | None:
     """Return the decision that a record holds, None for none."""
-    return next((one for one in logged(record) if isinstance(one.event, Resized)), None)
+    return next((entry for entry in logged(record) if isinstance(entry.event, Resized)), None)
 
 
 def time_of(time: int) -> str | None:
@@ -344,10 +344,10 @@ def node_views(state: State, places: Mapping[str, Mapping[str, Held]]) -> list[N
     """Return the nodes by name; `places` are the apps' containers by app and node, in the order of their arrival."""
     held: dict[str, list[Held]] = {}
     for by_node in places.values():
-        for node, one in by_node.items():
-            held.setdefault(node, []).append(one)
-    found = (node_view(state, state.nodes[name], held.get(name, ())) for name in sorted(state.nodes))
-    return [node for node in found if node is not None]
+        for node, here in by_node.items():
+            held.setdefault(node, []).append(here)
+    views = (node_view(state, state.nodes[name], held.get(name, ())) for name in sorted(state.nodes))
+    return [node for node in views if node is not None]
 
 
 def node_view(state: State, node: Node, held: Iterable[Held]) -> NodeView | None:

@@ -12,8 +12,8 @@ from dorm.core.invariants import may_run
 from dorm.core.offers import abilities_of_new
 from events import kinds as k
 from events.quantities import SECOND
-from replay.simulator.live import LiveMembers
-from replay.simulator.partitions import NEVER, Partition
+from replay.simulator.live_resizing import LiveMembers
+from replay.simulator.simulated_containers import NEVER, Partition
 from replay.simulator.timings import FREE
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from dorm.core.state import App, Generation, State
     from replay.simulator.agenda import Agenda
-    from replay.simulator.master import VirtualMaster
     from replay.simulator.scenario import Running, Scenario
+    from replay.simulator.simulated_master import VirtualMaster
     from replay.simulator.workload import SimulatedApp, SimulatedNode
 
     Append = Callable[[k.Event, str], None]
@@ -221,7 +221,7 @@ class VirtualAgents:
     def _finish(self, partition: Partition) -> None:
         partition.rest(self._agenda.now, "")
         partition.done = partition.model.work
-        self._exit(partition, DONE, stop_requested=False)
+        self._exit(partition, DONE, on_request=False)
 
     def _break(self, partition: Partition) -> None:
         """Let the first container fail; the others have lost their peer."""
@@ -231,7 +231,7 @@ class VirtualAgents:
         node = partition.runs[first]
         self._stand_still(partition)
         self._forget(partition, [first])
-        self._report_exited(partition, first, node, failure.exit_code, stop_requested=False)
+        self._report_exited(partition, first, node, failure.exit_code, on_request=False)
 
     def _every(self, partition: Partition, seconds: float, began: int, act: Callable[[Partition], None]) -> None:
         """Run `act` repeatedly while the app works on."""
@@ -292,22 +292,20 @@ class VirtualAgents:
         self._after(partition, seconds, self._leave)
 
     def _leave(self, partition: Partition) -> None:
-        self._exit(partition, ASKED, stop_requested=True)
+        self._exit(partition, ASKED, on_request=True)
 
-    def _exit(self, partition: Partition, exit_code: int, *, stop_requested: bool) -> None:
+    def _exit(self, partition: Partition, exit_code: int, *, on_request: bool) -> None:
         """Exit all containers on nodes that are up."""
         gone = {slot: node for slot, node in sorted(partition.runs.items()) if self._is_up(node)}
         self._forget(partition, list(gone))
         for slot, node in gone.items():
-            self._report_exited(partition, slot, node, exit_code, stop_requested=stop_requested)
+            self._report_exited(partition, slot, node, exit_code, on_request=on_request)
 
     def _left(self, partition: Partition, slot: int, node: str) -> None:
         """Report that a member of a live app has left by itself."""
-        self._report_exited(partition, slot, node, DONE, stop_requested=False)
+        self._report_exited(partition, slot, node, DONE, on_request=False)
 
-    def _report_exited(
-        self, partition: Partition, slot: int, node: str, exit_code: int, *, stop_requested: bool
-    ) -> None:
+    def _report_exited(self, partition: Partition, slot: int, node: str, exit_code: int, *, on_request: bool) -> None:
         self._append(
             k.ContainerExited(
                 app=partition.app,
@@ -315,7 +313,7 @@ class VirtualAgents:
                 slot=slot,
                 node=node,
                 exit_code=exit_code,
-                asked=stop_requested,
+                asked=on_request,
                 exited_at=self._agenda.now,
             ),
             node,

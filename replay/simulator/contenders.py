@@ -37,7 +37,7 @@ BY_TIME = ("gavel", "optimus", "pollux", "shockwave", "sia", "srtf", "themis", "
 """Policies whose answer may change although nothing has happened, since they use apps' service, age or remaining work:
 they decide periodically."""
 ROUND_S = 60.0
-"""Their period, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
+"""Period of rounds, unless the scenario has rounds (Pollux, OSDI 2021, §5.1)."""
 LONG_ROUNDS_S = {"gavel": 360.0, "shockwave": 120.0}
 """The period of those that stop many apps in each round, unless the scenario's is longer: Gavel, OSDI 2020, §5; Shockwave,
 NSDI 2023 (`time_per_iteration` of its published code)."""
@@ -56,11 +56,11 @@ class Contender(msgspec.Struct, frozen=True):
     """One of the policies that are compared on the same workload."""
 
     label: str
-    """Name of the contender in tables and plots."""
+    """Name in tables and plots."""
     policy: str
     params: dict[str, Any] = {}
     tasks: Tasks | None = None
-    """Set if it shares by tasks."""
+    """Size of tasks, set if it shares by tasks."""
     timings: Timings | None = None
     """Timings of all its apps, if they differ from the scenario's and the apps' own."""
 
@@ -93,8 +93,8 @@ def parse(text: str) -> Contender:
         key, sign, value = pair.partition("=")
         key = key.strip()
         if not sign or not key:
-            message = f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is not key=value"
-            raise SimulationError(message, code=_MALFORMED)
+            problem = f"{short(text)}: write policy,key=value,…; {pair.strip()!r} is not key=value"
+            raise SimulationError(problem, code=_MALFORMED)
         if key in params or key in own:
             raise SimulationError(f"{short(text)}: {key} is given twice", code="contender.parameter.given_twice")
         if key in ("timings", "pause") or (name in BY_TASKS and key in Tasks.__struct_fields__):
@@ -140,8 +140,8 @@ def parse_timings(text: str) -> Timings:
     if text.startswith(_PAUSE):
         return _pause(text.removeprefix(_PAUSE))
     if text not in TIMINGS:
-        message = f"unknown timings {short(text)}; choose {', '.join(TIMINGS)} or pause=SECONDS"
-        raise SimulationError(message, code="timings.unknown")
+        problem = f"unknown timings {short(text)}; choose {', '.join(TIMINGS)} or pause=SECONDS"
+        raise SimulationError(problem, code="timings.unknown")
     return TIMINGS[text]
 
 
@@ -185,8 +185,8 @@ def _value(text: str, key: str, value: str) -> Any:
     try:
         return read(value).value
     except SpecError:
-        message = f"{short(text)}: the value of {key} is not YAML: {short(value.strip())}"
-        raise SimulationError(message, code="contender.parameter.not_yaml") from None
+        problem = f"{short(text)}: the value of {key} is not YAML: {short(value.strip())}"
+        raise SimulationError(problem, code="contender.parameter.not_yaml") from None
 
 
 def _seconds(what: str, value: str, *, least: float) -> float:
@@ -206,8 +206,8 @@ def _pause(value: str) -> Timings:
 
 def _own_timings(text: str, own: dict[str, str]) -> Timings | None:
     if "pause" in own and "timings" in own:
-        message = f"{short(text)}: timings and pause exclude each other; give one of them"
-        raise SimulationError(message, code="timings.given_twice")
+        problem = f"{short(text)}: timings and pause exclude each other; give one of them"
+        raise SimulationError(problem, code="timings.given_twice")
     if "pause" in own:
         return _pause(own["pause"])
     return parse_timings(own["timings"]) if "timings" in own else None

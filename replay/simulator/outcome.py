@@ -1,7 +1,7 @@
 """The outcome of a run, simulated or live: plain data that can be sent to another process, and its means.
 
 Symbols as in the Dorm paper (arXiv 1704.06738): utilization U, fairness loss F, adjustment overhead.
-Finish-time fairness is ρ = T_shared / T_isolated (Themis, NSDI 2020, §3; see `finish_times`).
+Finish-time fairness is ρ = T_shared / T_isolated (Themis, NSDI 2020, §3; see `measures`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DecisionRun(msgspec.Struct, frozen=True, gc=False):
     running: int
     """|P|: apps that had containers before."""
     changed: int
-    """Number of them that it changed, without those that had to change (`forced`)."""
+    """Number of those that it changed, without those that had to change (`forced`)."""
     budget: int | None
     """⌈θ2·|P|⌉, at most the absolute cap; None for a policy without one."""
     forced: int = 0
@@ -94,7 +94,7 @@ class Run(msgspec.Struct, frozen=True):
     kinds: int
     """Kinds of resources, which bound the utilization."""
     apps: tuple[AppRun, ...]
-    """Runs of apps in the order of their acceptance."""
+    """Runs in the order of their acceptance."""
     samples: tuple[Sample, ...]
     decisions: tuple[DecisionRun, ...]
     rejected: int = 0
@@ -174,8 +174,8 @@ class Run(msgspec.Struct, frozen=True):
 
 def mean(values: Iterable[float]) -> float | None:
     """Return the mean, None without values."""
-    values_ = list(values)
-    return sum(values_) / len(values_) if values_ else None
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def speed_ups(run: Run, base: Run) -> dict[str, float]:

@@ -19,7 +19,7 @@ class Outage(msgspec.Struct, frozen=True):
 
     node: str
     at_s: float
-    """Begin of the outage, in seconds from the start; negative if a fork starts in the middle of the outage."""
+    """Seconds from the start; negative if a fork starts in the middle of the outage."""
     for_s: float | None
     """None for an outage that never ends."""
 
@@ -69,19 +69,19 @@ class Scenario(msgspec.Struct, frozen=True):
     quiet_limit_s: float = 1.0
     idle_s: float = 30.0
     rounds: Rounds | None = None
-    """Set if decisions come in rounds: a log that has been quiet for `quiet_s` (which may be 0) waits for the next
+    """Rounds, set if decisions come in rounds: a log that has been quiet for `quiet_s` (which may be 0) waits for the next
     round."""
     retention_s: float = 3600.0
     """Seconds for which ended apps stay in the state; for a long trace it need not remember all of them."""
     timings: Timings = Timings()
     tasks: Tasks | None = None
-    """Set if a policy shares by tasks: then adjustments are free and every task pays."""
+    """Size of tasks, set if a policy shares by tasks: then adjustments are free and every task pays."""
     decision_time: DecisionTime = DecisionTime()
     outages: tuple[Outage, ...] = ()
     progress_s: float = 60.0
-    """Seconds between two progress reports of a working app; 0 for none."""
+    """Seconds between the reports of a working app; 0 for never."""
     until_s: float | None = None
-    """Time at which the run is cut off, in seconds from its start; None: when nothing more can happen."""
+    """Seconds from its start after which the run is cut off; None: when nothing more can happen."""
     cluster: str = "simulated"
     plugins: tuple[PolicyPlugin, ...] = ()
     """The plug-in policies that the simulated master announces."""

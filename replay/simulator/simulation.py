@@ -30,8 +30,8 @@ from events.spec import document_of
 from replay.simulator import SimulationError
 from replay.simulator.agenda import Agenda
 from replay.simulator.agents import VirtualAgents
-from replay.simulator.master import RoundsMaster, VirtualMaster
 from replay.simulator.scenario import BEGIN, Running
+from replay.simulator.simulated_master import RoundsMaster, VirtualMaster
 from replay.simulator.speed import Linear
 from replay.simulator.workload import SimulatedApp, SimulatedNode
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from dorm.core.folded import Folded
-    from replay.simulator.partitions import Partition
     from replay.simulator.scenario import Outage, Scenario
+    from replay.simulator.simulated_containers import Partition
 
     Seen = Callable[[State, Record, k.Event, Folded], None]
     """An `Observer.see`: called after each record was folded."""

@@ -18,7 +18,7 @@ class Failure(msgspec.Struct, frozen=True):
     """A container of an app fails by itself, and unsaved work is lost with it."""
 
     work: float
-    """Work that is done when it happens, in the units of the app's speed."""
+    """Amount of work after which it fails, in the units of the app's speed."""
     exit_code: int = 1
 
 
@@ -28,26 +28,26 @@ class SimulatedApp(msgspec.Struct, frozen=True):
     at_s: float
     """Time of its submission, in seconds from the workload's start."""
     spec: AppSpec
-    """Spec with a name that is unique in the workload."""
+    """Spec, with a name that is unique in the workload."""
     work: float
-    """Total work of the app, in the units of `speed`."""
+    """Total work, in the units of `speed`."""
     speed: Speed
     timings: Timings | None = None
-    """Timings of the app, if they differ from the scenario's."""
+    """Timings of its own, if they differ from the scenario's."""
     steps_per_unit: float = 1.0
     """Steps that it reports for each unit of work."""
     cancel_at_s: float | None = None
     """Time at which its owner gives it up, in seconds from the workload's start."""
     fails_at: tuple[Failure, ...] = ()
-    """Each happens once, in order; those beyond its work never."""
+    """Failures; each happens once, in order; those beyond its work never."""
     submission: str = ""
     """The id of its submission if that is on a real log, since the app's id follows from it.  '' for an id from its index."""
     line: int = 0
-    """Line of the job in the trace; 0 if it was not read from one."""
+    """Line in the trace; 0 if it was not read from one."""
     had: int = 0
     """Containers that it had there, which a fixed partition would give it; 0 if unknown."""
     faster_on: dict[str, float] = {}
-    """Factor by which it is faster on nodes of a type (the label `type`); 1 on types that are missing here.  A partition on
+    """Factors by which it is faster on nodes of a type (the label `type`); 1 on types that are missing here.  A partition on
     several types works at the pace of the slowest, as each step waits for the last worker."""
 
     def pace_on(self, types: Iterable[str]) -> float:
@@ -67,7 +67,7 @@ class Skipped(msgspec.Struct, frozen=True):
     """A row of a trace that is left out, and why."""
 
     line: int
-    """Number of the line, from 1, including the header."""
+    """Number of the line from 1, including the header."""
     reason: str
     code: str = ""
     """The reason as an error code, such as `trace.value.malformed`."""

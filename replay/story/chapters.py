@@ -37,7 +37,7 @@ class Took(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     did: str
     """`started`, `grew`, `moved`, `shrank` or `stopped`."""
     nodes: Places
-    """How many of its containers came to, or left, the nodes in question."""
+    """Numbers of its containers that came to, or left, the nodes in question."""
     through: str = ""
     """Name of the app that moved into the room and so made room for this one; empty if the exchange was direct."""
 
@@ -49,7 +49,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation: int
     before: Places
     after: Places
-    """As decided; if the change was overtaken, the app did not get it."""
+    """Places as decided; if the change was overtaken, the app did not get it."""
     trigger: str
     """`events`, `idle` or `deadline`; see `events.kinds.Resized`."""
     policy: str
@@ -64,9 +64,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     still_waiting: list[str] = []
     """Names of apps that still waited for their n_min: room that no app took may be kept for them."""
     reason: Waiting | None = None
-    """Why it has no more."""
+    """Reason why it has no more."""
     why: str = ""
-    """Of an app that is resized live: why it is, or is not (`events.kinds.LiveReason`)."""
+    """Reason why an app is resized live, or is not (`events.kinds.LiveReason`)."""
     lost_s: float = 0.0
     """Seconds of work that it undoes, because the app has reported no checkpoint."""
     overtaken: bool = False
@@ -80,16 +80,16 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     previous: int = 0
     """The generation that was stopped for it; 0 for a start."""
     prepare_s: float = 0.0
-    """How long the previous generation worked on while this one was prepared."""
+    """Seconds for which the previous generation worked on while this one was prepared."""
     stop_s: float = 0.0
     wait_s: float = 0.0
     start_s: float | None = None
     total_s: float | None = None
-    """From the decision until all containers ran."""
+    """Seconds from the decision until all containers ran."""
     work_s: float | None = None
-    """From then until the first step: to import, to load, to meet the others (`dorm.core.costs.works_at`)."""
+    """Seconds from then until the first step: to import, to load, to meet the others (`dorm.core.costs.works_at`)."""
     resumed_s: float | None = None
-    """From the decision until the first step."""
+    """Seconds from the decision until the first step."""
     cost_s: float | None = None
     """Seconds of its work that it cost in total, pause and lost steps; see `dorm.core.costs`."""
     resume: bool = False
@@ -134,9 +134,9 @@ class AppTotals(msgspec.Struct, frozen=True, kw_only=True):
     """An app's life in numbers.  The three lengths add up to the time from its acceptance until its end, or until now."""
 
     waited_s: float
-    """Without a place."""
+    """Seconds without a place."""
     paused_s: float
-    """With a place, and not all containers of it running: starting, stopping, adjusting."""
+    """Seconds with a place, and not all containers of it running: starting, stopping, adjusting."""
     ran_s: float
     generations: int
     adjustments: int
@@ -158,9 +158,9 @@ class Chapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     partition: Places | None = None
     """The app's places after this, if it changed them."""
     by: str = ""
-    """Who requested it, if it was requested."""
+    """User who requested it, if it was requested."""
     app: str = ""
-    """In a node's story: the id of the app that the chapter is about."""
+    """Id, in a node's story, of the app that the chapter is about."""
     changed: Changed | None = None
     phases: Phases | None = None
     work: Work | None = None

@@ -1,12 +1,30 @@
-"""The fields of an explanation, and the observer that collects them while a log is folded."""
+"""Explains an app's containers, at any moment: the state holds the situation, the log the decision behind it.
+
+A `Witness` observes the fold (`replay.travel.state_at(…, seen=witness.see)`) and keeps what the state does not: the last
+decision, the last one that changed the app, since when its reason has been the same, refusals, and ends of apps that have left
+the state.  Void rounds are not decisions and are skipped.  `explain` combines that with the state to an `Explanation`, and
+`paragraph` puts it into words for people.
+
+    ExplainError   there is no such app; the message lists similar names
+"""
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.batches import BatchNow
+from dorm.core.admission import name_of
+from dorm.core.asking import problem_of
+from dorm.core.batches import BatchNow, batch_now
+from dorm.core.costs import adjust_s
+from dorm.core.delays import delay_shown
+from dorm.core.faults import avoiding, keeps
+from dorm.core.gates import closed_gates, closed_since, reason_of
+from dorm.core.progress import doubt_shown
+from dorm.core.query.standing import standings
+from dorm.core.query.views import adjustment, sizes
 from dorm.core.state import Promise
 from events.codec import decode
 from events.kinds import (
@@ -22,16 +40,22 @@ from events.kinds import (
     Resized,
     Round,
 )
+from events.quantities import SECOND
+from replay import ReplayError
 from replay.story.chapters import Cause
-from replay.story.settings import SettingsWatch, killed_because, lease_ended_because, lost_because
-from replay.story.speed import SpeedCurve
+from replay.story.known_speed import SpeedCurve, speed_curve
+from replay.story.settings_causes import SettingsWatch, killed_because, lease_ended_because, lost_because
+from replay.story.story_words import paused
+from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
     from dorm.core.folded import Folded
-    from dorm.core.state import App, State
+    from dorm.core.state import App, LiveChange, State
     from events.kinds import Event
     from events.log.records import Record
 
+
+# --- the fields, and the observer -------------------------------------------------------------------------------------
 
 NAMES = 1000
 """Names of apps that are kept to suggest similar ones."""
@@ -229,7 +253,7 @@ class Decision(msgspec.Struct, frozen=True):
     change_cost: float
     """The price of its changes, in units of utilization."""
     shortage: dict[str, int]
-    """How many containers each app that waits for n_min lacks."""
+    """Number of containers that each app lacks that waits for n_min."""
     trigger: str
     """`events`, `idle` or `deadline`; see `events.kinds.Resized`."""
 
@@ -241,7 +265,7 @@ class Change(msgspec.Struct, frozen=True):
     time: int
     adjustment: str
     containers: int
-    """After the change."""
+    """Number after the change."""
     generation: int
     lost_s: float = 0.0
     """Seconds of work that it undid, because the app had reported no checkpoint."""
@@ -260,7 +284,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     now: BatchNow
     position: str
-    """Of the decision that gave it this size; "" for its initial one, or if this reading of the log starts later."""
+    """Position of the decision that gave it this size; "" for its initial one, or if this reading of the log starts later."""
     time: int
     policy: str
 
@@ -293,13 +317,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     dominant: str = ""
     """The resource of which it holds the largest fraction of the cluster."""
     share: float | None = None
-    """That part, s_i."""
+    """Part of that resource, s_i."""
     fair_share: float | None = None
     """ŝ_i; see `dorm.core.query.standing`."""
     reason: Why | None = None
-    """Why it has less than n_max, by the last decision."""
+    """Reason why it has less than n_max, by the last decision."""
     waiting_since: int | None = None
-    """Since when it has no containers."""
+    """Time since which it has no containers."""
     decision: Decision | None = None
     """The cluster's last decision, whether or not it changed this app."""
     last_change: Change | None = None
@@ -308,15 +332,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reports_progress: bool = True
     """Whether it has ever reported any; otherwise, lost work is unknown."""
     revision: int = 1
-    """Counts its specs: the submitted one is 1 (`dorm edit`)."""
+    """Number of its specs: the submitted one is 1 (`dorm edit`)."""
     revision_running: int | None = None
     """The revision that its containers run with; None while it has none."""
     adjust_s: float | None = None
     """Measured seconds of its work that one adjustment costs; see `dorm.core.costs`."""
     speed: SpeedCurve | None = None
-    """Its known speed; None for an app that has ended or pauses."""
+    """Known speed; None for an app that has ended or pauses."""
     batch: Batch | None = None
-    """Its batch size, and why; None for an app that chooses its own batch size."""
+    """Batch size, and why; None for an app that chooses its own batch size."""
     history: list[dict[str, Any]] = []
     """The latest adjustments, each with its phases; see `dorm.core.query.views.adjustment`."""
     refusal: Refusal | None = None
@@ -328,3 +352,371 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The latest change of settings that killed containers of it or lost one of its nodes."""
     decided_after: Cause | None = None
     """The change of settings that the decision about its present size or reason was the first to follow."""
+
+
+# --- the reason -------------------------------------------------------------------------------------------------------
+
+LATEST = 5
+"""Adjustments that are reported in full."""
+
+
+class ExplainError(ReplayError):
+    """No such app; one line for people."""
+
+    code = "app.not_found"
+
+
+def explain(state: State, witness: Witness, now: int) -> Explanation:
+    """Explain the witness's app.  `now` (UTC ns) is not before the state's own time.  Raises ExplainError."""
+    app = state.find_app(witness.wanted)
+    if app is not None and not (app.ended and _pending(state, witness.wanted)):
+        return _of_app(state, witness, app, now)
+    pending = _pending(state, witness.wanted)
+    if pending is not None:
+        return _without_details(state, witness, now, "pending", pending.id)
+    refusal, past = witness.refusal, witness.past
+    if past is not None and (refusal is None or refusal.refused == "update" or refusal.seq < past.seq):
+        return _without_details(state, witness, now, "gone", past.app)
+    if refusal is not None and refusal.refused == "submission":
+        return _without_details(state, witness, now, "refused", "")
+    raise ExplainError(f"there was no app {witness.wanted!r} at sequence {state.seq}{_near(state, witness)}")
+
+
+def _pending(state: State, wanted: str) -> Any:
+    """Return the latest unanswered submission of this name."""
+    pending = [
+        submission
+        for submission in state.submissions.values()
+        if not submission.app and name_of(submission.spec) == wanted
+    ]
+    return pending[-1] if pending else None
+
+
+def _near(state: State, witness: Witness) -> str:
+    known = sorted({app.name for app in state.apps.values()} | witness.names.keys())
+    near = difflib.get_close_matches(witness.wanted, known, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else "; `dorm state` lists them"
+
+
+def _without_details(state: State, witness: Witness, now: int, what: str, id: str) -> Explanation:
+    text = without_details(witness, what)
+    return Explanation(
+        name=witness.wanted, id=id, state=what, phase=what, text=text, seq=state.seq, at=now, refusal=witness.refusal
+    )
+
+
+def _batch(witness: Witness, app: App, state: State) -> Batch | None:
+    now = batch_now(app, state)
+    if now is None or app.ended:
+        return None
+    decided = witness.batch
+    if decided is None or decided.fact.batches[app.id] != now.now:
+        return Batch(now, "", 0, "")
+    return Batch(now, decided.position, decided.time, decided.fact.policy)
+
+
+def _of_app(state: State, witness: Witness, app: App, now: int) -> Explanation:
+    problem = problem_of(state, now)
+    standing = standings(problem).apps.get(app.id)
+    demand = next((asking for asking in problem.apps if asking.id == app.id), None)
+    placed = sizes(app)
+    explanation = Explanation(
+        name=app.name,
+        id=app.id,
+        state="ended" if app.ended else "live",
+        phase=app.phase,
+        text="",
+        seq=state.seq,
+        at=now,
+        containers=sum(placed.values()),
+        n_min=app.n_min,
+        n_max=app.n_max,
+        weight=app.weight,
+        nodes=placed,
+        demand=app.demand,
+        dominant=standing.dominant if standing else "",
+        share=standing.share if standing else None,
+        fair_share=standing.fair if standing else None,
+        reason=_reason(witness, app, now),
+        waiting_since=app.waiting_since or None if app.current is None else None,
+        decision=_decision(witness.last),
+        last_change=_change(witness.changed, app),
+        adjustments=app.adjustments,
+        lost_steps=app.lost_steps,
+        reports_progress=app.reports_progress,
+        revision=app.revision,
+        revision_running=_running(app),
+        adjust_s=adjust_s(app),
+        speed=speed_curve(demand, problem.nodes) if demand is not None else None,
+        batch=_batch(witness, app, state),
+        history=[adjustment(app, index) for index in range(max(0, len(app.history) - LATEST), len(app.history))],
+        refusal=witness.refusal,
+        ended_at=app.ended_at or None,
+        settings=witness.settings,
+        decided_after=None if app.ended else witness.decided_after,
+        plan=app.plan,
+    )
+    text = paragraph(state, app, explanation)
+    if (cause := explanation.decided_after) is not None:
+        text += f"  What it has was decided after a change of settings: {cause.text} (record {cause.position})."
+    if (cause := witness.settings) is not None:
+        text += f"  A change of settings disturbed it: {cause.text} (record {cause.position})."
+    return msgspec.structs.replace(explanation, text=text)
+
+
+def _reason(witness: Witness, app: App, now: int) -> Why | None:
+    reason, closed = reason_of(app, now), closed_gates(app, now)
+    if reason is None:
+        return None
+    return Why(reason.code, reason.text, closed_since(app) if closed is not None else witness.reason_since)
+
+
+def _running(app: App) -> int | None:
+    """Return the revision of the spec that its containers run with; None while it has none."""
+    return (app.current.revision or 1) if app.current is not None and not app.ended else None
+
+
+def _decision(decided: Decided | None) -> Decision | None:
+    if decided is None:
+        return None
+    fact = decided.fact
+    return Decision(
+        position=decided.position,
+        time=decided.time,
+        epoch=decided.epoch,
+        policy=fact.policy,
+        params=fact.params,
+        changed_apps=len(fact.changes),
+        overhead=fact.overhead,
+        overhead_budget=fact.overhead_budget,
+        utilization=fact.utilization,
+        fairness_loss=fact.fairness_loss,
+        fairness_budget=fact.fairness_budget,
+        excess=fact.excess,
+        status=fact.status,
+        bound=fact.bound,
+        change_cost=fact.change_cost,
+        shortage=fact.shortage,
+        trigger=fact.trigger,
+    )
+
+
+def _change(decided: Decided | None, app: App) -> Change | None:
+    if decided is None:
+        return None
+    change = next(change for change in decided.fact.changes if change.app == app.id)
+    return Change(
+        position=decided.position,
+        time=decided.time,
+        adjustment=change.adjustment,
+        containers=len(change.placement),
+        generation=change.to_generation,
+        lost_s=change.lost_s,
+    )
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+MOST_CHANGES = 3
+"""Changes of a plan that are named one by one."""
+
+
+def without_details(witness: Witness, what: str) -> str:
+    """Describe an app that the state does not hold: `pending`, `refused`, `gone`."""
+    name = witness.wanted
+    if what == "pending":
+        return f"{name} is submitted, and no master has answered yet; it is accepted or refused once a master runs."
+    if what == "gone":
+        past = witness.past
+        assert past is not None
+        why = f": {past.reason}" if past.reason else ""
+        return (
+            f"{name} {past.ended} at {past.position} ({moment(past.time)}){why}.  Ended apps are not kept for so "
+            f"long; an earlier moment (`--at {past.position.split('.')[0]}`) shows more."
+        )
+    refusal = witness.refusal
+    assert refusal is not None
+    return f"{name} was refused at {refusal.position} ({moment(refusal.time)}): {refusal.reason}."
+
+
+def paragraph(state: State, app: App, explanation: Explanation) -> str:
+    """Describe an app that the state holds."""
+    if app.ended:
+        sentences = [_ending(app, explanation)]
+    else:
+        sentences = [
+            _size(state, app, explanation),
+            *_why_not_more(app, explanation),
+            *_paused(state, explanation),
+            *_by_plan(app, explanation),
+            *_on_its_way(state, app),
+            *_delayed(app, explanation),
+            *_around_nodes(state, app, explanation),
+        ]
+    sentences += _cost(app, explanation)
+    doubt = doubt_shown(app)
+    if doubt is not None:
+        advice = f" ({doubt['advice']})" if doubt["advice"] else ""
+        sentences.append(f"Its checkpoint is doubtful: {doubt['text']}{advice}.")
+    refusal = explanation.refusal
+    if refusal is not None:
+        what = "An update" if refusal.refused == "update" else "A later submission of this name"
+        sentences.append(f"{what} was refused at {refusal.position}: {refusal.reason}.")
+    return "  ".join(sentences)
+
+
+def _ending(app: App, explanation: Explanation) -> str:
+    why = f": {app.end_reason}" if app.end_reason else ""
+    return f"{app.name} {app.ended} at {moment(app.ended_at)}, {_ago(app.ended_at, explanation)}{why}."
+
+
+def _ago(time: int, explanation: Explanation) -> str:
+    return f"{span(max(0, explanation.at - time) / SECOND)} ago"
+
+
+def _size(state: State, app: App, explanation: Explanation) -> str:
+    share = ""
+    if explanation.fair_share is not None and explanation.share is not None and explanation.dominant:
+        share = (
+            f"; that is {_part(explanation.share)} of all {explanation.dominant}, and a perfectly fair cluster would give it "
+            f"{_part(explanation.fair_share)}"
+        )
+    if explanation.containers == 0:
+        since = explanation.waiting_since or app.accepted_at
+        return (
+            f"{app.name} is {app.phase} and has had no containers for {span(max(0, explanation.at - since) / SECOND)}; "
+            f"it needs at least {explanation.n_min} and can use {explanation.n_max}{share}."
+        )
+    places = ", ".join(_place(state, node, count) for node, count in explanation.nodes.items())
+    of = "all" if explanation.containers == explanation.n_max else f"{explanation.containers} of at most"
+    return f"{app.name} is {app.phase} with {of} {containers(explanation.n_max)}, on {places}{share}."
+
+
+def _part(share: float) -> str:
+    return f"{share * 100:.3g}%"
+
+
+def _place(state: State, node: str, count: int) -> str:
+    known = state.nodes.get(node)
+    if known is None or known.takes_new:
+        return f"{node} ({count})"
+    if known.condition != "up":
+        return f"{node} ({count}, {known.condition})"
+    return f"{node} ({count}, {known.shown if known.shown in ('unfit', 'suspect') else 'drained'})"
+
+
+def _why_not_more(app: App, explanation: Explanation) -> list[str]:
+    decision, reason = explanation.decision, explanation.reason
+    by = f"decision {decision.position} ({_ago(decision.time, explanation)})" if decision else ""
+    if app.retry_at:
+        why = f": {reason.text}" if reason else ""
+        return [f"It failed{why}.  It is retried at {moment(app.retry_at)}."]
+    if reason is not None and closed_gates(app, explanation.at) is not None:
+        return [_gated(app, reason, explanation)]
+    if reason is None:
+        if explanation.containers >= explanation.n_max:
+            return []
+        return [
+            f"The last one, {by}, gave no reason; the next one considers it." if by else "There is no decision yet."
+        ]
+    have = "is below its n_max" if explanation.containers else "waits"
+    since = f"first given {_ago(reason.since, explanation)}, and last by {by}"
+    return [f"It {have} because {reason.text} ({reason.code}).  This reason was {since}."]
+
+
+def _gated(app: App, reason: Why, explanation: Explanation) -> str:
+    """Describe an app that may not run, even if there is room."""
+    is_held = reason.code == "hold"
+    since = f"for {span(max(0, explanation.at - reason.since) / SECOND)} now"
+    text = f"It {'is ' if is_held else ''}{reason.text} ({reason.code}), {since}"
+    text += f"; `dorm release {app.name}` ends that." if is_held else "."
+    return text + ("  It gives its containers back." if explanation.containers else "")
+
+
+def _paused(state: State, explanation: Explanation) -> list[str]:
+    pause = state.paused
+    if pause is None or explanation.containers >= explanation.n_max:
+        return []
+    text = paused(pause)
+    return [f"{text[0].upper()}{text[1:]}."]
+
+
+def _by_plan(app: App, explanation: Explanation) -> list[str]:
+    if app.plan is None:
+        return []
+    to_come = [slot for slot in app.plan.slots if slot.at > explanation.at]
+    changes = [f"{sum(slot.containers.values())} from {moment(slot.at)}" for slot in to_come[:-1][:MOST_CHANGES]]
+    more = len(to_come) - 1 - len(changes)
+    steps = f"It has {', '.join(changes)}{f', and {more} more changes' if more > 0 else ''}.  " if changes else ""
+    return [
+        f"Its plan, made at {app.plan.seq} ({_ago(app.plan.at, explanation)}), is done at {moment(app.plan.slots[-1].at)}: "
+        f"worth {app.plan.worth:.3g} at a cost of {app.plan.cost:.3g}.  {steps}".rstrip()
+    ]
+
+
+def _delayed(app: App, explanation: Explanation) -> list[str]:
+    text = delay_shown(app, explanation.at)
+    return [f"It is delayed: {text}."] if text else []
+
+
+def _on_its_way(state: State, app: App) -> list[str]:
+    current = app.current
+    if current is not None and current.change is not None:
+        return [_changing(current.change, len(current.planned))]
+    if current is None or current.started_at:
+        return []
+    size = containers(len(current.containers))
+    if current.released:
+        return [f"{current.running} of {size} have started."]
+    left = [c for g in app.generations.values() if g is not current and g.released for c in g.containers.values()]
+    running = [c for c in left if c.state != "exited"]
+    if running and current.preparing and state.time < current.prepare_until:
+        nodes = ", ".join(current.preparing)
+        return [
+            f"It gets {size}, and works on until {nodes} prepared them, at most until {moment(current.prepare_until)}."
+        ]
+    if running:
+        lost = sorted({c.node for c in running if c.node in state.nodes and state.nodes[c.node].condition == "lost"})
+        unheard = f"; {', '.join(lost)} is not heard, so its lease must end first" if lost else ""
+        return [f"It gets {size} as soon as {len(running)} of the previous {len(left)} have stopped{unheard}."]
+    return [f"Its {size} start as soon as their room is free."]
+
+
+def _around_nodes(state: State, app: App, explanation: Explanation) -> list[str]:
+    """Describe which nodes the app avoids, and whether it stays as it is because a node of it is suspect."""
+    sentences = (
+        [f"It avoids {text}, because it failed there."] if (text := avoiding(state, app, explanation.at)) else []
+    )
+    if app.current is not None and keeps(state, app, app.current):
+        suspect = [
+            node for node in app.current.by_node() if node in state.nodes and state.nodes[node].suspect is not None
+        ]
+        sentences.append(f"It is not resized while {', '.join(sorted(suspect))} is suspect.")
+    return sentences
+
+
+def _changing(change: LiveChange, count: int) -> str:
+    if not change.released_at:
+        return f"It is resized live to {containers(count)} as soon as their room is free, and trains on meanwhile."
+    started = sum(1 for newcomer in change.newcomers.values() if newcomer.state == "running")
+    joining = f"; {started} of {len(change.newcomers)} newcomers have started" if change.newcomers else ""
+    return f"It is resized live to {containers(count)}, as membership {change.membership}{joining}."
+
+
+def _cost(app: App, explanation: Explanation) -> list[str]:
+    if not explanation.history:
+        return []
+    last = explanation.history[-1]
+    if last["live"]:
+        paused = f"{last['pause_s'] * 1e3:.3g} ms"
+        return [f"Its last adjustment ({containers(last['containers'])}) was live: it paused for {paused}."]
+    total = f"took {span(last['total_s'])}" if last["total_s"] is not None else "has not ended yet"
+    lost = last["lost_steps"]
+    redone = f", and {lost} step{' was' if lost == 1 else 's were'} repeated" if lost else ", and no work was lost"
+    if not app.step and app.checkpoint is None:
+        redone = "; whether work was lost is unknown, since it reports no progress"
+    if explanation.last_change is not None and explanation.last_change.lost_s:
+        lost_s = span(explanation.last_change.lost_s)
+        redone = f"; it restarted from the beginning, since it had reported no checkpoint: {lost_s} of work lost"
+    cut = f"; {last['killed']} had to be killed at the end of the grace time" if last["killed"] else ""
+    return [f"Its last adjustment ({containers(last['containers'])}) {total}{redone}{cut}."]

@@ -10,9 +10,9 @@ from dorm.core.offers import trouble_with_fitness
 from events import kinds as k
 from events import subjects
 from events.quantities import SECOND
-from replay.story import words
+from replay.story import story_words
 from replay.story.chapters import Cause, Chapter, Exit
-from replay.story.settings import blaming, killed_because, lease_ended_because, lost_because, settings_changed
+from replay.story.settings_causes import blaming, killed_because, lease_ended_because, lost_because, settings_changed
 from replay.story.surroundings import Surroundings, name_in
 from replay.words import containers, moment, span
 
@@ -29,7 +29,7 @@ FAILURES_TOLD = 3
 """Failed containers of one generation that are reported singly."""
 _PROGRESS = (k.AppProgressed, k.AppCheckpointed)
 _STOPS = (k.AppCancelled, k.AppFailed, k.GenerationFailed)
-"""After these, the agents stop the rest of a generation."""
+"""Kinds after which the agents stop the rest of a generation."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class Course:
 
 
 class NodeTeller:
-    """Follows a fold for one node (`see` is the `seen` of `replay.travel.travel`).  Keeps its story, and its running
+    """Follows a fold for one node (`see` is the `seen` of `replay.travel`).  Keeps its story, and its running
     containers."""
 
     def __init__(self, wanted: str) -> None:
@@ -119,8 +119,8 @@ class NodeTeller:
         self._to_start: dict[tuple[str, int], int] = {}
         self._failures: dict[tuple[str, int], int] = {}
         self._decided: dict[str, tuple[int, Cause]] = {}
-        """By app: the generation last decided that concerns this node, and the chapter; for an app whose containers are
-        stopped for good, the next generation."""
+        """Decisions by app: the generation last decided that concerns this node, and the chapter; for an app whose
+        containers are stopped for good, the next generation."""
         self._courses: dict[str, Course] = {}
         self._spent = {"up": 0, "drained": 0, "lost": 0, "left": 0}
         self._since = 0
@@ -128,7 +128,7 @@ class NodeTeller:
         self._before: Node | None = None
         self._trouble: Cause | None = None
         self._suspected: Cause | None = None
-        """Since when it is suspect."""
+        """Chapter of when it became suspect."""
         self._apps: dict[str, None] = {}
         self._started = self._failed = 0
 
@@ -249,38 +249,38 @@ class NodeTeller:
             self._tell(state, str(state.seq), "refused", text)
             return
         self._moved = True
-        has = words.amounts(node.capacity)
+        has = story_words.amounts(node.capacity)
         labels = ", ".join(f"{name}={value}" for name, value in node.labels.items())
-        said = trouble_with_fitness(node).partition(": ")[2]
+        why = trouble_with_fitness(node).partition(": ")[2]
         text = f"with {has}" + (f", labels {labels}" if labels else "") + f", runtime {node.runtime}"
-        text += f", and takes nothing new: {said}" if said else ""
+        text += f", and takes nothing new: {why}" if why else ""
         before = self._before
         if before is None:
             self._tell(state, str(state.seq), "joined", f"joined {text}")
             return
         same = before.condition == "up" and node.process is not msgspec.UNSET and before.process == node.process
         if same and before.unfit != node.unfit:
-            text = f"takes nothing new: {said}; what runs there stays" if said else "takes containers again"
-            self._trouble = self._tell(state, str(state.seq), "unfit" if said else "fit", text, [self._trouble])
+            text = f"takes nothing new: {why}; what runs there stays" if why else "takes containers again"
+            self._trouble = self._tell(state, str(state.seq), "unfit" if why else "fit", text, [self._trouble])
             return
         back = "announced again" if same else "its agent is back"
         again = f"{back if before.capacity == node.capacity else 'joined again'}, {text}"
         if before.capacity != node.capacity:
-            had = words.amounts(before.capacity)
+            had = story_words.amounts(before.capacity)
             again += f" (before: {had})"
         trouble = self._trouble if before.condition != "up" else None
         self._tell(state, str(state.seq), "rejoined", again, [trouble])
 
     def _drained(self, state: State, event: k.NodeDrainRequested) -> None:
         what = "drained" if event.drain else "undrained"
-        cause = self._tell(state, str(state.seq), what, words.drain(event), by=event.by)
+        cause = self._tell(state, str(state.seq), what, story_words.drain(event), by=event.by)
         self._trouble = cause
 
     def _forgotten(self, state: State, event: k.NodeForgetRequested) -> None:
-        self._trouble = self._tell(state, str(state.seq), "forgotten", words.forgotten(event), by=event.by)
+        self._trouble = self._tell(state, str(state.seq), "forgotten", story_words.forgotten(event), by=event.by)
 
     def _trust_requested(self, state: State, event: k.NodeTrustRequested) -> None:
-        self._tell(state, str(state.seq), "trusted", words.trust_requested(event), [self._suspected], by=event.by)
+        self._tell(state, str(state.seq), "trusted", story_words.trust_requested(event), [self._suspected], by=event.by)
         self._suspected = None
 
     def _left(self, state: State, event: k.NodeLeft) -> None:
@@ -308,7 +308,7 @@ class NodeTeller:
         self._running.pop((*key, event.slot), None)
         self._moved = True
         self._apps[event.app] = None
-        one = Exit(
+        ended = Exit(
             app=event.app,
             generation=event.generation,
             slot=event.slot,
@@ -319,14 +319,14 @@ class NodeTeller:
         )
         name = name_in(state, event.app)
         if (changed := killed_because(state, event)) is not None:
-            text = blaming(f"{name} (generation {event.generation}): {words.exited(one)}", changed)
-            self._tell(state, str(state.seq), "container_killed", text, [changed], app=event.app, exit=one)
+            text = blaming(f"{name} (generation {event.generation}): {story_words.exited(ended)}", changed)
+            self._tell(state, str(state.seq), "container_killed", text, [changed], app=event.app, exit=ended)
         if not event.asked and event.exit_code != 0:
             self._failed += 1
             count = self._failures[key] = self._failures.get(key, 0) + 1
             if count <= FAILURES_TOLD:
-                text = f"{name} (generation {event.generation}): {words.exited(one)}"
-                self._tell(state, str(state.seq), "container_failed", text, app=event.app, exit=one)
+                text = f"{name} (generation {event.generation}): {story_words.exited(ended)}"
+                self._tell(state, str(state.seq), "container_failed", text, app=event.app, exit=ended)
         if not any(held[:2] == key for held in self._running):
             self._to_start.pop(key, None)
             failures = self._failures.pop(key, 0)
@@ -363,9 +363,9 @@ class NodeTeller:
                 changed = lost_because(state, fact)
                 self._trouble = self._tell(state, position, "lost", blaming(text, changed), [changed])
             elif isinstance(fact, k.NodeSuspected):
-                self._suspected = self._tell(state, position, "suspected", words.suspected(state, fact))
+                self._suspected = self._tell(state, position, "suspected", story_words.suspected(state, fact))
             elif isinstance(fact, k.NodeTrusted):
-                self._tell(state, position, "trusted", words.trusted(fact), [self._suspected])
+                self._tell(state, position, "trusted", story_words.trusted(fact), [self._suspected])
                 self._suspected = None
             elif isinstance(fact, k.NodeRecovered):
                 after = f" after {span((state.time - self._since) / SECOND)}" if self._doing == ["lost"] else ""
@@ -377,10 +377,10 @@ class NodeTeller:
                 self._tell(state, position, "lease_ended", blaming(text, changed), [self._trouble, changed])
 
     def _hold(self, app: str, generation: int, demand: dict[str, int], state: State) -> None:
-        found = state.apps[app].generations[generation]
-        if not found.released:
+        generation_now = state.apps[app].generations[generation]
+        if not generation_now.released:
             return
-        here = [c for c in found.containers.values() if c.node == self.wanted and c.state != "exited"]
+        here = [c for c in generation_now.containers.values() if c.node == self.wanted and c.state != "exited"]
         self._moved = self._moved or bool(here)
         for container in here:
             self._running[app, generation, container.slot] = demand
@@ -408,7 +408,7 @@ class NodeTeller:
             parts.append(f"{name_in(state, change.app)} {way}")
         if parts:
             causes = self.around.behind(state, event, fact)
-            text = "decided: " + ", ".join(words.names(parts, 8))
+            text = "decided: " + ", ".join(story_words.names(parts, 8))
             cause = self._tell(state, position, "decided", text, causes)
             self._decided.update((app, (generation, cause)) for app, generation in changed.items())
 

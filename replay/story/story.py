@@ -21,11 +21,11 @@ from events.kinds import Round
 from events.sources import fingerprint
 from replay import ReplayError
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.chapters import AppTotals, Chapter
 from replay.story.explanation import Witness
 from replay.story.node import NodeTeller, NodeTotals
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
     from replay.simulator.forks.starting import Outlook
-    from replay.travel.travel import Seen
+    from replay.travel import Seen
 
     Follower = Witness | AppTeller | NodeTeller | Outlook
     At = Callable[[int], Awaitable[State]]
@@ -81,7 +81,7 @@ async def follow(
 ) -> State:
     """Show followers the log from where the story of an app of this name starts; return the state at the moment.
 
-    `since` overrides that start.  Raises as `replay.travel.travel.state_at` does.
+    `since` overrides that start.  Raises as `replay.travel.state_at` does.
     """
     start = await log.start()
     if since is None and not start and not await _has_snapshots(log):
@@ -161,8 +161,8 @@ async def tell(
     app_teller, node_teller, witness = AppTeller(name), NodeTeller(name), Witness(name)
     followers: list[Follower] = [node_teller, witness] if node else [app_teller, node_teller, witness]
     state = await follow(log, "" if node else name, followers, moment, since=since, progress=progress)
-    if (found := story_of(app_teller, state) or story_of(node_teller, state)) is not None:
-        return found
+    if (story := story_of(app_teller, state) or story_of(node_teller, state)) is not None:
+        return story
     known = (
         sorted(state.nodes) if node else sorted({*witness.names, *state.nodes, *(a.name for a in state.apps.values())})
     )

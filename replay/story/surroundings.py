@@ -17,8 +17,8 @@ from dorm.core.query.views import sizes
 from dorm.core.submissions import app_of_request
 from events import kinds as k
 from replay.story.chapters import Cause, Places, Took, gained
-from replay.story.settings import SettingsWatch
-from replay.story.words import drain, forgotten, gate, scheduling, settings, short_name, trust_requested
+from replay.story.settings_causes import SettingsWatch
+from replay.story.story_words import drain, forgotten, gate, scheduling, settings, short_name, trust_requested
 from replay.words import containers
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ class Hiding(Disguise):
             name=name,
             command=["-"],
             demand={self.name("resources", kind): amount for kind, amount in spec.demand.items()},
-            after=[After(self.name("app_references", one.app), one.when) for one in awaited(spec)],
+            after=[After(self.name("app_references", gate.app), gate.when) for gate in awaited(spec)],
             user=self._names.user(user),
             group=spec.group and self._group(spec.group, tenant),
             **{field: getattr(spec, field) for field in _SHOWN_OF_SPEC},
@@ -195,7 +195,7 @@ class Hiding(Disguise):
             earlier=Earlier(self.spec(earlier.spec, name, earlier.spec.user), earlier.upto)
             if earlier is not None
             else None,
-            history=[msgspec.structs.replace(one, by=by(one.by), changed=[]) for one in known.history],
+            history=[msgspec.structs.replace(revision, by=by(revision.by), changed=[]) for revision in known.history],
         )
 
     def _adjusted(self, record: AdjustmentRecord) -> AdjustmentRecord:
@@ -240,11 +240,11 @@ class Hiding(Disguise):
         made: Gates = super().struct(app.gates)
         after = [
             msgspec.structs.replace(
-                one,
-                app=self.name("app_references", one.app) if one.app else "",
-                name=self._names.app_name(one.name, app.tenant),
+                gate,
+                app=self.name("app_references", gate.app) if gate.app else "",
+                name=self._names.app_name(gate.name, app.tenant),
             )
-            for one in app.gates.after
+            for gate in app.gates.after
         ]
         return msgspec.structs.replace(made, after=after)
 
@@ -254,8 +254,8 @@ class Hiding(Disguise):
         return msgspec.structs.replace(made, needs=self._needs(pair.needs))
 
     def _needs(self, needs: list[str]) -> list[str]:
-        words = ("secrets", "environment")
-        return sorted(self.name("resources", need) for need in needs if "/" not in need and need not in words)
+        names = ("secrets", "environment")
+        return sorted(self.name("resources", need) for need in needs if "/" not in need and need not in names)
 
     def _suspect(self, suspect: Suspect) -> Suspect:
         made: Suspect = super().struct(suspect)
@@ -300,8 +300,8 @@ class Hiding(Disguise):
             names={names.key_of(state.apps[app]): names.app(state.apps[app]) for app in state.names.values()},
             refused_changes=[],
             shortened={
-                time: ShortenedTime(one.seq, one.at, names.user(one.by), one.before, one.after)
-                for time, one in state.shortened.items()
+                time: ShortenedTime(lease.seq, lease.at, names.user(lease.by), lease.before, lease.after)
+                for time, lease in state.shortened.items()
             },
             plugins=state.plugins,
         )

@@ -80,8 +80,8 @@ class Showing:
         if not isinstance(offers, k.NodeOffers):
             return offers
         volumes = {
-            name: msgspec.structs.replace(one, tenants=list(map(self.user, one.tenants)))
-            for name, one in offers.volumes.items()
+            name: msgspec.structs.replace(offer, tenants=list(map(self.user, offer.tenants)))
+            for name, offer in offers.volumes.items()
         }
         secrets = None
         if offers.secrets is not None:
@@ -107,8 +107,8 @@ class Showing:
                 return self._resized(fact, hidden)
             case k.RecordsRefused():
                 records = [
-                    self.without_others(one) if self.is_own_user(one.who) else other
-                    for one, other in zip(fact.records, hidden.records, strict=True)
+                    self.without_others(record) if self.is_own_user(record.who) else hidden_record
+                    for record, hidden_record in zip(fact.records, hidden.records, strict=True)
                 ]
                 return msgspec.structs.replace(hidden, records=records)
             case k.NodeSuspected():
@@ -125,11 +125,12 @@ class Showing:
 
     def _failed_there(self, known: Any, hidden: Any) -> tuple[list[str], list[str]]:
         """Put the tenant's apps back into the apps that failed on a node, and into how each of them failed."""
-        mine = [self.owns(app) for app in known.apps]
-        apps = [app if own else other for own, app, other in zip(mine, known.apps, hidden.apps, strict=True)]
-        told = zip(known.failures, hidden.failures, strict=True)
+        owned = [self.owns(app) for app in known.apps]
+        apps = [app if own else other for own, app, other in zip(owned, known.apps, hidden.apps, strict=True)]
+        pairs = zip(known.failures, hidden.failures, strict=True)
         failures = [
-            self.text(why) if number < len(mine) and mine[number] else other for number, (why, other) in enumerate(told)
+            self.text(why) if number < len(owned) and owned[number] else other
+            for number, (why, other) in enumerate(pairs)
         ]
         return apps, failures
 
@@ -153,16 +154,17 @@ class Showing:
         pseudonyms = {app: self._names.app(self._state.apps[app]) for app in own}
 
         def back(given: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-            mine = {app: self.without_others(given[app]) for app in own & given.keys()}
-            if not mine:
+            own_part = {app: self.without_others(given[app]) for app in own & given.keys()}
+            if not own_part:
                 return others
             kept = dict(others)
-            for app in mine:
+            for app in own_part:
                 kept.pop(pseudonyms[app], None)
-            return {**kept, **dict(sorted(mine.items()))}
+            return {**kept, **dict(sorted(own_part.items()))}
 
         changes = [
-            one if self.owns(one.app) else other for one, other in zip(fact.changes, hidden.changes, strict=True)
+            change if self.owns(change.app) else hidden_change
+            for change, hidden_change in zip(fact.changes, hidden.changes, strict=True)
         ]
         return msgspec.structs.replace(
             hidden,
@@ -178,21 +180,21 @@ class Showing:
         """Return the state as the tenant sees it; `hidden` is what strangers see of it."""
         state, names = self._state, self._names
         apps: dict[str, App] = {}
-        for (app, one), (pseudonym, other) in zip(state.apps.items(), hidden.apps.items(), strict=True):
-            apps |= {app: self._app(one)} if one.tenant == self.tenant else {pseudonym: other}
+        for (app, app_state), (pseudonym, hidden_app) in zip(state.apps.items(), hidden.apps.items(), strict=True):
+            apps |= {app: self._app(app_state)} if app_state.tenant == self.tenant else {pseudonym: hidden_app}
         submissions: dict[str, Submission] = {}
         for (id, waiting), (pseudonym, unseen) in zip(
             state.submissions.items(), hidden.submissions.items(), strict=True
         ):
-            mine = (waiting.tenant or waiting.who) == self.tenant
-            submissions |= {id: waiting} if mine else {pseudonym: unseen}
+            is_own = (waiting.tenant or waiting.who) == self.tenant
+            submissions |= {id: waiting} if is_own else {pseudonym: unseen}
         keys = {
             (key if self.owns(app) else names.key_of(state.apps[app])): app
             if self.owns(app)
             else names.app(state.apps[app])
             for key, app in state.names.items()
         }
-        nodes = {name: self._node(state.nodes[name], one) for name, one in hidden.nodes.items()}
+        nodes = {name: self._node(state.nodes[name], app_state) for name, app_state in hidden.nodes.items()}
         made = msgspec.structs.replace(hidden, apps=apps, submissions=submissions, names=keys, nodes=nodes)
         if state.known is not None and hidden.known is not None:
             made.identities = self._identities(state.known, hidden.known)
@@ -213,9 +215,9 @@ class Showing:
         return msgspec.structs.replace(gates, hold=shown)
 
     def _identities(self, known: Identities, hidden: Identities) -> Identities:
-        users = {self.user(name): one if self.is_own_user(name) else hidden.users[self._names.user(name)]
-                 for name, one in known.users.items()}  # fmt: skip
-        tokens = {name: one for name, one in known.tokens.items() if self.is_own_user(one.user)}
+        users = {self.user(name): known_one if self.is_own_user(name) else hidden.users[self._names.user(name)]
+                 for name, known_one in known.users.items()}  # fmt: skip
+        tokens = {name: known_one for name, known_one in known.tokens.items() if self.is_own_user(known_one.user)}
         refusals = [self.without_others(refusal) for refusal in known.refusals if self.is_own_user(refusal.who)]
         return msgspec.structs.replace(hidden, users=users, tokens=tokens, refusals=refusals)
 
@@ -225,21 +227,21 @@ class Showing:
         """Return a text with the pseudonyms of others' apps."""
         if not text:
             return text
-        said = _TENANT.sub(lambda found: self.user(found[0]), text)
-        return _ID.sub(self._other, _CUT.sub(self._cut, said))
+        shown = _TENANT.sub(lambda match: self.user(match[0]), text)
+        return _ID.sub(self._other, _CUT.sub(self._cut, shown))
 
     def without_others(self, value: T) -> T:
         """Return a part of an event with this done for all its texts."""
-        said = _encode(value).decode()
-        changed = self.text(said)
-        return value if changed == said else msgspec.json.decode(changed, type=type(value))
+        body = _encode(value).decode()
+        changed = self.text(body)
+        return value if changed == body else msgspec.json.decode(changed, type=type(value))
 
-    def _cut(self, found: re.Match[str]) -> str:
+    def _cut(self, match: re.Match[str]) -> str:
         """Remove an id of another tenant that was cut in half."""
         apps = self._state.apps
-        other = any(app.startswith(found[1]) for app, one in apps.items() if one.tenant != self.tenant)
-        return found[2] if other else found[0]
+        other = any(app.startswith(match[1]) for app, app_state in apps.items() if app_state.tenant != self.tenant)
+        return match[2] if other else match[0]
 
-    def _other(self, found: re.Match[str]) -> str:
-        app = self._state.apps.get(found[0])
-        return found[0] if app is None or app.tenant == self.tenant else self._names.app(app)
+    def _other(self, match: re.Match[str]) -> str:
+        app = self._state.apps.get(match[0])
+        return match[0] if app is None or app.tenant == self.tenant else self._names.app(app)

@@ -1,16 +1,16 @@
 """A log as a picture.
 
-model    what held from when to when
-fold     makes it from a log, within `bounds` of memory;  figures: the cluster's figures in it
-png, trace   draw it as one picture, or for Perfetto;  words: its texts
+lanes        what held from when to when
+fold         makes it from a log, within bounds of memory
+png, trace   draw it as one picture, or for Perfetto;  labels: its texts
 
-Start with `model`.
+Start with `lanes`.
 """
 
 from __future__ import annotations
 
 from replay.timeline.fold import Watcher, timeline
-from replay.timeline.model import (
+from replay.timeline.lanes import (
     AppLane,
     Change,
     Decision,

@@ -1,7 +1,11 @@
 """Makes a timeline from a log: folds it once, batch by batch in a thread, within bounds of memory.
 
-The watcher looks only at apps and nodes that a record can have changed (`dorm.core.changed`).  Most records of a log
-report progress, and cost nothing here.
+The watcher looks only at apps and nodes that a record can have changed (`dorm.core.changed`).  Most records of a log report
+progress, and cost nothing here.  Next to the apps and nodes it keeps the cluster's own `Figures` over time: apps that wait,
+and the part of each resource that is decided and held.
+
+`Bounds` limit what it keeps.  Beyond them, changes within one grain of time are merged, and grains double until it fits.
+Steps, decisions, marks and partitions each have their own bound and grain, so a flood of one does not thin the others.
 """
 
 from __future__ import annotations
@@ -13,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from dorm.core.changed import changed_by
 from dorm.core.gates import shown_reason
+from dorm.core.query.views import sizes
 from events import kinds as k
 from events.instants import length_of_phase
 from events.quantities import SECOND
 from replay.moments import AtSequence, MomentError, not_in_log, time_at
-from replay.story.policies import failed, is_first
-from replay.timeline.bounds import Bounds
-from replay.timeline.figures import Figures
-from replay.timeline.model import (
+from replay.story.story_words import is_first_failure, policy_failed
+from replay.timeline.labels import exit_text, plans_text, scheduling_text, settings_text
+from replay.timeline.lanes import (
     AppLane,
     Change,
     Decision,
@@ -34,11 +38,10 @@ from replay.timeline.model import (
     Timeline,
     find_apps,
 )
-from replay.timeline.words import exit_text, plans_text, scheduling_text, settings_text
-from replay.travel.travel import fold, state_at
+from replay.travel import fold, state_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from dorm.core.folded import Folded
     from dorm.core.state import App, Node, State
@@ -47,6 +50,168 @@ if TYPE_CHECKING:
     from events.log.records import Record
     from replay import Progress
     from replay.moments import Moment
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+POINTS = 150_000
+"""Most changes that a picture keeps, in all lanes together: the room of a page of some megabytes."""
+DECISIONS = 4000
+MARKS = 4000
+PARTITIONS = 20_000
+"""Most of each; a decision takes as much room as thirty changes."""
+_FINEST = 16_384
+"""The first grain is this fraction of the picture's time."""
+
+
+class Bounds:
+    """Keeps one picture within the bounds."""
+
+    def __init__(self, picture: Timeline) -> None:
+        self._picture = picture
+        self._grains = {"points": 0, "decisions": 0, "marks": 0, "partitions": 0}
+
+    @property
+    def grain(self) -> int:
+        """The coarsest grain in use (ns), 0 if everything was kept."""
+        return max(self._grains.values())
+
+    def keep(self, now: int) -> None:
+        """Thin what exceeds its bound.  `now`: log time so far."""
+        picture, length = self._picture, max(now - self._picture.start, 1)
+        while sum(map(len, picture.all_steps())) > POINTS and (grain := self._coarser("points", length)):
+            for steps in picture.all_steps():
+                steps.thin(grain)
+        while len(picture.decisions) > DECISIONS and (grain := self._coarser("decisions", length)):
+            picture.decisions = _thin_decisions(picture.decisions, grain)
+        while len(picture.marks) > MARKS and (grain := self._coarser("marks", length)):
+            picture.marks = _thin_marks(picture.marks, grain)
+        while self._partitions() > PARTITIONS and (grain := self._coarser("partitions", length)):
+            for lane in picture.apps.values():
+                _thin_partitions(lane, grain)
+
+    def _partitions(self) -> int:
+        return sum(len(lane.partitions) for lane in self._picture.apps.values())
+
+    def _coarser(self, what: str, length: int) -> int:
+        """Double the grain; return 0 once it covers all of the time, since then the lanes alone exceed the bound."""
+        before = self._grains[what]
+        if before > length:
+            return 0
+        self._grains[what] = max(2 * before, length // _FINEST, 1)
+        return self._grains[what]
+
+
+def _thin_decisions(decisions: Iterable[Decision], grain: int) -> list[Decision]:
+    kept: list[Decision] = []
+    for decision in decisions:
+        if not kept or kept[-1].time // grain != decision.time // grain:
+            kept.append(decision)
+            continue
+        count = kept[-1].stands_for + decision.stands_for
+        if decision.all_changes > kept[-1].all_changes:
+            kept[-1] = decision
+        kept[-1].stands_for = count
+    return kept
+
+
+def _thin_marks(marks: Iterable[Mark], grain: int) -> list[Mark]:
+    """Keep one mark for each grain and kind."""
+    kept: dict[tuple[int, str], Mark] = {}
+    for one in marks:
+        key = (one.time // grain, one.kind)
+        before = kept.get(key)
+        count = one.stands_for + (before.stands_for if before else 0)
+        if before is None or one.weight > before.weight:
+            kept[key] = one
+        kept[key].stands_for = count
+    return sorted(kept.values(), key=lambda one: one.time)
+
+
+def _thin_partitions(lane: AppLane, grain: int) -> None:
+    """Keep the last partition decided in each grain of time."""
+    kept = {partition.decided_at // grain: partition for partition in lane.partitions.values()}
+    lane.partitions = {one.number: one for one in kept.values()}
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+class Figures:
+    """Kept up to date by app and by change of nodes, as a sum over all of them at each record would be expensive."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, tuple[dict[str, int], dict[str, int], dict[str, int], bool]] = {}
+        """For each app that counts: demand, containers decided and held by node, and whether it waits."""
+        self._decided = _Taken()
+        self._held = _Taken()
+        self._waits = 0
+        self._totals: dict[str, int] = {}
+        """Total capacity of usable nodes."""
+        self._unusable: dict[str, dict[str, int]] = {}
+        """Capacity of each other node."""
+
+    def count(self, state: State) -> None:
+        """Count the capacity of the nodes, after one of them changed."""
+        self._totals, self._unusable = {}, {}
+        for node in state.nodes.values():
+            if node.usable:
+                _add(self._totals, node.capacity, 1)
+            else:
+                self._unusable[node.id] = node.capacity
+
+    def take(self, app: App, held: dict[str, int]) -> None:
+        """Count an app as it is now; `held` counts its containers that may run, by node."""
+        decided = sizes(app)
+        waits = not app.ended and app.current is None
+        before = self._live.pop(app.id, None)
+        if before is not None:
+            self._waits -= before[3]
+            self._decided.add(before[0], before[1], -1)
+            self._held.add(before[0], before[2], -1)
+        if decided or held or waits:
+            self._live[app.id] = (app.demand, decided, held, waits)
+            self._waits += waits
+            self._decided.add(app.demand, decided, 1)
+            self._held.add(app.demand, held, 1)
+
+    def put(self, picture: Timeline, time: int) -> None:
+        """Add the present figures, at log time `time`, to the picture."""
+        picture.waiting.put(time, self._waits)
+        for taken, by_resource in ((self._decided, picture.decided), (self._held, picture.held)):
+            totals = taken.totals(self._totals, self._unusable)
+            for name in sorted({*totals, *picture.decided}):
+                total = totals.get(name, 0)
+                part = round(taken.amounts.get(name, 0) / total, 6) if total else 0.0
+                by_resource.setdefault(name, Steps()).put(time, part)
+
+
+class _Taken:
+    """Resources that containers take in total, and how many containers are on each node."""
+
+    def __init__(self) -> None:
+        self.amounts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, demand: dict[str, int], by_node: dict[str, int], sign: int) -> None:
+        _add(self.amounts, demand, sign * sum(by_node.values()))
+        _add(self._counts, by_node, sign)
+
+    def totals(self, usable: dict[str, int], unusable: dict[str, dict[str, int]]) -> dict[str, int]:
+        """Return the capacity that these are a part of: a drained or lost node counts as long as its containers do."""
+        totals = dict(usable)
+        for name, capacity in unusable.items():
+            if self._counts.get(name):
+                _add(totals, capacity, 1)
+        return totals
+
+
+def _add(amounts: dict[str, int], demand: dict[str, int], count: int) -> None:
+    for name, amount in demand.items():
+        amounts[name] = amounts.get(name, 0) + amount * count
+
+
+# --- the watcher ------------------------------------------------------------------------------------------------------
 
 CHANGES = 40
 """Most changes of a decision that are kept, and most reasons; the totals are kept too."""
@@ -224,8 +389,8 @@ class Watcher:
                 touched[fact.app] = cause
                 self._app_fact(state, fact, position)
             elif isinstance(fact, k.PolicyFailed):
-                if is_first(state, fact):
-                    self._mark("cluster", position, f"policy failed: {fact.code}", failed(fact), weight=60)
+                if is_first_failure(state, fact):
+                    self._mark("cluster", position, f"policy failed: {fact.code}", policy_failed(fact), weight=60)
             elif isinstance(fact, k.AppRejected):
                 what = "submission refused" if fact.refused == "submission" else "update refused"
                 self._mark("cluster", position, what, f"{fact.app or 'without a name'}: {fact.reason}", weight=5)

@@ -11,8 +11,8 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from events.instants import length_of_phase
-from replay.timeline.model import NOTHING, TimelineError, most_affected, need
-from replay.timeline.words import clock
+from replay.timeline.labels import clock
+from replay.timeline.lanes import NOTHING, TimelineError, most_affected, need
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from replay.timeline.model import AppLane, NodeLane, Steps, Timeline
+    from replay.timeline.lanes import AppLane, NodeLane, Steps, Timeline
 
 APPS, NODES = 60, 30
 """Most lanes; a note below the picture says which are shown."""
@@ -90,8 +90,8 @@ def _draw(picture: Timeline, title: str) -> Drawing:
     _apps(axes[4], picture, colors)
     _nodes(axes[5], picture, colors)
     _times(axes[5])
-    for one in axes[:5]:
-        one.tick_params(labelbottom=False, bottom=False)
+    for panel in axes[:5]:
+        panel.tick_params(labelbottom=False, bottom=False)
     _words(drawing, picture, title, tall)
     return drawing
 
@@ -328,11 +328,11 @@ def _stacks(lane: NodeLane) -> list[tuple[int, dict[str, int]]]:
         for time, count in zip(steps.times, steps.values, strict=True)
     )
     counts: dict[str, int] = {}
-    found: list[tuple[int, dict[str, int]]] = []
+    stacks: list[tuple[int, dict[str, int]]] = []
     for time, _, app, count in changes:
         counts[app] = count
         now = {name: counts[name] for name in order if counts.get(name)}
-        if found and found[-1][0] == time:
-            found.pop()
-        found.append((time, now))
-    return found
+        if stacks and stacks[-1][0] == time:
+            stacks.pop()
+        stacks.append((time, now))
+    return stacks

@@ -16,13 +16,13 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from replay.timeline.model import NOTHING, TimelineError
-from replay.timeline.words import clock, decision_lines, decision_title, mark_line, partition_lines
+from replay.timeline.labels import clock, decision_lines, decision_title, mark_line, partition_lines
+from replay.timeline.lanes import NOTHING, TimelineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from replay.timeline.model import AppLane, NodeLane, Steps, Timeline
+    from replay.timeline.lanes import AppLane, NodeLane, Steps, Timeline
 
 Event = dict[str, Any]
 _CLUSTER = 1
@@ -43,8 +43,8 @@ def events_of(picture: Timeline) -> list[Event]:
     """Return names of tracks first, then everything in the order of time; at one time, longer slices come first."""
     if picture.empty:
         raise TimelineError(NOTHING)
-    found = list(_Trace(picture).events())
-    return sorted(found, key=lambda one: (one["ph"] != "M", one.get("ts", 0.0), -one.get("dur", 0.0)))
+    events = list(_Trace(picture).events())
+    return sorted(events, key=lambda event: (event["ph"] != "M", event.get("ts", 0.0), -event.get("dur", 0.0)))
 
 
 class _Trace:
@@ -129,13 +129,13 @@ class _Trace:
                 pid, "containers", time, running=size.running, starting=size.starting, stopping=size.stopping
             )
         for part in lane.partitions.values():
-            said = partition_lines(part, self._picture.end)
+            lines = partition_lines(part, self._picture.end)
             over = part.ended_at or self._picture.end
             if part.released_at and over > max(part.released_at, self._picture.start):
                 name = f"generation {part.number} ×{part.containers}"
                 yield self._slice(
                     pid, _GENERATIONS, name, part.released_at, over,
-                    said=said, nodes=part.nodes, decision=part.decision, failed=part.failed,
+                    said=lines, nodes=part.nodes, decision=part.decision, failed=part.failed,
                 )  # fmt: skip
             for name, begin, finish in part.phases(self._picture.end):
                 if finish > self._picture.start:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from dorm.api.answers import problem_of
 from dorm.api.resources.table import ROUTES
+from dorm.api.responses import problem_of
 from dorm.api.routes import handler_of
 from tests.api.served import Api, connected, filled, led, served
 from tests.core.records import document

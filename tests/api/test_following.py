@@ -14,15 +14,15 @@ from dorm import live_fold
 from dorm.api.connections import Addresses
 from dorm.api.errors import Missing, TooMany, Unavailable
 from dorm.api.follower import Follower
-from dorm.api.moments import Moments
 from dorm.api.options import Limits
+from dorm.api.past_folds import Moments
 from dorm.api.threads import Heavy, Turns
 from dorm.core.state import State, digest
 from dorm.live_fold import Thread
 from events.log.memory import MemoryLog
 from events.log.records import LogDamaged
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.replay.busy import busy_log
 

@@ -10,7 +10,7 @@ import pytest
 from yarl import URL
 
 from dorm.core.state import digest
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.api.served import JSON, PATIENCE_S, Api, connected, filled, served
 from tests.replay.busy import busy_log
 

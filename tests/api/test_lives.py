@@ -11,8 +11,8 @@ import pytest
 from dorm.api.errors import Missing
 from dorm.api.follower import RecentLog
 from dorm.api.lives import Life, Lives, Subject
-from dorm.api.moments import Moments
 from dorm.api.options import Limits
+from dorm.api.past_folds import Moments
 from dorm.api.threads import Heavy
 from dorm.core.state import digest
 from events import subjects
@@ -22,7 +22,7 @@ from events.log.memory import MemoryLog
 from replay.moments import AtSequence
 from replay.simulator.forks.starting import Outlook, forecast
 from replay.story import Witness, tell
-from replay.story.explain import explain
+from replay.story.explanation import explain
 from replay.story.story import follow
 from tests.api.test_following import RECORDS, following
 from tests.core.records import document

@@ -13,7 +13,7 @@ from dorm.core.state import digest
 from events.cloudevents import rfc3339
 from events.kinds import AppSubmitted
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.api.served import connected, filled, led, say, served
 from tests.core.records import document
 from tests.replay.busy import busy_log

@@ -18,9 +18,9 @@ from events import subjects
 from events.codec import encode
 from events.identities import User
 from events.kinds import ContainerUse, NodeReported
+from replay.diff import Diff
 from replay.moments import AtSequence
-from replay.travel.diff import Diff
-from replay.usage.usage import usage
+from replay.usage import usage
 from tests.api.served import PATIENCE_S, Api, connected, say, served
 from tests.core.records import joined
 from tests.replay.busy import busy_log

@@ -9,11 +9,11 @@ import msgspec
 import psutil
 import pytest
 
-from agents.runtime.docker.config import LABEL_CLUSTER
+from agents.runtime.docker.container_config import LABEL_CLUSTER
 from agents.runtime.docker.engine import Engine
 from dorm.bench import BenchError
 from dorm.bench import submit as submit_bench
-from dorm.bench.cluster import runtimes
+from dorm.bench.bench_cluster import runtimes
 from dorm.bench.exec import bench_exec
 from dorm.bench.flood import bench_flood
 from dorm.bench.resize import bench_resize

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from dorm.deploy.rendering import TEMPLATES
-from dorm.deploy.settings import Deployment, check
+from dorm.deploy.settings_file import Deployment, check
 
 PROGRAM = str(Path(sys.executable).parents[1])
 """The environment of the tests has both programs in its `bin`."""

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from dorm.deploy.keys import prepare, write_apply
-from dorm.security.files import SecurityError
 from dorm.security.folder import Key, KeyFolder
+from dorm.security.private_files import SecurityError
 from events.nats.access import RESTORER
 from tests.deploy.made import deployment
 from tests.errors import raises

@@ -14,7 +14,7 @@ from dorm.deploy.backups import BackupError, FoldersError, back_up, copies, list
 from events.archive.segments import open_archive
 from events.log.stores import MemoryFiles
 from events.workdir import Limits, hash_of, seal_blob
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.master.sealed import sealed_log
 from tests.metrics.scrapes import values
 from tests.replay.made_log import log_of

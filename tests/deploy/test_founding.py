@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from dorm.deploy.settings import Deployment
+    from dorm.deploy.settings_file import Deployment
 
 pytestmark = [pytest.mark.nats, pytest.mark.slow]
 

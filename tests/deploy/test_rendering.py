@@ -19,7 +19,7 @@ from dorm.deploy import layout
 from dorm.deploy.installing import agent_of, install, installed_agent
 from dorm.deploy.keys import keys_of, prepare
 from dorm.deploy.rendering import TEMPLATES, command_line, fill, parts, rendered
-from dorm.deploy.settings import DeploymentError
+from dorm.deploy.settings_file import DeploymentError
 from dorm.local.nats_server import find_binary
 from dorm.security.folder import KeyFolder
 from tests.deploy.made import PROGRAM, deployment

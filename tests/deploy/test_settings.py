@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dorm.deploy.settings import DeploymentError, check
+from dorm.deploy.settings_file import DeploymentError, check
 from tests.deploy.made import deployment, document
 
 _MACHINES = {"n1": "10.0.0.1", "n2": "10.0.0.2"}

@@ -10,7 +10,8 @@ import pytest
 import dorm.client
 import dorm.policies
 import events.log
-from docs.site import commands, kinds, spec
+from docs.site import commands, kinds, policies, spec
+from dorm.policies.registry import names
 from events.kinds import Event, MasterFact, Published
 from events.spec import AppSpec, Deadlines, EngineOptions, Retries
 from tests.docs.shown import REPOSITORY
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_GENERATED = {f"docs/reference/{name}.md" for name in ("commands", "errors", "events", "spec")}
+_GENERATED = {f"docs/reference/{name}.md" for name in ("commands", "errors", "events", "policies", "spec")}
 _TOP = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
 
 
@@ -60,6 +61,14 @@ def test_every_field_of_a_spec_is_listed() -> None:
     for name in fields:
         assert f"| `{name}` |" in page
     assert "| `command` | list of string | required |" in page
+
+
+@pytest.mark.usefixtures("only_policies_of_ours")
+def test_every_policy_has_a_section_with_its_parameters() -> None:
+    page = policies.page()
+    assert re.findall(r"^## ([\w-]+)$", page, re.MULTILINE) == names()
+    assert "| `theta1` | `0.3` | 0 to 1 | fairness loss at most this part of its maximum" in page
+    assert "| `backfill` | `false` |  | whether a later app may start" in page
 
 
 @pytest.mark.parametrize(

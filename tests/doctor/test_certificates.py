@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dorm.doctor.certificates import ApiHere, Seen, api_of, in_files, judge_ends, judge_tokens, parsed
+from dorm.doctor.expiry import ApiHere, Seen, api_of, in_files, judge_ends, judge_tokens, parsed
 from dorm.security.certificates import Validity, new_authority, server_certificate, validity_of
 from events.identities import Token
 from events.quantities import SECOND

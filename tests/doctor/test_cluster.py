@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from dorm.client.masters import Leader
-from dorm.doctor.cluster import Asked, judge_masters, judge_nodes, judge_rotation, judge_settings, judge_versions
+from dorm.doctor.cluster_findings import (
+    Asked,
+    judge_masters,
+    judge_nodes,
+    judge_rotation,
+    judge_settings,
+    judge_versions,
+)
 from events import kinds as k
 from events.nats.streams import ClockState
 from events.requests import AgentStatus, Disk, MasterStatus

@@ -6,9 +6,9 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from agents import lease
+from agents import node_lease
 from agents.outputs.folders import MARKER, CheckpointFolder
-from dorm.doctor.machine import CONTAINERS, NodeHere, judge_master, judge_node
+from dorm.doctor.machine_findings import CONTAINERS, NodeHere, judge_master, judge_node
 from tests.core.records import Bench, joined
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def here(tmp_path: Path, *, left_s: float | None = 100.0, pid: int | None = None
     root, checkpoints = tmp_path / "node", tmp_path / "checkpoints"
     (root / CONTAINERS).mkdir(parents=True, exist_ok=True)
     if left_s is not None:
-        lease.write(str(root / CONTAINERS / lease.FILE), lease.after(left_s), os.getpid() if pid is None else pid)
+        node_lease.write(
+            str(root / CONTAINERS / node_lease.FILE), node_lease.after(left_s), os.getpid() if pid is None else pid
+        )
     CheckpointFolder(checkpoints).open()
     return NodeHere("a", root, checkpoints)
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dorm.doctor.cluster import judge_clock, judge_servers, judge_streams
+from dorm.doctor.cluster_findings import judge_clock, judge_servers, judge_streams
 from dorm.doctor.findings import Finding, gravest_first
 from events.nats.streams import ClockState, Copy, ServerState, StreamState, compared
 

@@ -8,7 +8,7 @@ import pytest
 
 from agents.runtime import cgroups
 from dorm.doctor import findings as f
-from dorm.doctor.cluster import Asked, judge_nodes
+from dorm.doctor.cluster_findings import Asked, judge_nodes
 from events.nats.streams import ClockState
 from events.requests import AgentStatus, Delayed, Disk
 from tests.core.records import Bench

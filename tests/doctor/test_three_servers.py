@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.doctor.cluster import judge_clock, judge_servers, judge_streams
+from dorm.doctor.cluster_findings import judge_clock, judge_servers, judge_streams
 from events import subjects
 from events.appending import append_event
 from events.kinds import NodeJoined

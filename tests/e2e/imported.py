@@ -12,10 +12,11 @@ import sys
 _LATE = (
     "aiohttp.web", "dorm.api.serving", "dorm.cli.changes", "dorm.client.client", "dorm.client.tail",
     "dorm.core.query.plans", "dorm.core.query.standing", "dorm.core.query.views", "dorm.health.pages",
-    "dorm.health.parts", "dorm.local.cluster", "dorm.local.companions", "dorm.local.spec_files", "dorm.metrics.follower",
+    "dorm.health.process_checks", "dorm.local.cluster", "dorm.local.companions", "dorm.local.spec_files",
+    "dorm.metrics.log_figures",
     "dorm.metrics.server", "dorm.webhooks.deliverer", "events.archive.segments", "events.nats.log",
-    "replay.audit.audit", "replay.export.export", "replay.story.explain", "replay.story.story", "replay.travel.diff",
-    "replay.travel.travel", "rich.traceback", "scipy.optimize", "standardwebhooks.webhooks",
+    "replay.audit.audit", "replay.export.export", "replay.story.explanation", "replay.story.story", "replay.diff",
+    "replay.travel", "rich.traceback", "scipy.optimize", "standardwebhooks.webhooks",
 )  # fmt: skip
 
 

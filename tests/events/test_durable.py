@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.master.sealing import open_key
-from dorm.security.files import write_private
-from dorm.webhooks.keys import open_keys
+from dorm.security.private_files import write_private
+from dorm.webhooks.webhook_keys import open_keys
 from events.durable import put_in_place, write_whole
 
 if TYPE_CHECKING:

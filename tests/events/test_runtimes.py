@@ -24,7 +24,7 @@ REGISTRATION = {"events/runtimes.py", "dorm/local/runtimes.py"}
 """Besides these, a new runtime needs its own module in `agents/runtime`, and a section of documentation: four files."""
 OTHER_MEANINGS = {
     "agents/machine.py": "the control group under which a Docker engine puts containers",
-    "dorm/deploy/settings.py": "the default of a machine's settings",
+    "dorm/deploy/settings_file.py": "the default of a machine's settings",
     "events/kinds/agents.py": "the runtime of nodes that joined before they announced one",
     "replay/gist.py": "a field of events",
     "replay/simulator/contenders.py": "the timings of simulations, which were measured with it",

@@ -7,9 +7,9 @@ import asyncio
 import aiohttp
 import pytest
 
-from agents.status import Vitals
+from agents.node_status import Vitals
 from dorm.health import checks as c
-from dorm.health.parts import LONGEST_SILENCE_S, agent_checks
+from dorm.health.process_checks import LONGEST_SILENCE_S, agent_checks
 from dorm.metrics.address import Address
 from dorm.metrics.server import MetricsServer
 

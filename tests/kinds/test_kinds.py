@@ -18,7 +18,7 @@ from events.spec import AppSpec, editing
 from events.spec.abilities import ABILITIES
 from events.spec.declared import declared_in
 from replay.export import anonymize, tables
-from replay.simulator.forks import history
+from replay.simulator.forks import work_history
 from replay.tenants import hiding
 from tests.kinds import oracle
 
@@ -120,7 +120,7 @@ def test_exports_know_the_same_authors() -> None:
 
 
 def test_forks_repeat_the_same_requests() -> None:
-    assert named(history._CLIENTS) == list(oracle.REPEATED_BY_FORKS)
+    assert named(work_history._CLIENTS) == list(oracle.REPEATED_BY_FORKS)
 
 
 def test_lists_for_people_are_the_same() -> None:

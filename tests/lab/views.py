@@ -17,9 +17,9 @@ from events import subjects
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.views import Unpacking
 from events.requests import ViewQuestion
-from replay.tenants.answering import Answering
 from replay.tenants.projection import key_of
-from replay.tenants.views import Views
+from replay.tenants.shared_views import Views
+from replay.tenants.view_requests import Answering
 from tests.replay.tenants.lives import BOB, Life
 
 if TYPE_CHECKING:

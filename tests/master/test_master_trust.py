@@ -8,7 +8,7 @@ import pytest
 
 from dorm.client.client import Client
 from dorm.client.errors import NotFound, Refused
-from dorm.client.operating import change
+from dorm.client.operator_requests import change
 from dorm.master.master import RoundsRefused
 from events import kinds as k
 from events import subjects

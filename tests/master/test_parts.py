@@ -21,7 +21,7 @@ from events.log.memory import MemoryLog
 from events.log.records import LogUnavailable
 from events.log.stores import MemoryParts
 from events.parts import document_of, is_part_signed_by, packed, unpacked
-from replay.audit.parts import verify_parts
+from replay.audit.parts_checks import verify_parts
 from tests.agents.one_node import holds
 from tests.core.records import document, joined
 from tests.master.test_master_seals import CLUSTER, leading

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.metrics.cluster import exposition
-from dorm.metrics.follower import Follower
+from dorm.metrics.cluster_metrics import exposition
+from dorm.metrics.log_figures import Follower
 from events.log.records import LogUnavailable
 from tests.master.sealed import sealed_log
 from tests.metrics.scrapes import values
@@ -80,7 +80,7 @@ async def test_another_build_starts_at_a_cut_without_the_archives(
     rotating = Rotating(sealed_log(seals=3, between=30), tmp_path)
     assert await rotating.rotator().step(ALL) is not None
     (tmp_path / "archives").rename(tmp_path / "elsewhere")
-    monkeypatch.setattr("dorm.metrics.follower.fingerprint", lambda *_: "another build")
+    monkeypatch.setattr("dorm.metrics.log_figures.fingerprint", lambda *_: "another build")
     async with following(rotating.whole, None) as follower:
         assert (await scraped(follower))["dorm_folded_sequence", ()] == await rotating.stream.end()
 

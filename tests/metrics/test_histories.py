@@ -10,7 +10,7 @@ import pytest
 
 from dorm.core.evolve import evolve
 from dorm.core.state import State
-from dorm.metrics.cluster import cluster_metrics, exposition
+from dorm.metrics.cluster_metrics import cluster_metrics, exposition
 from events import kinds as k
 from replay.traces import Span, Tracer
 from tests.core.virtual.world import World

@@ -9,7 +9,7 @@ import pytest
 
 from dorm.core.evolve import evolve
 from dorm.core.state import State
-from dorm.metrics.cluster import LogFigures, cluster_metrics, exposition, log_metrics
+from dorm.metrics.cluster_metrics import LogFigures, cluster_metrics, exposition, log_metrics
 from dorm.metrics.families import CLUSTER, LOG, OTHER
 from dorm.metrics.tally import Tally
 from events import kinds as k

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dorm import plugins
-from dorm.plugins import finding
+from dorm.plugins import entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +96,7 @@ def install(folder: Path, points: Mapping[str, str], *, module: str = MODULE, na
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.0\n")
     lines = "".join(f"{point} = {value}\n" for point, value in points.items())
-    (info / "entry_points.txt").write_text(f"[{finding.GROUP}]\n{lines}")
+    (info / "entry_points.txt").write_text(f"[{entry_points.GROUP}]\n{lines}")
 
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,5 +107,5 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget() -> None:
     plugins.close()
-    finding.discover.cache_clear()
+    entry_points.discover.cache_clear()
     plugins.proxy._opened.clear()

@@ -15,7 +15,9 @@ from dorm.policies.matching import satisfies
 from dorm.policies.problem import Allocation, AppDemand, Problem, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from dorm.policies.parameters import Other
 
 NAME = "any"
 
@@ -35,6 +37,7 @@ def forgotten() -> Iterator[None]:
     finally:
         if known is not None:
             register()
+            in_force._own.cache_clear()
 
 
 FIELDS = (
@@ -54,6 +57,8 @@ class AnyPolicy:
 
     name = NAME
     version = 1
+    summary = "any placement that keeps the rules"
+    parameters: Mapping[str, Other] = {}
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         if params:

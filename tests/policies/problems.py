@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from dorm.policies.parameters import OPTIMIZER
+from dorm.policies.exact.exact_policy import ExactPolicy
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 
-DEFAULTS = {name: parameter.default for name, parameter in OPTIMIZER.items()}
+DEFAULTS = {name: parameter.default for name, parameter in ExactPolicy.parameters.items()}
 PARAMS = st.fixed_dictionaries(
     {
         "theta1": st.sampled_from([0.0, 0.1, 0.3]),

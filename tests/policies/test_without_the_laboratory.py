@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm import plugins
-from dorm.cli.changes import change_of
+from dorm.cli.changes import change_of, settings_in
 from dorm.core.evolve import evolve
+from dorm.core.query.in_force import in_force
 from dorm.core.settings import parameters_in_force, policy_after
 from dorm.core.state import FailedPolicy, Settings, State, digest
 from dorm.policies import registry
@@ -59,6 +60,15 @@ def test_with_the_laboratory_every_policy_is_there() -> None:
         assert (policy.name, policy.check_params({})) == (name, registry.check_params(name, {}))
         assert not getattr(policy, "plugin", ""), "it is Dorm's own"
     assert not plugins.discover()
+
+
+def test_its_policies_are_shown_without_words(bare: None) -> None:
+    """Their classes have these; names, values and defaults stay."""
+    assert registry.summary_of("tiresias") == ""
+    parameters, _ = in_force(Settings(policy="tiresias", params={"count": 3}))
+    assert [(one.name, one.value, one.default, one.meaning) for one in parameters] == [
+        ("count", 3, 2, ""), ("counts", {}, {}, ""), ("thresholds", [57600.0], [57600.0], ""),
+    ]  # fmt: skip
 
 
 def test_its_policies_are_known_and_not_installed(bare: None) -> None:
@@ -118,8 +128,14 @@ def test_a_master_keeps_every_place_and_says_what_to_install(bare: None) -> None
     assert made.placed("first") == before
 
 
-def test_commands_refuse_one_before_anything_is_changed(bare: None) -> None:
+def test_commands_change_to_one_and_refuse_to_decide_with_it(bare: None) -> None:
+    """The masters may have it; what decides here needs it here."""
+    assert change_of(["policy=tiresias"], Settings()) == k.PolicyChanged(policy="tiresias")
+    changed = k.PolicyChanged(policy="tiresias", set_params={"count": 3})
+    assert change_of(["policy=tiresias", "count=3"], Settings()) == changed
+    with raises(SpecError, "policy.parameter.not_ascending"):
+        change_of(["policy=tiresias", "thresholds=[2, 1]"], Settings())
     with raises(SpecError, "policy.not_installed", "tiresias"):
-        change_of(["policy=tiresias"], Settings())
+        settings_in(State(), ["policy=tiresias"])
     with raises(SimulationError, "policy.not_installed", "sia"):
         parse("sia,p=-1")

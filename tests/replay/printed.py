@@ -12,7 +12,7 @@ from dorm.core.state import digest
 from events.archive.segments import open_archive
 from replay.audit.audit import verify
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 
 
 async def main(path: Path) -> None:

@@ -12,10 +12,10 @@ from dorm.core.state import digest
 from events.archive.segments import open_archive
 from events.nats.connection import Connection
 from replay.audit.audit import verify
-from replay.audit.parts import PartsReport
+from replay.audit.parts_checks import PartsReport
 from replay.export.export import export
 from replay.moments import AtSequence, BeforeEnd
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.replay.recorded import play
 
 if TYPE_CHECKING:

@@ -9,30 +9,27 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from dorm.metrics.cluster import cluster_metrics, exposition
+from dorm.metrics.cluster_metrics import cluster_metrics, exposition
 from dorm.metrics.tally import Tally
 from dorm.web.offline import page
 from events import kinds as k
 from events.positions import logged
 from replay.audit.audit import verify
 from replay.comparison import compare
+from replay.diff import diff, settings_between
 from replay.export.anonymize import anonymized
 from replay.export.export import export
 from replay.incident import write
 from replay.moments import AtSequence
 from replay.page.recording import record
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.explanation import Witness, explain
 from replay.story.story import follow, tell
 from replay.timeline.fold import timeline
 from replay.timeline.png import png
 from replay.traces import Tracer
-from replay.travel.diff import diff
-from replay.travel.settings_between import settings_between
-from replay.travel.travel import fold_on, state_at
-from replay.usage.plot import png as usage_png
-from replay.usage.tables import as_csv, as_parquet
-from replay.usage.usage import usage
+from replay.travel import fold_on, state_at
+from replay.usage import as_csv, as_parquet, usage
+from replay.usage import png as usage_png
 from tests.core.fold.pills import FACTS, KINDS, NO_EVENTS, bodies_of, document_of, poisoned, subject_of, wrapped
 from tests.replay.made_log import CLUSTER, Story, log_of
 from tests.tries import step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.rotation.policy import Policy
+from dorm.rotation.rotation_due import Policy
 from dorm.rotation.rotator import Rotator
 from events.archive.stores import FolderStore
 from events.archive.whole import WholeLog

@@ -14,7 +14,7 @@ from unittest import mock
 import nkeys
 
 import dorm.master.sealing
-from dorm.rotation.policy import Policy
+from dorm.rotation.rotation_due import Policy
 from dorm.rotation.rotator import Rotator
 from dorm.rotation.service import RotationService
 from events import kinds as k

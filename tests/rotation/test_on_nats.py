@@ -13,7 +13,7 @@ import pytest
 from dorm.cli.doctor import rotation_findings
 from dorm.client.client import Client
 from dorm.client.errors import Refused
-from dorm.client.operating import rotate
+from dorm.client.operator_requests import rotate
 from dorm.history import with_history
 from dorm.master.master import Master
 from dorm.rotation.service import Settings, rotating_while_leading

@@ -11,7 +11,7 @@ import pytest
 from dorm.client.client import Client
 from dorm.core.evolve import evolve
 from dorm.core.state import SCHEMA, State, digest
-from dorm.rotation.policy import Policy, RotationError
+from dorm.rotation.rotation_due import Policy, RotationError
 from dorm.snapshots import newest
 from events.archive import whole
 from events.archive.stores import StoreError, digest_of
@@ -26,7 +26,7 @@ from events.log.stores import SnapshotInfo, surplus
 from events.subjects import rotations
 from replay.audit.seal_checks import verify_seals
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.lab.machines.small_disk import small_disk
 from tests.master.sealed import CLUSTER, START, SealedLog, sealed_log

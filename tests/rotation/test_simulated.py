@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.rotation import policy, rotator
+from dorm.rotation import rotation_due, rotator
 from dorm.rotation.rotator import Rotator
 from tests.rotation.simulated import RotatingHistory
 from tests.simulation.breaking.patches import Variant, code, together
@@ -39,7 +39,7 @@ VARIANTS = {
     "an archive ends where no seal does": Variant(
         together(
             code(
-                policy.plan,
+                rotation_due.plan,
                 (
                     "return Plan(after, target, seal)",
                     "return Plan(after, target, __import__('msgspec').structs.replace(seal, upto=reach))",

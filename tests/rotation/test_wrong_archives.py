@@ -16,7 +16,7 @@ from events.archive.whole import Archives
 from events.log.records import LogDamaged, LogRefused
 from events.nats.importing import import_log
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.master.sealed import CLUSTER, SealedLog, sealed_log
 from tests.rotation.logs import ALL, Rotating, records_of

@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from dorm.client.client import Client
-from dorm.webhooks import asking
+from dorm.webhooks import webhook_requests
 from dorm.webhooks.deliverer import Deliverer, place_of
-from dorm.webhooks.keys import Keys
 from dorm.webhooks.sending import parse_networks
+from dorm.webhooks.webhook_keys import Keys
 from events.codec import decode, encode
 from events.kinds import AppCompleted, Round, WebhookDisabled, WebhookTested
 from events.nats.places import WEBHOOK
@@ -60,27 +60,27 @@ async def test_it_delivers_and_reports(guarded: Guarded) -> None:
         async with delivering(guarded, keys) as deliverer:
             (check,) = await deliverer.checks()
             assert (check.ok, check.text) == (True, "0 webhooks are delivered")
-            await asking.add(client, keys, "pager", receiver.url, ["app.ended"], 60)
+            await webhook_requests.add(client, keys, "pager", receiver.url, ["app.ended"], 60)
             event = Round(
                 id="m.1", by="m", at=1, epoch=1, basis=0, allocated=False, events=[AppCompleted(app="a", generation=1)]
             )
             await master.log.append(rounds(CLUSTER), encode(event), msg_id="m.1")
             assert (await receiver.count(1))[0].event["subject"] == "app/a"
-            assert (await asking.try_out(client, "pager", 40.0)).delivered
+            assert (await webhook_requests.try_out(client, "pager", 40.0)).delivered
             # Its place is the server's: what is done stays done, and one that is gone is removed.
-            endpoint = await asking.find(client, "pager")
+            endpoint = await webhook_requests.find(client, "pager")
             place = place_of(endpoint, keys.hidden("pager"))
             async with asyncio.timeout(40):
                 while await root.places.standing(place) != (0, 0):  # noqa: ASYNC110 - only the server knows
                     await asyncio.sleep(0.05)
-            await asking.remove(client, "pager")
+            await webhook_requests.remove(client, "pager")
             async with asyncio.timeout(40):
                 while await root.places.names(WEBHOOK):  # noqa: ASYNC110 - only the server knows
                     await asyncio.sleep(0.05)
         # Another file of keys than the webhook's: it says so in its own name.
-        await asking.add(client, Keys(b"o" * 32, CLUSTER), "other", receiver.url, ["app.ended"], 60)
+        await webhook_requests.add(client, Keys(b"o" * 32, CLUSTER), "other", receiver.url, ["app.ended"], 60)
         async with delivering(guarded, keys), asyncio.timeout(40):
-            while (await asking.find(client, "other")).state != "disabled":  # noqa: ASYNC110
+            while (await webhook_requests.find(client, "other")).state != "disabled":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         said = [record async for batch in root.log.read() for record in batch]
         reports = [one for one in said if isinstance(decode(one), WebhookDisabled | WebhookTested)]

@@ -14,12 +14,12 @@ import pytest
 from dorm.local.founding import make_keys
 from dorm.security.certificates import fingerprint
 from dorm.security.contexts import Context, Contexts, read_contexts, write_contexts
-from dorm.security.files import SecurityError, write_private
 from dorm.security.folder import Joining, KeyFolder, save_credentials
 from dorm.security.joining import Introduction, read_token
+from dorm.security.private_files import SecurityError, write_private
 from dorm.webhooks.deliverer import is_place_of, place_of
 from dorm.webhooks.endpoints import Endpoint
-from dorm.webhooks.keys import Keys
+from dorm.webhooks.webhook_keys import Keys
 from events.nats.access import Credentials, CredentialsError, new_seed, public_key, read_credentials
 from tests.errors import raises
 

@@ -9,7 +9,7 @@ from dorm.core.evolve import evolve
 from dorm.core.query.plans import copy_of
 from dorm.core.state import State
 from events.spec import check_spec
-from replay.simulator.forks.history import History
+from replay.simulator.forks.work_history import History
 from replay.simulator.scenario import Scenario
 from replay.simulator.speed import Amdahl
 from replay.simulator.workload import SimulatedApp

@@ -18,8 +18,7 @@ from events import kinds as k
 from events.archive.segments import open_archive
 from events.quantities import SECOND
 from events.spec import check_spec
-from replay.simulator.finish_times import contention, fair_containers, fair_rate
-from replay.simulator.measures import Measures
+from replay.simulator.measures import Measures, contention, fair_containers, fair_rate
 from replay.simulator.outcome import speed_ups
 from replay.simulator.scenario import DecisionTime, Outage, Scenario, Tasks
 from replay.simulator.simulation import Simulation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dorm.policies.speed import policy as speed_policy
+from dorm.policies.speed import speed_policy
 from dorm_lab.workloads import by_name
 from dorm_lab.workloads.nodes import parse
 from dorm_lab.workloads.options import WrongOption

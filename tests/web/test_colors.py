@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dorm.web.files import read
+from dorm.web.page_files import read
 
 Color = np.ndarray[tuple[int], np.dtype[np.float64]]
 

@@ -13,8 +13,8 @@ from PIL import Image
 from dorm.core.evolve import evolve
 from dorm.core.query.views import sizes
 from dorm.core.state import State
-from dorm.web.files import ASSETS, read
 from dorm.web.offline import LinkError, link, page
+from dorm.web.page_files import ASSETS, read
 from events import kinds as k
 from events.codec import decode
 from events.kinds import AppProgressed, AppSubmitted, ContainerExited, NodeJoined
@@ -192,7 +192,7 @@ async def test_the_picture_of_the_documentation_can_be_taken_again(tmp_path: Pat
 
 def test_the_page_is_small() -> None:
     """What a browser loads from a server, compressed."""
-    from dorm.bench.page import page_bytes
+    from dorm.bench.page_bench import page_bytes
 
     assert page_bytes() <= 300_000
 

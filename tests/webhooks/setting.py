@@ -11,8 +11,8 @@ from dorm.client.client import Client
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from dorm.webhooks.deliverer import Deliverer
-from dorm.webhooks.keys import Keys
 from dorm.webhooks.sending import parse_networks
+from dorm.webhooks.webhook_keys import Keys
 from events import subjects
 from events.codec import encode
 from events.kinds import AppSubmitted, Event, MasterElected, NodeJoined, Round

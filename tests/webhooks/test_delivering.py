@@ -11,9 +11,9 @@ import pytest_asyncio
 from aiohttp import web
 from standardwebhooks import WebhookVerificationError
 
-from dorm.webhooks import asking
+from dorm.webhooks import webhook_requests
 from dorm.webhooks.deliverer import place_of
-from dorm.webhooks.keys import Keys
+from dorm.webhooks.webhook_keys import Keys
 from events.cloudevents import cloud_event
 from events.kinds import AppCompleted, AppFailed, AppWaitsLong, NodeLost, WebhookDisabled
 from events.nats import places
@@ -38,7 +38,7 @@ async def hooks(nats_server: NatsServer) -> AsyncIterator[Setting]:
 
 
 async def state_of(hooks: Setting, name: str) -> str:
-    found = (await asking.all_endpoints(hooks.client)).get(name)
+    found = (await webhook_requests.all_endpoints(hooks.client)).get(name)
     assert found is not None
     return found.state
 
@@ -47,7 +47,7 @@ async def until_disabled(hooks: Setting, name: str) -> str:
     async with asyncio.timeout(40):
         while await state_of(hooks, name) != "disabled":  # noqa: ASYNC110  # the server's own state changes without a word
             await asyncio.sleep(0.1)
-    found = await asking.find(hooks.client, name)
+    found = await webhook_requests.find(hooks.client, name)
     return found.code
 
 
@@ -55,7 +55,9 @@ async def test_an_event_is_delivered_as_the_cloud_event_that_the_log_has(
     hooks: Setting, nats_server: NatsServer
 ) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        made = await asking.add(hooks.client, hooks.keys, "all", receiver.url, ["app.failed", "node.lost"], 60)
+        made = await webhook_requests.add(
+            hooks.client, hooks.keys, "all", receiver.url, ["app.failed", "node.lost"], 60
+        )
         seq = await hooks.round(
             AppCompleted(app="a-1", generation=1),
             AppFailed(app="b-1", generation=1, reason="no"),
@@ -76,7 +78,7 @@ async def test_an_event_is_delivered_as_the_cloud_event_that_the_log_has(
 async def test_events_before_a_webhook_are_not_delivered(hooks: Setting, nats_server: NatsServer) -> None:
     await hooks.round(AppCompleted(app="before", generation=1))
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        await asking.add(hooks.client, hooks.keys, "late", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "late", receiver.url, ENDED, 60)
         await hooks.round(AppCompleted(app="after", generation=1))
         assert [one.event["subject"] for one in await receiver.count(1)] == ["app/after"]
 
@@ -86,13 +88,13 @@ async def test_a_killed_deliverer_loses_nothing_and_repeats_under_the_same_id(
 ) -> None:
     """The first one ends while its request is under way, so it is unknown whether the endpoint has the event."""
     async with Receiver() as receiver:
-        await asking.add(hooks.client, hooks.keys, "one", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "one", receiver.url, ENDED, 60)
         receiver.delay_s = 60.0
         async with hooks.delivering(nats_server.url, timeout_s=30.0):
             seqs = [await hooks.round(AppCompleted(app=f"a-{n}", generation=1)) for n in range(5)]
             await receiver.count(1)
         receiver.delay_s = 0.0
-        place = place_of(await asking.find(hooks.client, "one"))
+        place = place_of(await webhook_requests.find(hooks.client, "one"))
         standing = await hooks.connection.places.standing(place)
         assert standing is not None
         assert (standing.pending, standing.pending + standing.unread) == (1, 5)
@@ -112,7 +114,7 @@ async def test_failures_are_tried_again_and_events_of_a_round_are_not_repeated(
         receiver.answer = lambda one: web.Response(
             status=503 if one.id.endswith("-1") and len(receiver.requests) < 4 else 200
         )
-        await asking.add(hooks.client, hooks.keys, "flaky", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "flaky", receiver.url, ENDED, 60)
         await hooks.round(AppCompleted(app="a", generation=1), AppCompleted(app="b", generation=1))
         await receiver.until(lambda found: [one.id[-1] for one in found] == ["0", "1", "1", "1"])
         await hooks.round(AppCompleted(app="c", generation=1))
@@ -124,19 +126,19 @@ async def test_a_dead_endpoint_delays_no_other_and_is_disabled_and_enabled(
 ) -> None:
     async with Receiver() as receiver, Receiver() as dead, hooks.delivering(nats_server.url, timeout_s=0.5):
         dead.answer = lambda _: web.Response(status=500)
-        await asking.add(hooks.client, hooks.keys, "dead", dead.url, ENDED, 60)
-        await asking.add(hooks.client, hooks.keys, "alive", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "dead", dead.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "alive", receiver.url, ENDED, 60)
         for number in range(20):
             await hooks.round(AppCompleted(app=f"a-{number}", generation=1))
         await receiver.count(20)
         assert len(receiver.requests) == 20
         assert await until_disabled(hooks, "dead") == "webhook.dead"
         assert await state_of(hooks, "alive") == "active"
-        with raises(asking.WebhookError, "webhook.disabled", "dead"):
-            await asking.try_out(hooks.client, "dead", 1.0)
+        with raises(webhook_requests.WebhookError, "webhook.disabled", "dead"):
+            await webhook_requests.try_out(hooks.client, "dead", 1.0)
         dead.answer = lambda _: web.Response(status=200)
         dead.requests.clear()
-        await asking.enable(hooks.client, "dead", skip=True)
+        await webhook_requests.enable(hooks.client, "dead", skip=True)
         await hooks.round(AppCompleted(app="later", generation=1))
         await dead.until(lambda found: [one.event["subject"] for one in found] == ["app/later"])
 
@@ -145,11 +147,11 @@ async def test_only_the_event_that_keeps_failing_is_given_up(hooks: Setting, nat
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         poison = "app/poison"
         receiver.answer = lambda one: web.Response(status=400 if one.event["subject"] == poison else 200)
-        await asking.add(hooks.client, hooks.keys, "picky", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "picky", receiver.url, ENDED, 60)
         await hooks.round(AppCompleted(app="poison", generation=1))
         await hooks.round(AppCompleted(app="fine", generation=1))
         await receiver.until(lambda found: sum(one.event["subject"] == poison for one in found) == 4)
-        place = place_of(await asking.find(hooks.client, "picky"))
+        place = place_of(await webhook_requests.find(hooks.client, "picky"))
         async with asyncio.timeout(30):
             while (standing := await hooks.connection.places.standing(place)) is None or standing.pending:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
@@ -159,7 +161,7 @@ async def test_only_the_event_that_keeps_failing_is_given_up(hooks: Setting, nat
 async def test_410_ends_a_webhook(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
         receiver.answer = lambda _: web.Response(status=410)
-        await asking.add(hooks.client, hooks.keys, "gone", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "gone", receiver.url, ENDED, 60)
         await hooks.round(AppCompleted(app="a", generation=1))
         assert await until_disabled(hooks, "gone") == "webhook.gone"
         assert len(receiver.requests) == 1
@@ -168,8 +170,8 @@ async def test_410_ends_a_webhook(hooks: Setting, nats_server: NatsServer) -> No
 async def test_redirects_are_not_followed(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, Receiver() as elsewhere, hooks.delivering(nats_server.url):
         receiver.answer = lambda _: web.Response(status=307, headers={"Location": elsewhere.url})
-        await asking.add(hooks.client, hooks.keys, "moved", receiver.url, ENDED, 60)
-        tested = await asking.try_out(hooks.client, "moved", 30)
+        await webhook_requests.add(hooks.client, hooks.keys, "moved", receiver.url, ENDED, 60)
+        tested = await webhook_requests.try_out(hooks.client, "moved", 30)
         assert (tested.delivered, tested.status) == (False, 307)
         assert "redirect" in tested.reason
         assert not elsewhere.requests
@@ -179,8 +181,8 @@ async def test_private_addresses_are_refused_unless_allowed(hooks: Setting, nats
     async with Receiver() as receiver, hooks.delivering(nats_server.url, allow=("10.0.0.0/8",)):
         port = receiver.url.split(":")[2]
         for number, host in enumerate(("127.0.0.1", "localhost", "0x7f.1", "[::ffff:127.0.0.1]")):
-            await asking.add(hooks.client, hooks.keys, f"inside-{number}", f"http://{host}:{port}", ENDED, 60)
-            tested = await asking.try_out(hooks.client, f"inside-{number}", 30)
+            await webhook_requests.add(hooks.client, hooks.keys, f"inside-{number}", f"http://{host}:{port}", ENDED, 60)
+            tested = await webhook_requests.try_out(hooks.client, f"inside-{number}", 30)
             assert not tested.delivered
             assert "not public" in tested.reason, host
         assert not receiver.requests
@@ -188,15 +190,15 @@ async def test_private_addresses_are_refused_unless_allowed(hooks: Setting, nats
 
 async def test_a_rotation_signs_with_both_keys_for_a_while(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        first = await asking.add(hooks.client, hooks.keys, "turn", receiver.url, ENDED, 60)
-        second = await asking.rotate(hooks.client, hooks.keys, "turn", 3600)
+        first = await webhook_requests.add(hooks.client, hooks.keys, "turn", receiver.url, ENDED, 60)
+        second = await webhook_requests.rotate(hooks.client, hooks.keys, "turn", 3600)
         assert first.key != second.key
         await hooks.round(AppCompleted(app="a", generation=1))
         (received,) = await receiver.count(1)
         old, new = (hooks.keys.secret("turn", key) for key in (first.key, second.key))
         assert received.verified(old) == received.verified(new) == received.event
         assert len(received.headers["webhook-signature"].split(" ")) == 2
-        third = await asking.rotate(hooks.client, hooks.keys, "turn", 0)
+        third = await webhook_requests.rotate(hooks.client, hooks.keys, "turn", 0)
         await hooks.round(AppCompleted(app="b", generation=1))
         received = (await receiver.count(2))[1]
         assert received.verified(hooks.keys.secret("turn", third.key)) == received.event
@@ -206,23 +208,23 @@ async def test_a_rotation_signs_with_both_keys_for_a_while(hooks: Setting, nats_
 
 async def test_a_key_of_another_file_is_reported(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        await asking.add(hooks.client, Keys(b"x" * 32, hooks.cluster), "foreign", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, Keys(b"x" * 32, hooks.cluster), "foreign", receiver.url, ENDED, 60)
         assert await until_disabled(hooks, "foreign") == "webhook.key.unknown"
 
 
 async def test_a_removed_webhook_leaves_nothing_behind(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver:
         async with hooks.delivering(nats_server.url):
-            await asking.add(hooks.client, hooks.keys, "brief", receiver.url, ENDED, 60)
+            await webhook_requests.add(hooks.client, hooks.keys, "brief", receiver.url, ENDED, 60)
             await hooks.round(AppCompleted(app="a", generation=1))
             await receiver.count(1)
-        await asking.remove(hooks.client, "brief")
+        await webhook_requests.remove(hooks.client, "brief")
         assert await hooks.connection.places.names("webhook-") != []
         async with hooks.delivering(nats_server.url), asyncio.timeout(30):
             while await hooks.connection.places.names("webhook-"):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        with raises(asking.NoWebhook, "webhook.not_found", "brief"):
-            await asking.remove(hooks.client, "brief")
+        with raises(webhook_requests.NoWebhook, "webhook.not_found", "brief"):
+            await webhook_requests.remove(hooks.client, "brief")
 
 
 async def test_a_long_wait_is_stated_once_and_delivered(hooks: Setting, nats_server: NatsServer) -> None:
@@ -230,7 +232,7 @@ async def test_a_long_wait_is_stated_once_and_delivered(hooks: Setting, nats_ser
     from events.spec import check_spec
 
     async with Receiver() as receiver:
-        await asking.add(hooks.client, hooks.keys, "waits", receiver.url, ["app.waits"], 0.5)
+        await webhook_requests.add(hooks.client, hooks.keys, "waits", receiver.url, ["app.waits"], 0.5)
         spec = check_spec({"name": "long", "command": ["x"], "demand": {"cpu": 1}})
         await hooks.submit("long")
         submission = next(iter((await hooks.fold()).submissions))
@@ -249,7 +251,7 @@ async def test_a_long_wait_is_stated_once_and_delivered(hooks: Setting, nats_ser
 
 async def test_a_void_round_is_not_delivered(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        await asking.add(hooks.client, hooks.keys, "real", receiver.url, ENDED, 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "real", receiver.url, ENDED, 60)
         await hooks.round(AppCompleted(app="never", generation=1), epoch=7)
         await hooks.round(AppCompleted(app="real", generation=1))
         assert [one.event["subject"] for one in await receiver.count(1)] == ["app/real"]
@@ -257,8 +259,8 @@ async def test_a_void_round_is_not_delivered(hooks: Setting, nats_server: NatsSe
 
 async def test_a_report_is_on_the_log(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        await asking.add(hooks.client, hooks.keys, "tried", receiver.url, ENDED, 60)
-        tested = await asking.try_out(hooks.client, "tried", 30)
+        await webhook_requests.add(hooks.client, hooks.keys, "tried", receiver.url, ENDED, 60)
+        tested = await webhook_requests.try_out(hooks.client, "tried", 30)
         assert (tested.delivered, tested.status, tested.by) == (True, 204, "deliverer")
         assert receiver.requests[0].event["type"] == "io.dorm.webhook.test_requested.v1"
         assert WebhookDisabled.__name__ not in str([b async for b in hooks.connection.log.read()])
@@ -266,7 +268,7 @@ async def test_a_report_is_on_the_log(hooks: Setting, nats_server: NatsServer) -
 
 async def test_two_deliverers_that_state_the_same_wait_deliver_it_once(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver:
-        await asking.add(hooks.client, hooks.keys, "waits", receiver.url, ["app.waits", "app.ended"], 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "waits", receiver.url, ["app.waits", "app.ended"], 60)
         async with (
             hooks.delivering(nats_server.url, who="one"),
             hooks.delivering(nats_server.url, who="two"),
@@ -292,7 +294,7 @@ async def test_a_killed_server_does_not_shorten_the_pause_before_the_next_attemp
     async with setting(server.url, "killed") as hooks, Receiver() as receiver:
         receiver.answer = lambda _: web.Response(status=503 if len(receiver.requests) < 2 else 200)
         async with hooks.delivering(server.url, schedule_s=(pause_s,), timeout_s=0.5, again_s=1.0) as deliverer:
-            await asking.add(hooks.client, hooks.keys, "one", receiver.url, ENDED, 60)
+            await webhook_requests.add(hooks.client, hooks.keys, "one", receiver.url, ENDED, 60)
             await hooks.round(AppCompleted(app="a", generation=1))
             await receiver.count(1)
             await asyncio.sleep(0.02)  # The postponement reaches the server, and not its disk.

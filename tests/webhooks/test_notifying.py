@@ -11,9 +11,9 @@ import pytest_asyncio
 from aiohttp import web
 
 from dorm.core.admission import app_id
-from dorm.webhooks import asking
-from dorm.webhooks.asking import WebhookError
+from dorm.webhooks import webhook_requests
 from dorm.webhooks.endpoints import Allowance, is_under
+from dorm.webhooks.webhook_requests import WebhookError
 from events.kinds import AppAccepted, AppCompleted, AppFailed, AppSubmitted, Placed, Resize, Resized
 from events.spec import check_spec
 from tests.core.records import document
@@ -65,9 +65,9 @@ def test_a_tenants_requests_per_minute_are_limited() -> None:
 
 
 def test_notifications_of_apps_need_a_webhook_of_their_own() -> None:
-    assert asking.check_events(["app.notify"]) == ["app.notify"]
+    assert webhook_requests.check_events(["app.notify"]) == ["app.notify"]
     with raises(WebhookError, "webhook.event.not_alone"):
-        asking.check_events(["app.notify", "app.ended"])
+        webhook_requests.check_events(["app.notify", "app.ended"])
 
 
 @pytest_asyncio.fixture
@@ -87,7 +87,7 @@ async def accepted(hooks: Setting, name: str, **fields: Any) -> str:
 @pytest.mark.nats
 async def test_apps_notify_only_urls_that_an_operator_allows(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        made = await asking.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
+        made = await webhook_requests.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
         place = [Placed(slot=0, node="n1", address="a", port=1)]
         mine = await accepted(hooks, "mine", notify={"url": f"{receiver.url}?team=1", "on": ["completed", "resized"]})
         other = await accepted(hooks, "other", notify=receiver.url)
@@ -137,7 +137,7 @@ async def test_apps_notify_only_urls_that_an_operator_allows(hooks: Setting, nat
 @pytest.mark.nats
 async def test_a_failing_webhook_is_given_up_and_delays_no_other(hooks: Setting, nats_server: NatsServer) -> None:
     async with Receiver() as receiver, hooks.delivering(nats_server.url):
-        await asking.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
         apps = [await accepted(hooks, name, notify=receiver.url) for name in ("bad", "good")]
         receiver.answer = lambda got: web.Response(status=500 if apps[0] in got.body.decode() else 204)
         await hooks.round(*(AppCompleted(app=app, generation=1) for app in apps))
@@ -153,14 +153,14 @@ async def test_a_failing_webhook_is_given_up_and_delays_no_other(hooks: Setting,
                 if standing is not None and not standing.pending and not standing.unread:
                     break
                 await asyncio.sleep(0.1)
-        assert (await asking.find(hooks.client, "teams")).state == "active"
+        assert (await webhook_requests.find(hooks.client, "teams")).state == "active"
 
 
 @pytest.mark.nats
 async def test_no_tenant_holds_back_another(hooks: Setting, nats_server: NatsServer) -> None:
     """However many of its notifications fail, ask to be sent later, or are not answered at all."""
     async with Receiver() as receiver, hooks.delivering(nats_server.url, schedule_s=(3600.0,) * 4, timeout_s=600.0):
-        await asking.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
+        await webhook_requests.add(hooks.client, hooks.keys, "teams", receiver.url, ["app.notify"], 60)
         bad = [await accepted(hooks, f"bad-{n}", user=f"m{n % 3}", notify=receiver.url) for n in range(180)]
         slow = [await accepted(hooks, f"slow-{n}", user="eve", notify=receiver.url) for n in range(40)]
         good = await accepted(hooks, "good", user="alice", notify=receiver.url)
@@ -178,4 +178,4 @@ async def test_no_tenant_holds_back_another(hooks: Setting, nats_server: NatsSer
 async def place_name(hooks: Setting) -> str:
     from dorm.webhooks.deliverer import place_of
 
-    return place_of(await asking.find(hooks.client, "teams"))
+    return place_of(await webhook_requests.find(hooks.client, "teams"))

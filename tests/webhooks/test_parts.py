@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dorm.webhooks import asking, endpoints
+from dorm.webhooks import endpoints, webhook_requests
 from dorm.webhooks.deliverer import overdue
 from dorm.webhooks.endpoints import MOST, Endpoints
-from dorm.webhooks.keys import FILE_NAME, WebhookKeyError, open_keys
 from dorm.webhooks.sending import NetworkError, Sender, parse_networks, permitted
+from dorm.webhooks.webhook_keys import FILE_NAME, WebhookKeyError, open_keys
 from events import subjects
 from events.codec import decode, encode
 from events.kinds import (
@@ -124,17 +124,17 @@ def test_an_invalid_file_of_keys_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_urls_that_are_refused(url: str) -> None:
-    with pytest.raises(asking.WebhookError):
-        asking.check_url(url)
+    with pytest.raises(webhook_requests.WebhookError):
+        webhook_requests.check_url(url)
 
 
 def test_names_and_events_that_are_refused() -> None:
     for name in ("", "-a", "a-", "A", "a" * 41, "a b"):
-        with raises(asking.WebhookError, "webhook.name.malformed"):
-            asking.check_name(name)
-    with raises(asking.WebhookError, "webhook.event.unknown", "app.ended"):
-        asking.check_events(["app.exploded"])
-    assert asking.check_events(["node.lost", "app.ended", "node.lost"]) == ["app.ended", "node.lost"]
+        with raises(webhook_requests.WebhookError, "webhook.name.malformed"):
+            webhook_requests.check_name(name)
+    with raises(webhook_requests.WebhookError, "webhook.event.unknown", "app.ended"):
+        webhook_requests.check_events(["app.exploded"])
+    assert webhook_requests.check_events(["node.lost", "app.ended", "node.lost"]) == ["app.ended", "node.lost"]
 
 
 def test_a_suspect_node_and_its_return_are_delivered_to_those_who_want_them() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from agents.runtime.docker import config
+from agents.runtime.docker import container_config
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Unavailable
 from agents.runtime.removing import DEEPEST, taken
 
@@ -49,7 +49,7 @@ def measured(folders: Iterable[Path], most_bytes: int, most_files: int = _MOST_F
 class DiskWatch:
     """Watches one node's containers; `host` returns the runtime's settings."""
 
-    def __init__(self, engine: Engine, dirs: RunDirs, host: Callable[[], config.Host]) -> None:
+    def __init__(self, engine: Engine, dirs: RunDirs, host: Callable[[], container_config.Host]) -> None:
         self._engine = engine
         self._dirs = dirs
         self._host = host
@@ -65,8 +65,8 @@ class DiskWatch:
 
     async def look(self) -> None:
         """Stop the containers that are over the bound.  Raises `Unavailable`, OSError."""
-        for summary in await self._engine.list(config.own_labels(self._host())):
-            key = config.key_of(summary["Labels"])
+        for summary in await self._engine.list(container_config.own_labels(self._host())):
+            key = container_config.key_of(summary["Labels"])
             if key is None or summary["State"] != "running":
                 continue
             folders = [self._dirs.run_dir(key), self._dirs.work_dirs(key)[0], *_environment(summary)]

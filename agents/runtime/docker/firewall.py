@@ -2,8 +2,8 @@
 address of a cloud.
 
 Containers use their node's network, so what the node may reach, they may reach.  Each tenant's containers run as a user of
-their own (`agents.runtime.docker.config`), and the rules apply to the whole range of these users.  All rules are in a chain
-of the node's own, which is replaced as a whole:
+their own (`agents.runtime.docker.container_config`), and the rules apply to the whole range of these users.  All rules are
+in a chain of the node's own, which is replaced as a whole:
 
     -d 169.254.0.0/16 -j REJECT                            metadata; of IPv6 fd00:ec2::254
     -p tcp -m multiport --dports 2375,2376,4222 -j REJECT  engines, and the log's servers
@@ -21,7 +21,7 @@ import os
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from agents.runtime.docker.config import UIDS
+from agents.runtime.docker.container_config import UIDS
 from events.errors import DormError
 
 if TYPE_CHECKING:

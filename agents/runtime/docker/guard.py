@@ -1,7 +1,7 @@
 """Enforces a node's lease over its Docker containers, agent or not: `python -I -S docker_guard.py ROOT URL LABEL…`.
 
 Each node has one.  The process that extends the lease starts it if there is none, and it outlives that process.  About once a
-second it reads the lease (`agents.lease`).  When the lease has expired, it kills all running containers, and keeps
+second it reads the lease (`agents.node_lease`).  When the lease has expired, it kills all running containers, and keeps
 doing so: through the engine, and also by the machine's own list of processes, since an engine may be down or hang.  In
 ROOT it uses
 
@@ -34,7 +34,7 @@ import urllib.parse
 if not __package__:  # run as a script: our package is next to it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
-from agents import lease
+from agents import node_lease
 
 TYPE_CHECKING = False  # typing itself would cost a third of the start
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Guard:
 
     def __init__(self, root: str, url: str, labels: "list[str]") -> None:
         self._root = root
-        self._lease = os.path.join(root, lease.FILE)
+        self._lease = os.path.join(root, node_lease.FILE)
         self._url = url
         self._labels = labels
         self._folder = os.stat(root)
@@ -105,7 +105,7 @@ class Guard:
     def _remember(self) -> "int | None":
         """Remember, in case ROOT disappears, the deadline, which is returned, and whose processes to look for."""
         if self._there():
-            self._deadline = lease.until(self._lease, self._deadline)
+            self._deadline = node_lease.until(self._lease, self._deadline)
             with contextlib.suppress(OSError):
                 self._notes = self._read_notes()
         return self._deadline
@@ -129,8 +129,8 @@ class Guard:
             deadline = self._remember()
             if deadline is None and time.monotonic() - self._begun > FIRST_RECORD_S:
                 return True
-            over = deadline is not None and deadline <= lease.now_ns()
-            alone = not (self._there() and lease.looked_after(self._lease))
+            over = deadline is not None and deadline <= node_lease.now_ns()
+            alone = not (self._there() and node_lease.looked_after(self._lease))
             if (over, alone) != before:
                 self._ask_at, before = 0.0, (over, alone)
             try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from agents.runtime import stopping
-from agents.runtime.docker import config
+from agents.runtime.docker import container_config
 from agents.runtime.docker import guard as docker_guard
 from agents.runtime.docker.engine import Engine, Json, Rejected
 from agents.runtime.interface import Conflict, Key, Refused, Seen, Unavailable, WrongUser
@@ -147,7 +147,7 @@ class Launcher:
         self._commands: set[tuple[str, tuple[str, ...]]] = set()
         """Commands found in an image."""
 
-    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes], host: config.Host) -> Seen:
+    async def ensure(self, spec: ContainerSpec, files: Mapping[str, bytes], host: container_config.Host) -> Seen:
         """Create and start it unless it was started before.  The caller holds the container's lock.  Raises `NoImage`,
         `Refused`, `Conflict`, `Unavailable`."""
         name, wanted, info = await self._created(spec, host)
@@ -157,21 +157,21 @@ class Launcher:
             for shared in (spec.checkpoint_dir, spec.outputs_dir):
                 await self._dirs.work.run(spec.tenant, partial(give, shared, host.checkpoint_root, owner))
             seen = await self._start(name, spec, files, wanted, info, host)
-        elif config.never_ran(seen):
+        elif container_config.never_ran(seen):
             await self._discard(name, spec.key)
             raise _fault(name, seen.error)
         return seen
 
-    async def create(self, spec: ContainerSpec, host: config.Host) -> None:
+    async def create(self, spec: ContainerSpec, host: container_config.Host) -> None:
         """Create it unless it is there, and look whether it can be started; as `ensure` otherwise.  The checkpoints keep their
         owner: containers of the previous generation still write there, under an earlier release as another user."""
         name, _, info = await self._created(spec, host)
         if self._seen(spec.key, info).state == "created":
             await self._check_command(name, spec.key, info)
 
-    async def _created(self, spec: ContainerSpec, host: config.Host) -> tuple[str, Json, Json]:
+    async def _created(self, spec: ContainerSpec, host: container_config.Host) -> tuple[str, Json, Json]:
         """Return its name, the request to the engine, and the container that the engine made."""
-        name = config.container_name(host, spec.key)
+        name = container_config.container_name(host, spec.key)
         owner = host.profile.user_of(spec.tenant)
         info = await self._engine.inspect(name)
         folder = await asyncio.to_thread(find, spec.checkpoint_dir, host.checkpoint_root)
@@ -179,7 +179,7 @@ class Launcher:
 
         def request() -> Json:
             run_dir, work_dirs = self._dirs.run_dir(spec.key), self._dirs.work_dirs(spec.key)
-            return config.container_config(host, spec, run_dir, folder, outputs, work_dirs)
+            return container_config.container_config(host, spec, run_dir, folder, outputs, work_dirs)
 
         wanted = request()
         ours = info is not None and info["Config"]["Labels"] == {**info["Config"]["Labels"], **wanted["Labels"]}
@@ -200,15 +200,15 @@ class Launcher:
             )
         return name, wanted, info
 
-    def _is_outdated(self, key: Key, info: Json, wanted: Json, host: config.Host) -> bool:
+    def _is_outdated(self, key: Key, info: Json, wanted: Json, host: container_config.Host) -> bool:
         """Return whether it was created under another configuration of the node, or by an earlier release, and was
         never started."""
         if (
-            config.seen(key, info).state != "created"
+            container_config.seen(key, info).state != "created"
             or (self._dirs.container_dir(key) / docker_guard.STARTING).exists()
         ):
             return False
-        return bool(config.differences(wanted, info, swap_limit=host.swap_limit))
+        return bool(container_config.differences(wanted, info, swap_limit=host.swap_limit))
 
     async def _make_dir(self, spec: ContainerSpec, owner: tuple[int, int]) -> None:
         def fill(new: Path) -> None:
@@ -239,7 +239,7 @@ class Launcher:
             except Rejected as answer:
                 if answer.status == 404:
                     raise NoImage(answer.message) from answer
-                if answer.status == 400 and config.trouble(answer.message):
+                if answer.status == 400 and container_config.trouble(answer.message):
                     raise Unavailable(
                         f"create {name}: {answer.message}", doing="create", said=answer.message
                     ) from answer
@@ -255,12 +255,18 @@ class Launcher:
         raise Conflict(f"{name} is gone right after it was made", code="container.removed")
 
     async def _start(
-        self, name: str, spec: ContainerSpec, files: Mapping[str, bytes], wanted: Json, info: Json, host: config.Host
+        self,
+        name: str,
+        spec: ContainerSpec,
+        files: Mapping[str, bytes],
+        wanted: Json,
+        info: Json,
+        host: container_config.Host,
     ) -> Seen:
         key = spec.key
         await self._make_dir(spec, host.profile.user_of(spec.tenant))
         await self._dirs.put_files(key, files)
-        if differences := config.differences(wanted, info, swap_limit=host.swap_limit):
+        if differences := container_config.differences(wanted, info, swap_limit=host.swap_limit):
             await self._discard(name, key)
             raise Refused(
                 "spec", f"the engine made the container differently: {'; '.join(differences)}", code="container.differs"
@@ -270,8 +276,8 @@ class Launcher:
         if await asyncio.to_thread(note.exists):
             await asyncio.sleep(_SETTLE_S)
             again = await self._engine.inspect(name)
-            if again is not None and config.seen(key, again).state != "created":
-                return config.seen(key, again)
+            if again is not None and container_config.seen(key, again).state != "created":
+                return container_config.seen(key, again)
         await self._on_disk(key, asyncio.to_thread(note.write_text, info["Id"]))
         await self._dirs.check_lease()  # The last thing before the start: a pull alone may have outlasted the lease.
         try:
@@ -282,13 +288,13 @@ class Launcher:
         started = await self._engine.inspect(name)
         if started is None:
             raise Conflict(f"{name} is gone right after it was started", code="container.removed")
-        return config.seen(key, started)
+        return container_config.seen(key, started)
 
     async def _check_command(self, name: str, key: Key, info: Json) -> None:
         """Refuse a command that the image does not have.  The engine can't detect this, because it starts the init process,
         which exists.  A command found once in an image is not looked up again."""
         command = str(info["Config"]["Entrypoint"][0])
-        paths = config.candidates(command, info["Config"]["Env"] or [], info["Config"]["WorkingDir"])
+        paths = container_config.candidates(command, info["Config"]["Env"] or [], info["Config"]["WorkingDir"])
         if (info["Image"], paths) in self._commands or any(path.startswith("/dorm/") for path in paths):
             return
         for path in paths:
@@ -309,6 +315,6 @@ class Launcher:
 
 def _fault(name: str, message: str) -> Unavailable | Refused | Conflict:
     """Return the error for a failed start."""
-    if config.trouble(message):
+    if container_config.trouble(message):
         return Unavailable(f"{name}: {message}", doing="start", said=message)
-    return config.refusal(message) or Conflict(f"{name}: {message}")
+    return container_config.refusal(message) or Conflict(f"{name}: {message}")

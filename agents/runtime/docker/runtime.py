@@ -28,11 +28,11 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from agents import lease
+from agents import node_lease
 from agents.runtime import cgroups, interface, stopping
-from agents.runtime.docker import config
+from agents.runtime.docker import container_config
 from agents.runtime.docker import guard as docker_guard
-from agents.runtime.docker.config import Profile
+from agents.runtime.docker.container_config import Profile
 from agents.runtime.docker.disk import DiskWatch
 from agents.runtime.docker.engine import Engine, Images, Json, Rejected, read_logs
 from agents.runtime.docker.execution import DockerExecution
@@ -88,8 +88,8 @@ class DockerRuntime:
 
     name = "docker"
     limits = True
-    checkpoint_mount = config.CHECKPOINT_MOUNT
-    outputs_mount = config.OUTPUTS_MOUNT
+    checkpoint_mount = container_config.CHECKPOINT_MOUNT
+    outputs_mount = container_config.OUTPUTS_MOUNT
     mounts = True
 
     def __init__(
@@ -106,7 +106,7 @@ class DockerRuntime:
         self._dirs = RunDirs(root)
         self._engine = Engine(url)
         self._images = Images(self._engine)
-        self._host = config.Host(
+        self._host = container_config.Host(
             cluster=cluster,
             node=node,
             owner="",
@@ -179,13 +179,13 @@ class DockerRuntime:
 
     async def list(self) -> list[Seen]:
         """Return all containers with the labels of this cluster, node and root, sorted by key."""
-        summaries = await self._engine.list(config.own_labels(self._host))
+        summaries = await self._engine.list(container_config.own_labels(self._host))
         at_once = asyncio.Semaphore(_INSPECTED_AT_ONCE)
 
         async def look(summary: Json) -> Seen | None:
             if summary["State"] == "exited" and summary["Id"] in self._ended:
                 return self._ended[summary["Id"]]
-            key = config.key_of(summary["Labels"])
+            key = container_config.key_of(summary["Labels"])
             if key is None:
                 log.warning("a container with our labels has no key", container=summary["Id"])
                 return None
@@ -203,7 +203,7 @@ class DockerRuntime:
         self._ended = {
             name: seen
             for name, seen in containers.items()
-            if seen is not None and seen.state == "exited" and not config.never_ran(seen)
+            if seen is not None and seen.state == "exited" and not container_config.never_ran(seen)
         }
         return sorted((seen for seen in containers.values() if seen is not None), key=lambda s: s.key)
 
@@ -217,7 +217,7 @@ class DockerRuntime:
         }
         if not ended:
             return
-        events = await self._engine.remembered(config.own_labels(self._host))
+        events = await self._engine.remembered(container_config.own_labels(self._host))
         for name, seen in ended.items():
             # If the engine lets containers outlive it, a container that ended while the engine was down ended by
             # itself.  Engines report 255 for containers that they find dead at their start, for example after a power
@@ -229,12 +229,16 @@ class DockerRuntime:
                 containers[name] = msgspec.structs.replace(seen, interrupted=True)
 
     def _seen(self, key: Key, info: Json) -> Seen:
-        seen = config.seen(key, info)
-        if reason := self._stopped_for(seen):
-            return msgspec.structs.replace(seen, error=reason)
-        if seen.state == "exited" and seen.exit_code and (self._dirs.container_dir(key) / docker_guard.KILLED).exists():
-            return msgspec.structs.replace(seen, lease_ended=True)
-        return seen
+        found = container_config.seen(key, info)
+        if reason := self._stopped_for(found):
+            return msgspec.structs.replace(found, error=reason)
+        if (
+            found.state == "exited"
+            and found.exit_code
+            and (self._dirs.container_dir(key) / docker_guard.KILLED).exists()
+        ):
+            return msgspec.structs.replace(found, lease_ended=True)
+        return found
 
     def _stopped_for(self, seen: Seen) -> str:
         """Return why this runtime has ended it as the app's own failure, "" if it has not."""
@@ -293,7 +297,7 @@ class DockerRuntime:
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  A guard enforces it (`agents.runtime.docker.guard`), which is started if there is none."""
         # Computed before any wait, so that an agent that is paused in between extends nothing late.
-        deadline = lease.after(seconds)
+        deadline = node_lease.after(seconds)
         await asyncio.to_thread(self._have_guard)
         await self._dirs.extend_lease(deadline)
 
@@ -304,7 +308,7 @@ class DockerRuntime:
         command = [sys.executable, "-I", "-S", docker_guard.__file__]
         try:
             subprocess.run(
-                [*command, str(self._dirs.root), self._engine.url, *config.own_labels(self._host)],
+                [*command, str(self._dirs.root), self._engine.url, *container_config.own_labels(self._host)],
                 env={"LANG": "C.UTF-8"},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -336,7 +340,7 @@ class DockerRuntime:
         """Ask its processes, which this machine lists, to stop; after `grace_s` SIGKILL."""
         async with self._lock(key):  # not in the middle of a start
             info = await self._own(key)
-        if info is None or config.seen(key, info).state != "running":
+        if info is None or container_config.seen(key, info).state != "running":
             return False
         if grace_s > 0:
             try:
@@ -415,7 +419,7 @@ class DockerRuntime:
     async def _running(self, key: Key) -> Json:
         """Return the engine's description of a container that runs.  Raises KeyError."""
         info = await self._own(key)
-        if info is None or config.seen(key, info).state != "running":
+        if info is None or container_config.seen(key, info).state != "running":
             raise KeyError(key)
         return info
 
@@ -462,7 +466,7 @@ class DockerRuntime:
                 return await asyncio.to_thread(cgroups.read, place)
             del self._places[key]
         info = await self._own(key)
-        if info is None or config.seen(key, info).state != "running":
+        if info is None or container_config.seen(key, info).state != "running":
             return None
         place = await asyncio.to_thread(cgroups.find, info["State"]["Pid"])
         if place is not None and info["Id"] in str(place.cpu):
@@ -470,7 +474,7 @@ class DockerRuntime:
                 use = await asyncio.to_thread(cgroups.read, place)
                 self._places[key] = place
                 return use
-        return config.use_of(await self._engine.stats(info["Id"]))
+        return container_config.use_of(await self._engine.stats(info["Id"]))
 
     def run_dir(self, key: Key) -> Path:
         """Return the private directory, mounted inside as /dorm/run."""
@@ -478,7 +482,7 @@ class DockerRuntime:
 
     def run_mount(self, key: Key) -> str:
         """Return where it is mounted."""
-        return config.RUN_MOUNT
+        return container_config.RUN_MOUNT
 
     async def put(self, key: Key, name: str, content: bytes) -> None:
         """Replace a file in the private directory."""
@@ -489,7 +493,7 @@ class DockerRuntime:
         delay = _RECONNECT_S[0]
         while not self._closed.is_set():
             try:
-                async with contextlib.aclosing(self._engine.events(config.own_labels(self._host))) as events:
+                async with contextlib.aclosing(self._engine.events(container_config.own_labels(self._host))) as events:
                     async for _ in events:
                         delay = _RECONNECT_S[0]
                         yield None
@@ -506,11 +510,13 @@ class DockerRuntime:
 
     async def _own(self, key: Key) -> Json | None:
         """Return the container of this key if it is this node's, else None."""
-        info = await self._engine.inspect(config.container_name(self._host, key))
+        info = await self._engine.inspect(container_config.container_name(self._host, key))
         if info is None:
             return None
         labels = info["Config"]["Labels"] or {}
-        ours = all(f"{n}={labels.get(n)}" in config.own_labels(self._host) for n in config.OWN_LABELS)
+        ours = all(
+            f"{n}={labels.get(n)}" in container_config.own_labels(self._host) for n in container_config.OWN_LABELS
+        )
         return info if ours else None
 
 
@@ -532,7 +538,7 @@ def _ask_once(stop: stopping.Stopping, folder: Path, init: int, container_id: st
     if not _is_init_of(init, container_id):
         return False
     try:
-        start = lease.start_time(init)
+        start = node_lease.start_time(init)
         table = stopping.look(init)
         own = [process for process in table.values() if process.parent == init]
         main = min(own, key=lambda process: (int(process.id[1]), process.pid)).pid if own else 0

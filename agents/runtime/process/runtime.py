@@ -32,7 +32,7 @@ from weakref import WeakSet, WeakValueDictionary
 import msgspec
 import structlog
 
-from agents import lease
+from agents import node_lease
 from agents.runtime import interface, stopping
 from agents.runtime.interface import (
     NOT_FOUND,
@@ -386,7 +386,7 @@ class ProcessRuntime:
     async def extend_lease(self, seconds: float) -> None:
         """Extend the lease.  The supervisors enforce it: each reads the record about once a second."""
         # Computed before any wait, so that an agent that is paused in between extends nothing late.
-        await self._dirs.extend_lease(lease.after(seconds))
+        await self._dirs.extend_lease(node_lease.after(seconds))
         if (now := asyncio.get_running_loop().time()) > self._kept + _KEEP_S:
             self._kept = now
             self._inflight.start(asyncio.to_thread(self._short.keep))

@@ -17,8 +17,8 @@ its parent, the guardian, which only waits for the supervisor's end.  In DIR the
     log      stdout and stderr together; beyond the cap it moves to log.1 and starts again
     times    when the log had which size (`agents.runtime.process.times`); it moves to times.1 with the log
 
-and beside DIR it reads the node's lease (`agents.lease`), about once a second: when that has expired, agent or not, it kills
-the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
+and beside DIR it reads the node's lease (`agents.node_lease`), about once a second: when that has expired, agent or not, it
+kills the container.  A lease that can't be read any more expires at the deadline read last.  If DIR itself was removed, the
 container can't be found and its end can't be recorded, so it is killed at once.
 
 No program outlives its supervisor, even a killed one (-9): the kernel kills the program itself (PR_SET_PDEATHSIG of
@@ -51,7 +51,7 @@ import time
 if not __package__:  # run as a script: our package is next to it, after the standard library
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
-from agents import lease
+from agents import node_lease
 from agents.runtime import stopping
 from agents.runtime.process import attributes
 from agents.runtime.process.times import Times
@@ -67,7 +67,7 @@ CLONE_NEWNS = 0x20000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 RECORD_BYTES = 64
-LEASE = os.path.join("..", lease.FILE)
+LEASE = os.path.join("..", node_lease.FILE)
 MOST_COUNTED = 64
 """Largest size of a log whose lines are counted, in multiples of its cap."""
 LOOK_S = 1.0
@@ -207,7 +207,7 @@ def start(
     os.close(gate)
     os.close(report)
     exited = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), reserve_record("exited")
-    write_record("started", f"{pid} {lease.start_time(pid)} {lease.boot_id()} {time.time_ns():019d}")
+    write_record("started", f"{pid} {node_lease.start_time(pid)} {node_lease.boot_id()} {time.time_ns():019d}")
     os.write(opener, b"g")
     os.close(opener)
     failure = b""
@@ -329,8 +329,8 @@ def watch(pid: int, times: Times, cap: int, deadline: "int | None") -> "tuple[in
         if (now := time.monotonic()) >= looked_at + LOOK_S or (received is not None and asking is None):
             looked_at = now
             look_at_log(times, cap)
-            deadline = lease.until(LEASE, deadline)
-            over = over or (deadline is not None and deadline <= lease.now_ns())
+            deadline = node_lease.until(LEASE, deadline)
+            over = over or (deadline is not None and deadline <= node_lease.now_ns())
             kill = kill or over or removed()
         if kill and code is not None:
             return code, over  # the caller kills the rest
@@ -409,8 +409,8 @@ def supervise(report: int) -> None:
     if not prctl(PR_SET_CHILD_SUBREAPER, 1):
         note("cannot become a subreaper: a child in a session of its own may outlive its container")
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    deadline = lease.until(LEASE, None)
-    if deadline is not None and deadline <= lease.now_ns():
+    deadline = node_lease.until(LEASE, None)
+    if deadline is not None and deadline <= node_lease.now_ns():
         report_outcome(report, b"over")
         return
     times = Times()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from aiohttp import web
 
-from dorm.api.answers import POSITION, Answer, answer
 from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Missing
 from dorm.api.handlers import Seen, answer_from_state, seq_of, streamed
 from dorm.api.lives import Subject
+from dorm.api.responses import POSITION, Answer, answer
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, frame, wanted
 from dorm.client.finding import find_app
@@ -24,10 +24,9 @@ from events.cloudevents import rfc3339
 from replay.moments import parse_clock
 from replay.simulator.forks.starting import Start, forecast
 from replay.story.chapters import Chapter
-from replay.story.explain import explain
-from replay.story.explanation import Explanation
-from replay.story.speed import SpeedCurve, speed_curve
-from replay.travel.travel import clock_of
+from replay.story.explanation import Explanation, explain
+from replay.story.known_speed import SpeedCurve, speed_curve
+from replay.travel import clock_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable

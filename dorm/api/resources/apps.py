@@ -21,25 +21,25 @@ from dorm.api.handlers import (
     stored,
 )
 from dorm.api.routes import Call, Header, Link, Parameters, Route
-from dorm.client import operating, steering
+from dorm.client import operator_requests, steering
 from dorm.client.errors import NoAnswer
 from dorm.client.finding import find_app
 from dorm.core.admission import app_id
 from dorm.core.gates import shown_reason
 from dorm.core.progress import shown
-from dorm.core.query.views import app_row, describe
+from dorm.core.query.views import AppRow, app_row, describe
 from events.cloudevents import rfc3339
 from events.limits import LONGEST_NAME
 from events.spec import check_spec
 from events.spec.groups import Setting
 from events.spec.variables import findings
 from replay.moments import AtSequence
-from replay.travel.reported import reported_at
+from replay.travel import reported_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.api.answers import Answer
+    from dorm.api.responses import Answer
     from dorm.core.app import App
     from dorm.core.progress import Newest
     from dorm.core.state import State
@@ -79,6 +79,9 @@ class AppItem(msgspec.Struct, frozen=True, kw_only=True):
     """Why it waits or has less than it could use, or how it ended."""
     code: str
     """The code of that reason."""
+
+
+_OF_ROW = tuple(field for field in AppItem.__struct_fields__ if field in AppRow.__struct_fields__)
 
 
 class SweepOf(msgspec.Struct, frozen=True):
@@ -202,29 +205,15 @@ def item_of(app: App, now: int, newest: Newest | None = None) -> AppItem:
 
 
 def _fields(app: App, now: int, newest: Newest | None) -> dict[str, Any]:
+    """Return what a list has of an app: its row, as `dorm ps` shows it, with times in place of ages."""
     row = app_row(app, now, newest)
     return {
-        "id": app.id,
-        "name": app.name,
-        "user": app.user,
-        "phase": row.phase,
+        **{field: getattr(row, field) for field in _OF_ROW},
         "position": str(app.seq),
-        "containers": row.containers,
-        "nodes": row.nodes,
-        "n_min": app.n_min,
-        "n_max": app.n_max,
         "weight": app.weight,
-        "generation": app.generation,
-        "step": row.step,
-        "loss": row.loss,
-        "loss_is": row.loss_is,
         "progressed_at": rfc3339(at) if (at := shown(app, newest).at) else None,
-        "samples_per_s": row.samples_per_s,
-        "adjustments": app.adjustments,
-        "failures": app.failures,
         "submitted_at": rfc3339(app.submitted_at),
         "ended_at": rfc3339(app.ended_at) if app.ended_at else None,
-        "note": row.note,
         "code": shown_reason(app, now)[0],
     }
 
@@ -342,7 +331,7 @@ async def kill_app(call: Call[Parameters, Why]) -> Answer:
 async def retry_app(call: Call[Parameters, None]) -> Answer:
     """An app that pauses after a failure; its failures still count."""
     async with requester(call) as client:
-        app = await operating.retry(client, call.path("app"))
+        app = await operator_requests.retry(client, call.path("app"))
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
 from dorm.api.event_pages import EventItem
 from dorm.api.handlers import MinSeq, Page, settled, streamed
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, Stream, last_event_id, wanted
 from dorm.api.threads import apart_if_large

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
 from dorm.api.handlers import At, MinSeq, Seen, answer_from_state, parse_moment, seq_of, settled, streamed
-from dorm.api.moments import Drawing
+from dorm.api.past_folds import Drawing
 from dorm.api.resources.events import LAST_EVENT_ID, POSITION
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Parameters, Route
 from dorm.api.streams import CONTENT_TYPE, last_event_id
 from dorm.core.query.views import AppRow, NodeRow, Summary, app_rows, node_rows, summary
@@ -19,14 +19,13 @@ from dorm.core.state import Counters, Settings, State, digest
 from events.cloudevents import rfc3339
 from events.log.interface import time_of
 from events.positions import parse
+from replay.diff import Diff, settings_between
+from replay.diff import diff as difference
+from replay.diff import only as concerning
 from replay.moments import AtSequence, AtTime
 from replay.page.timeline import APPS, WIDEST, TimelineView
 from replay.page.view import View, decision_in, view
-from replay.travel.diff import Diff
-from replay.travel.diff import diff as difference
-from replay.travel.diff import only as concerning
-from replay.travel.reported import reported_at
-from replay.travel.settings_between import settings_between
+from replay.travel import reported_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable

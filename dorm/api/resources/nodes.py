@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
-from dorm.api.answers import answer
 from dorm.api.handlers import Limit, MinSeq, Page, Seen, Stored, answer_from_state, paged, requester, settled, stored
 from dorm.api.resources.apps import Why
+from dorm.api.responses import answer
 from dorm.api.routes import Call, Link, Parameters, Route
-from dorm.client import operating
+from dorm.client import operator_requests
 from dorm.client.errors import NotFound
 from dorm.core.query.views import NodeRow, leaving, node_rows
 from events.cloudevents import rfc3339
@@ -19,8 +19,8 @@ from events.quantities import SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dorm.api.answers import Answer
     from dorm.api.reports import Key
+    from dorm.api.responses import Answer
     from dorm.core.state import State
 
 
@@ -241,7 +241,7 @@ async def forget_node(call: Call[Parameters, Why]) -> Answer:
     """Only a node on which nothing can run any more: it has left, or its lease has ended."""
     node = call.path("node")
     async with requester(call) as client:
-        await operating.forget(client, node, call.body.reason)
+        await operator_requests.forget(client, node, call.body.reason)
         return stored(Forgotten(position=str(client.stored), node=node), client)
 
 
@@ -249,7 +249,7 @@ async def trust_node(call: Call[Parameters, Why]) -> Answer:
     """Use a suspect node again, and forget which apps failed there."""
     node = call.path("node")
     async with requester(call) as client:
-        await operating.trust(client, node, call.body.reason)
+        await operator_requests.trust(client, node, call.body.reason)
         return stored(Trusted(position=str(client.stored), node=node), client)
 
 

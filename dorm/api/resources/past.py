@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Forbidden, Invalid, Malformed, Unavailable
 from dorm.api.handlers import At, Limit, MinSeq, Page, paged, parse_moment, requester, settled
-from dorm.api.moments import Span
+from dorm.api.past_folds import Span
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.checkpoints import Checkpoints, checkpoints_of
 from dorm.client.errors import NotFound
 from dorm.client.files import Files
 from dorm.client.finding import find_app
-from dorm.client.reports import last_uses
+from dorm.client.live_reports import last_uses
 from events.errors import code_of
 from events.quantities import duration
 from replay.comparison import FieldOfSeveral, Side, differing, sides
 from replay.moments import AtSequence
 from replay.past import CONDITION, ORDER, PastApp, in_order, parse_condition, select
-from replay.usage.ledger import GROUPS
-from replay.usage.usage import Usage, usage
+from replay.usage import Usage, usage
+from replay.usage_ledger import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dorm.api.answers import Answer
+    from dorm.api.responses import Answer
     from dorm.core.state import State
-    from replay.usage.usage import Uses
+    from replay.usage import Uses
 
 
 # --- apps -------------------------------------------------------------------------------------------------------------

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Unavailable
 from dorm.api.handlers import Page, Seen, Stored, answer_from_state, requester, seq_of, stored
 from dorm.api.lives import Subject
 from dorm.api.resources.apps import Why
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Link, Parameters, Route
-from dorm.client import operating
+from dorm.client import operator_requests
 from dorm.core.query.assumed import Assumed, Figures, NewNodes, PlannedApp, Round
-from dorm.core.query.in_force import Offered, Setting, gist_of, in_force, offered
+from dorm.core.query.in_force import Offered, Setting, in_force, offered
 from dorm.core.query.plans import MOST_ROUNDS, plan
 from dorm.core.query.trying import Tried, tried
 from dorm.core.state import RefusedChange, Settings, State
 from dorm.local.spec_files import parse_spec
-from dorm.policies.registry import built_in, version_of
+from dorm.policies.registry import built_in, summary_of, version_of
 from events.cloudevents import rfc3339
 from events.kinds import AppUpdated, PolicyChanged
 from events.limits import Name
@@ -145,7 +145,7 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
             policy=settings.policy,
             version=version_of(settings.policy) if known else plugin.version if plugin is not None else None,
             plugin=plugin.plugin if plugin is not None else "",
-            gist=gist_of(settings.policy),
+            gist=summary_of(settings.policy),
             fails=None
             if isinstance(failed, msgspec.UnsetType)
             else Failing(failed.code, failed.reason, rfc3339(failed.since)),
@@ -233,14 +233,14 @@ async def get_scheduling(call: Call[Seen, None]) -> Answer:
 async def pause_scheduling(call: Call[Parameters, Why]) -> Answer:
     """Nothing new is decided until it is resumed."""
     async with requester(call) as client:
-        await operating.pause(client, call.body.reason)
+        await operator_requests.pause(client, call.body.reason)
         return stored(Paused(position=str(client.stored), paused=True), client)
 
 
 async def resume_scheduling(call: Call[Parameters, Why]) -> Answer:
     """Decisions are made again."""
     async with requester(call) as client:
-        await operating.resume(client, call.body.reason)
+        await operator_requests.resume(client, call.body.reason)
         return stored(Paused(position=str(client.stored), paused=False), client)
 
 

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Unauthorized
 from dorm.api.handlers import settled
 from dorm.api.identity import CODE_S, cookie_of, secret_of
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Parameters, Route
 from dorm.client.masters import Leader
 from dorm.health.checks import Check
-from dorm.metrics.cluster import CONTENT_TYPE, LogFigures, exposition, log_metrics
+from dorm.metrics.cluster_metrics import CONTENT_TYPE, LogFigures, exposition, log_metrics
 from dorm.metrics.server import process_metrics
 from events.cloudevents import rfc3339
 from events.spec import spec_schema

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import msgspec
 
-from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Malformed
 from dorm.api.handlers import Seen, Stored, answer_from_state, requester, stored
+from dorm.api.responses import Answer, answer
 from dorm.api.routes import Call, Header, Link, Parameters, Route
 from dorm.client import steering
 from dorm.client.errors import Refused
@@ -28,7 +28,7 @@ from events.spec import document_of
 from events.spec.editing import differences, differing, fingerprint, patched
 
 if TYPE_CHECKING:
-    from dorm.api.answers import Answer
+    from dorm.api.responses import Answer
     from dorm.core.app import App
     from dorm.core.state import State
     from events.spec import AppSpec

@@ -13,12 +13,12 @@ from dorm.api.routes import Call, Link, Parameters, Route
 from dorm.client import sweeps as cancelling
 from dorm.client import sweeps as submitting
 from dorm.client.sweeps import find_sweep
-from dorm.core.query.sweeps import SweepRow, SweptRow, best_first, sweep_row, sweeps, swept_rows
+from dorm.core.query.sweep_rows import SweepRow, SweptRow, best_first, sweep_row, sweeps, swept_rows
 from events.cloudevents import rfc3339
 from events.spec.sweeps import MOST, expanded
 
 if TYPE_CHECKING:
-    from dorm.api.answers import Answer
+    from dorm.api.responses import Answer
     from dorm.core.app import App
     from dorm.core.progress import Newest
     from dorm.core.state import State

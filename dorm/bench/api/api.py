@@ -24,10 +24,10 @@ from dorm.bench.api import callers
 from dorm.bench.api.browser import browser_lags, resize_lags
 from dorm.bench.api.load import Load
 from dorm.bench.api.processes import CLUSTER, Cluster, api, log_server, master
-from dorm.bench.api.rounds import measured_rounds
+from dorm.bench.api.reader_rounds import measured_rounds
 from dorm.bench.log_server import fill, keep_snapshots
 from dorm.bench.long_log import stretch
-from dorm.bench.page import measure, page_bytes
+from dorm.bench.page_bench import measure, page_bytes
 from dorm.bench.report import Figure, Report, figure, percentile, spread, this_machine
 from events.nats.connection import Connection
 

@@ -35,7 +35,7 @@ def year(
 
       dorm bench year --records 10000000 --chunk 1000000 -o json
     """
-    from dorm.bench.year.year import bench_year
+    from dorm.bench.year import bench_year
 
     with measuring("year", verbose) as report_progress, wrong_usage():
         report = run(unless_stopped(bench_year(records=records, chunk=chunk, progress=report_progress)))

@@ -3,8 +3,8 @@
 in force   every parameter of the policy and every time of the master, with default and meaning (`in_force`,
            `words`)
 offered    the policies that a cluster can change to, each with the JSON Schema of its parameters, for forms and
-           editors.  A schema has types, defaults and meanings; ranges where `dorm.policies.parameters` declares
-           them.  The policy itself has the last word: it checks what it is given
+           editors.  A schema has types, defaults, meanings and ranges, as far as the policy's class declares them
+           (`registry.parameters_of`).  The policy itself has the last word: it checks what it is given
 assumed    settings by their names in the log: those of a policy, the master's times, the folder of checkpoints
            (`change_for`)
 """
@@ -19,8 +19,8 @@ import msgspec
 from dorm.core.settings import TENANT_APPS, WEIGHTS, most_apps, parameters_in_force, retentions_of, times_of
 from dorm.core.shared_folder import check_folder
 from dorm.core.state import Settings
-from dorm.policies.parameters import OPTIMIZER, SPEED
-from dorm.policies.registry import built_in, names, policy
+from dorm.policies.parameters import Parameter
+from dorm.policies.registry import names, parameters_of, policy, summary_of
 from events.kinds import PolicyChanged
 from events.times import SettingRefused, times_after, written
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dorm.core.settings import Plugins
     from dorm.core.state import State
-    from dorm.policies.parameters import Parameter
+    from dorm.policies.parameters import Other
 
 
 # --- in force ---------------------------------------------------------------------------------------------------------
@@ -75,50 +75,6 @@ TIMES = {
 RETENTION = "retention_s"
 _kept = TIMES[RETENTION]
 
-_OTHERS = {
-    "count": "containers of an app that has no entry in counts",
-    "counts": "containers by app id; a key that ends in * stands for all ids that start with it",
-    "backfill": "whether a later app may start while an earlier one waits for room",
-    "thresholds": "attained service (container-seconds) at which an app leaves one queue for the next",
-    "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
-    "slot_s": "seconds of a slot: the counts of a plan change only between slots",
-    "slots": "the horizon of plans: an app is admitted only if it can be done within so many slots",
-    "grow": "whether apps that run take further offers, each of which restarts them",
-    "p": "exponent of the mean of speed-ups (pollux) or of normalized goodputs (sia): the smaller, the fairer",
-    "lambda": "penalty for an app that gets nothing; its smallest configuration is worth 1",
-    "population": "allocations that the search keeps",
-    "generations": "generations of the search, at most",
-    "probes": "nodes that are probed for each task",
-    "fairness_knob": "f: only the part 1 - f of the apps that is worst off takes part in an auction",
-    "round_s": "seconds of one round of the window for which shockwave plans",
-    "rounds": "rounds of that window",
-    "power": "how much lateness counts: a budget is the weight times ρ to this power",
-    "regularizer": "what a second of the makespan costs, against the mean of log progress",
-    "lease_s": "seconds for which an app holds what it has won in an auction",
-}
-"""Parameters of the other policies."""
-_GISTS = {
-    "dorm": "all of the cluster used, as far as fairness and few changes allow, at any size",
-    "dorm-exact": "the same goals solved exactly: the reference, up to some 30 apps on 20 nodes",
-    "dorm-speed": "the promises of dorm, and containers where they finish most work, by the speed of each app",
-    "dorm-speed-exact": "the same as one mixed-integer program: the reference, for small clusters",
-    "app-level": "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF",
-    "task-level": "containers are slots for short tasks, shared out again by each decision, as in Sparrow",
-    "oasis": "apps are admitted by prices and run by plans made when they arrive, as in OASiS: needs utility and work",
-    "drf": "one container after the other goes to the app with the lowest weighted dominant share, as in DRF",
-    "fifo": "the app that came first starts first, with all that it asks for, and is never resized or stopped",
-    "gavel": "fair parts of time on types of nodes that are not equally fast, in rounds with preemption, as in Gavel",
-    "market": "apps bid for nodes with their weights as budgets, and get the part of a node that they bid of all bids",
-    "optimus": "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed",
-    "pollux": "the fairest mean of speed-ups by goodput, with the best batch sizes, as in Pollux: needs speed",
-    "sia": "one size and type of nodes for each app, by an integer program over goodputs, as in Sia: needs speed",
-    "shockwave": "a market over the next rounds, late apps with larger budgets, as in Shockwave: needs steps and speed",
-    "srtf": "the app that ends soonest goes first, with all that it asks for, and preempts others",
-    "themis": "apps that are furthest behind their fair finish time win containers at auctions, and hold them for a lease",
-    "tiresias": "the app with the least attained service goes first and preempts others, as in Tiresias",
-    "static": "a fixed number of containers per app, first come first served, never resized",
-}
-
 
 class Setting(msgspec.Struct, frozen=True):
     """One line of `dorm policy show`: values in the units of the log."""
@@ -135,8 +91,9 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
     """Return the policy's parameters, and the master's times and other settings. `plugins` are those that the leading
     master announced."""
     defaults = parameters_in_force(Settings(policy=settings.policy), plugins)
+    declared = parameters_of(settings.policy)
     parameters = [
-        Setting(name, name, value, defaults.get(name), meaning_of(name) if built_in(settings.policy) else "")
+        Setting(name, name, value, defaults.get(name), declared[name].meaning if name in declared else "")
         for name, value in parameters_in_force(settings, plugins).items()
     ]
     times = [
@@ -161,17 +118,6 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
     return parameters, [*times[:before], most, *times[before:]]
 
 
-def meaning_of(parameter: str) -> str:
-    """Return the meaning of a policy's parameter in a few words; '' if it has no description."""
-    known = OPTIMIZER | {name: given for name, given in SPEED.items() if name not in OPTIMIZER}
-    return known[parameter].meaning if parameter in known else _OTHERS.get(parameter, "")
-
-
-def gist_of(policy: str) -> str:
-    """Return what a policy does in a few words; '' if it has no description."""
-    return _GISTS.get(policy, "")
-
-
 def words(settings: Settings, plugins: Plugins = _NONE) -> list[str]:
     """Return the keys of all settings."""
     parameters, times = in_force(settings, plugins)
@@ -190,11 +136,6 @@ def shown(setting: Setting, value: Any) -> str:
 
 
 # --- policies that can be chosen --------------------------------------------------------------------------------------
-
-_RANGES: Mapping[str, Mapping[str, Parameter]] = {
-    "dorm": OPTIMIZER, "dorm-exact": OPTIMIZER, "dorm-speed": SPEED, "dorm-speed-exact": SPEED,
-}  # fmt: skip
-
 
 _TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool,), "boolean"), ((str,), "string"), ((int, float), "number"), ((list, tuple), "array"), ((dict,), "object"),
@@ -231,7 +172,7 @@ def _own() -> tuple[Offered, ...]:
             name=name,
             version=one.version,
             plugin="",
-            gist=gist_of(name),
+            gist=summary_of(name),
             schema=_schema(name, one.check_params({})),
         )
         for name, one in known
@@ -239,24 +180,24 @@ def _own() -> tuple[Offered, ...]:
 
 
 def _schema(name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    declared = parameters_of(name)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Parameters of {name}" if name else "Parameters",
         "type": "object",
-        "properties": {key: _property(name, key, value) for key, value in defaults.items()},
+        "properties": {key: _property(value, declared.get(key)) for key, value in defaults.items()},
         "additionalProperties": False,
     }
 
 
-def _property(policy_name: str, key: str, default: Any) -> dict[str, Any]:
+def _property(default: Any, declared: Parameter | Other | None) -> dict[str, Any]:
     found: dict[str, Any] = {"default": default}
     if (kind := _type(default)) is not None:
         found["type"] = kind
-    if policy_name and (meaning := meaning_of(key)):
-        found["description"] = meaning
-    declared = _RANGES.get(policy_name, {}).get(key)
     if declared is not None:
-        found |= {"minimum": declared.least, "maximum": declared.most, "description": declared.meaning}
+        found["description"] = declared.meaning
+    if isinstance(declared, Parameter):
+        found |= {"minimum": declared.least, "maximum": declared.most}
         found["type"] = "integer" if isinstance(declared.default, int) else "number"
     return found
 

@@ -29,7 +29,7 @@ from dorm.core.policy_in_force import announced
 from dorm.core.query.assumed import Assumed, Figures, NewNodes, Plan, PlanError, PlannedApp, Round, UnknownSetting
 from dorm.core.query.in_force import change_for
 from dorm.core.query.standing import standings
-from dorm.core.query.sweeps import sweeps
+from dorm.core.query.sweep_rows import sweeps
 from dorm.core.query.views import paused_text, sizes, summary
 from dorm.core.resizable import undone_s
 from dorm.core.settings import parameters_in_force

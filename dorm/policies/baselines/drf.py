@@ -27,11 +27,11 @@ import numpy as np
 from dorm.policies import answer, greedy, integer, reasons
 from dorm.policies.baselines import elastic
 from dorm.policies.baselines.packing import within
-from dorm.policies.parameters import refuse_unknown
+from dorm.policies.parameters import Other, refuse_unknown
 from dorm.policies.problem import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dorm.policies.baselines.packing import Packing
     from dorm.policies.integer import Instance, Ints
@@ -43,9 +43,11 @@ class DrfPolicy:
 
     name = "drf"
     version = 1
+    summary = "one container after the other goes to the app with the lowest weighted dominant share, as in DRF"
+    parameters: Mapping[str, Other] = {}
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        refuse_unknown(self.name, params, ())
+        refuse_unknown(self.name, params, self.parameters)
         return {}
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:

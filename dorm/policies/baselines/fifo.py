@@ -16,27 +16,30 @@ from typing import TYPE_CHECKING, Any
 from dorm.policies import answer, integer, reasons
 from dorm.policies.baselines import fixed_counts
 from dorm.policies.baselines.packing import Packing
-from dorm.policies.parameters import ParameterError, refuse_unknown
+from dorm.policies.parameters import Other, ParameterError, refuse_unknown
 from dorm.policies.problem import Reason
 from events.quantities import short
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dorm.policies.integer import Instance, Ints
     from dorm.policies.problem import Allocation, Problem
 
 
 class FifoPolicy:
-    """Parameters:
-
-    `count` (1000000), `counts` ({})  containers of each app, as for `static`; by default its n_max
-    `backfill` (false)                whether a later app may start while an earlier one waits for room
-    """
+    """Counts are those of `static`; by default, an app asks for its n_max."""
 
     name = "fifo"
     version = 1
+    summary = "the app that came first starts first, with all that it asks for, and is never resized or stopped"
+    parameters: Mapping[str, Other] = {
+        **fixed_counts.parameters(fixed_counts.MOST),
+        "backfill": Other(False, "whether a later app may start while an earlier one waits for room"),
+    }
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        refuse_unknown(self.name, params, (*fixed_counts.NAMES, "backfill"))
+        refuse_unknown(self.name, params, self.parameters)
         counts, backfill = fixed_counts.check(self.name, params, fixed_counts.MOST), params.get("backfill", False)
         if not isinstance(backfill, bool):
             raise ParameterError(f"policy fifo: backfill has to be true or false, not {short(backfill)}")

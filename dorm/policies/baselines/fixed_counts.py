@@ -6,24 +6,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dorm.policies.parameters import ParameterError
+from dorm.policies.parameters import Other, ParameterError
 from events.quantities import short
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Instance, Ints
 
 NAMES = ("count", "counts")
-"""Parameters:
-
-`count` (2)    containers of an app that has no entry in `counts`
-`counts` ({})  containers by app id; a key that ends in `*` matches all ids with that prefix; the longest match wins
-"""
-
+"""`count`, and `counts`: a key that ends in `*` matches all ids with that prefix, and the longest match wins."""
+MEANINGS = {
+    "count": "containers of an app that has no entry in counts",
+    "counts": "containers by app id; a key that ends in * stands for all ids that start with it",
+}
+DEFAULT = 2
 MOST = 1_000_000
 """The largest count: each app gets its n_max."""
 
 
-def check(policy: str, params: dict[str, Any], default: int = 2) -> dict[str, Any]:
+def parameters(default: int = DEFAULT) -> dict[str, Other]:
+    """Return both as a policy's class declares them."""
+    return {"count": Other(default, MEANINGS["count"]), "counts": Other({}, MEANINGS["counts"])}
+
+
+def check(policy: str, params: dict[str, Any], default: int = DEFAULT) -> dict[str, Any]:
     """Return both, given or by default.  Raises `ParameterError`."""
     count, counts = params.get("count", default), params.get("counts", {})
     _check_count(policy, "count", count)

@@ -12,30 +12,30 @@ import numpy as np
 
 from dorm.policies import answer, greedy, integer, reasons
 from dorm.policies.baselines import fixed_counts
-from dorm.policies.parameters import ParameterError, refuse_unknown
+from dorm.policies.parameters import Other, ParameterError, refuse_unknown
 from dorm.policies.problem import Reason
 from events.quantities import short
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dorm.policies.integer import Instance, Ints, Rows
     from dorm.policies.problem import Allocation, Problem
 
 
 class StaticPolicy:
-    """Parameters:
-
-    `count` (2)        containers of an app that has no entry in `counts`
-    `counts` ({})      containers by app id; a key that ends in `*` matches all ids with that prefix; the longest match wins
-    `backfill` (false) whether a later app may start while an earlier one waits for room
-
-    A count is clipped to n_min..n_max, and to the number that an empty cluster would hold.
-    """
+    """A count is clipped to n_min..n_max, and to the number that an empty cluster would hold."""
 
     name = "static"
     version = 1
+    summary = "a fixed number of containers per app, first come first served, never resized"
+    parameters: Mapping[str, Other] = {
+        **fixed_counts.parameters(),
+        "backfill": Other(False, "whether a later app may start while an earlier one waits for room"),
+    }
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        refuse_unknown(self.name, params, (*fixed_counts.NAMES, "backfill"))
+        refuse_unknown(self.name, params, self.parameters)
         counts, backfill = fixed_counts.check(self.name, params), params.get("backfill", False)
         if not isinstance(backfill, bool):
             raise ParameterError(f"policy static: backfill has to be true or false, not {short(backfill)}")

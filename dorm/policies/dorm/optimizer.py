@@ -21,12 +21,12 @@ from dorm.policies import answer, goals, integer, scoring
 from dorm.policies.dorm.choosing import bound_if_as_fair, choose, relax
 from dorm.policies.dorm.counts import Program, SolverFailed, node_classes
 from dorm.policies.dorm.exchanging import Exchange
+from dorm.policies.dorm.minimums import Serving
 from dorm.policies.dorm.placing import Draft
 from dorm.policies.dorm.polish import GOOD_ENOUGH, effort, neighbourhoods, outlook, polish, serve
-from dorm.policies.dorm.serving import Serving
-from dorm.policies.exact import policy as exact
+from dorm.policies.exact import exact_policy as exact
 from dorm.policies.exact.search import loosest_bound
-from dorm.policies.parameters import OPTIMIZER, read_numbers
+from dorm.policies.parameters import read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,16 +57,18 @@ use of the remaining pieces."""
 
 
 class OptimizerPolicy:
-    """Parameters: see `dorm.policies.parameters.OPTIMIZER`."""
+    """Its parameters are those of the reference, `dorm-exact`."""
 
     name = "dorm"
     version = 4
+    summary = "all of the cluster used, as far as fairness and few changes allow, at any size"
+    parameters = exact.ExactPolicy.parameters
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
-        return dict(read_numbers(self.name, params, OPTIMIZER))
+        return dict(read_numbers(self.name, params, self.parameters))
 
     def allocate(self, problem: Problem, params: dict[str, Any]) -> Allocation:
-        settings = read_numbers(self.name, params, OPTIMIZER)
+        settings = read_numbers(self.name, params, self.parameters)
         instance = integer.read(problem)
         if len(instance.apps) * len(instance.nodes) <= TINY:
             return exact.allocate(instance, settings)

@@ -1,4 +1,4 @@
-"""The program of `choosing` with few of its columns: most choices are never taken, and a proof that they are not is cheap.
+"""The program of `size_choice` with few of its columns: most choices are never taken, and a proof that they are not is cheap.
 
     max  gain · x - EXCESS ξ      uses · x ≤ rest, the last one + ξ      Σ x ≤ 1 for each app      x ≥ 0
 

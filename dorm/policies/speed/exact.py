@@ -3,7 +3,7 @@
     max  Σ worth y - floors - excess      y_ic = 1 if app i has count c; one count each, and "as it is" is one of them
                                           Σ_j x_ij = Σ_c c y_ic       x_ij containers of i on node j
                                           Σ_i demand_i x_ij <= room_j
-                                          θ1 and θ2 as in `choosing`
+                                          θ1 and θ2 as in `size_choice`
 
 It includes the nodes, so nothing has to be placed afterwards.  It takes the speed on as few nodes as possible for granted:
 what an app loses across nodes counts only where its answer is compared with that of `dorm-speed`.  Which apps run is decided
@@ -20,9 +20,9 @@ from scipy.sparse import csr_array
 
 from dorm.policies import integer
 from dorm.policies.exact.model import GUARD_S
-from dorm.policies.speed.choosing import choices
 from dorm.policies.speed.columns import EXCESS
-from dorm.policies.speed.policy import Round, SpeedPolicy
+from dorm.policies.speed.size_choice import choices
+from dorm.policies.speed.speed_policy import Round, SpeedPolicy
 
 if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Rows
@@ -41,6 +41,7 @@ class ExactSpeedPolicy(SpeedPolicy):
 
     name = "dorm-speed-exact"
     version = 6
+    summary = "the same as one mixed-integer program: the reference, for small clusters"
 
     def _round(self, instance: integer.Instance, settings: dict[str, float], locality: Locality) -> Round:
         return ExactRound(instance, settings, locality)

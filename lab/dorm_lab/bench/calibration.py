@@ -26,7 +26,7 @@ import msgspec
 
 import compose.apps
 from dorm.bench import BenchError
-from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
+from dorm.bench.bench_cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, this_machine
 from dorm.bench.resize import endless
 from dorm.core.evolve import evolve
@@ -35,12 +35,12 @@ from dorm.local.spec_files import load_spec
 from dorm_lab.rehearsal import Row, completion_rows, completions, phase_rows, rehearse, sizes
 from replay.simulator.forks.fitting import Fitting
 from replay.simulator.forks.fitting_timings import fit
-from replay.simulator.forks.history import History
+from replay.simulator.forks.work_history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from dorm.bench.cluster import RuntimeName, Wanted
+    from dorm.bench.bench_cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Progress
     from dorm.local.cluster import LocalCluster
     from events.kinds import Event

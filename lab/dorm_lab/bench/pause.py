@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.bench import BenchError
-from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
+from dorm.bench.bench_cluster import CAPACITY, NODES, Watch, attended, bench_cluster, runtimes
 from dorm.bench.report import Report, figure, percentile, spread, this_machine
 from dorm.core.costs import cost_s
 from dorm.core.query.views import adjustment
@@ -30,7 +30,7 @@ from dorm.core.query.views import adjustment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dorm.bench.cluster import RuntimeName, Wanted
+    from dorm.bench.bench_cluster import RuntimeName, Wanted
     from dorm.bench.report import Figure, Progress
     from dorm.core.state import App, State
     from dorm.local.cluster import LocalCluster

@@ -18,7 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.bench import BenchError
-from dorm.bench.cluster import CAPACITY, NODES, attended, bench_cluster
+from dorm.bench.bench_cluster import CAPACITY, NODES, attended, bench_cluster
 from dorm.bench.report import Report, figure, spread, this_machine
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import contextlib
 from statistics import median
 from typing import TYPE_CHECKING
 
-from dorm.bench.cluster import CAPACITY, NODES, Watch, attended, bench_cluster
+from dorm.bench.bench_cluster import CAPACITY, NODES, Watch, attended, bench_cluster
 from dorm.bench.report import Report, figure, spread, this_machine
 from dorm.bench.submit import submit_one
 
 if TYPE_CHECKING:
-    from dorm.bench.cluster import RuntimeName
+    from dorm.bench.bench_cluster import RuntimeName
     from dorm.bench.report import Progress
     from dorm.local.cluster import LocalCluster
 

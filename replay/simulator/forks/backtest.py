@@ -49,9 +49,9 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     apps: int
     """Apps whose ends are compared: those that ended by themselves in the window, and `early` ones."""
     late: int
-    """Number of them that had not ended in the simulation when it was cut off: their errors are larger than counted."""
+    """Number of those that had not ended in the simulation when it was cut off: their errors are larger than counted."""
     early: int
-    """Number of them that ended only in the simulation and really still ran when the log ended.  They count with the smallest
+    """Number of those that ended only in the simulation and really still ran when the log ended.  They count with the smallest
     error that they can have: without them, the worst models would have the smallest error."""
     completion_error_s: float | None
     """Mean absolute error of their ends; None without any."""
@@ -90,7 +90,7 @@ def compare(really: Run, simulated: Run, *, seq: int, hindsight: bool) -> Backte
         window_s=window_s,
         hindsight=hindsight,
         apps=len(errors),
-        late=sum(1 for app in ended if not (counterpart := there.get(app.app)) or not counterpart.ended),
+        late=sum(1 for app in ended if not (played := there.get(app.app)) or not played.ended),
         early=len(early),
         completion_error_s=_seconds(mean(errors)),
         completion_error=sum(errors) / sum(spans) if sum(spans) > 0 else None,

@@ -7,15 +7,19 @@ Each part records its `Basis`, and a result names the apps with guessed parts:
     work      for an ended app, its work (computed from its speed if its last pace was never reported, which counts as
               less than known); else the steps that its owner declared; else what alike apps needed; else as much again
               as it has done; never less than the log has seen it do
-    timings   its own phases, else those of all apps, else the defaults
-    types     how much faster it is on some types of nodes, measured or declared (`fitting_types`); paces are of one type
+    timings   its own phases (`fitting_timings`), else those of all apps, else the defaults
+    types     how much faster it is on some types of nodes, measured or declared
 
 Apps that report no steps are measured in container-seconds, with all containers equal: the most favorable assumption,
 and the only one without a measurement.
+
+A type of nodes is the label `type`, and apps' speeds on types are learned as `dorm-speed` learns them from their reports.  All
+paces are stated for one type, on which most was measured.  A partition on several types works at the pace of the slowest.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -25,26 +29,130 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from dorm.policies.problem import AppDemand, Measured
+from dorm.policies.speed.by_type import by_type, typed_of
 from events.quantities import SECOND
 from replay.simulator.forks.fitting_timings import fit as fit_timings
-from replay.simulator.forks.fitting_types import SpeedOnTypes, TypesSeen, on_several, pace_on
 from replay.simulator.speed import Linear, Table, interpolated
 from replay.simulator.workload import Failure, SimulatedApp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from dorm.core.state import App
-    from dorm.policies.problem import Measured
     from events.spec import AppSpec
-    from replay.simulator.forks.history import Course, History
+    from replay.simulator.forks.work_history import Course, History
     from replay.simulator.speed import Speed
     from replay.simulator.timings import Timings
+
+
+# --- types of nodes ---------------------------------------------------------------------------------------------------
+
+LIKE = 8
+"""Number of the latest similar apps that show how much faster a type is."""
+
+
+class SpeedOnTypes(NamedTuple):
+    """An app's speed on the type of the stated paces, and how many times as fast it is on others."""
+
+    speed: Speed
+    faster: Mapping[str, float]
+
+    def rate(self, placement: Sequence[int], types: Iterable[str]) -> float:
+        return self.speed.rate(placement) * pace_on(self.faster, types)
+
+
+def pace_on(faster: Mapping[str, float], types: Iterable[str]) -> float:
+    """Return how many times as fast an app is on nodes of these types together; 1 if nothing is known."""
+    return min((faster.get(name, 1.0) for name in types), default=1.0) if faster else 1.0
+
+
+class TypesSeen:
+    """A history's measurements of the types of nodes."""
+
+    def __init__(self, history: History) -> None:
+        self.names = tuple(sorted(set(history.type_of.values())))
+        seconds = dict.fromkeys(self.names, 0.0)
+        for course in history.courses.values():
+            for point in _measured(course):
+                if point.type in seconds:
+                    seconds[point.type] += point.seconds
+        self.stated = min(seconds, key=lambda name: (-seconds[name], name), default="")
+        """The type of the stated paces."""
+
+    def faster(self, course: Course, alike: Callable[[], tuple[Measured, ...]]) -> dict[str, float]:
+        """Return how many times as fast an app is on each type, if that differs; `alike` returns measurements of apps
+        like it (`on_several`)."""
+        if len(self.names) < 2:
+            return {}
+        spec, own = course.spec, _measured(course)
+        demand = AppDemand(
+            course.app,
+            {},
+            1.0,
+            spec.n_min,
+            spec.n_max,
+            gang=max(spec.gang, 1),
+            speed=_points(spec.speed),
+            speed_on={kind: _points(points) for kind, points in spec.speed_on.items()},
+            measured=own,
+            alike_by_type=() if _several(own) else alike(),
+        )
+        typed = typed_of(demand, self.names)
+        curves = by_type(typed) if typed is not None else None
+        if curves is None:
+            return {}
+        stated = curves.ratios.get(self.stated, 1.0)
+        return {name: ratio / stated for name, ratio in curves.ratios.items() if ratio != stated}
+
+    def declared(self, course: Course, faster: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+        """Return the declared speed on the type of the stated paces."""
+        spec = course.spec
+        if points := _points(spec.speed_on.get(self.stated, spec.speed)):
+            return points
+        for kind in sorted(spec.speed_on):
+            times = faster.get(kind, 1.0)
+            return tuple((n, rate / times) for n, rate in _points(spec.speed_on[kind]))
+        return ()
+
+
+def _points(speed: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    return tuple((int(n), float(rate)) for n, rate in speed)
+
+
+def _measured(course: Course) -> tuple[Measured, ...]:
+    """Return its paces on known types; like `dorm-speed`, it ignores partitions on several types."""
+    return tuple(
+        Measured(
+            stretch.containers,
+            stretch.rate,
+            stretch.rated_s,
+            len(stretch.counts),
+            stretch.types[0] if len(stretch.types) == 1 else "",
+        )
+        for stretch in course.stretches
+        if stretch.rate > 0 and stretch.containers and stretch.types and stretch.rated_s > 0
+    )
+
+
+def _several(points: Iterable[Measured]) -> bool:
+    return len({point.type for point in points}) > 1
+
+
+def on_several(like: Sequence[Course]) -> tuple[Measured, ...]:
+    """Return the paces of the latest alike app that worked on several types, else those of all of them together."""
+    each = [_measured(course) for course in heapq.nlargest(LIKE, like, key=lambda course: course.submitted_at)]
+    together = tuple(point for points in each for point in points)
+    return next((points for points in (*each, together) if _several(points)), ())
+
+
+# --- models of apps ---------------------------------------------------------------------------------------------------
 
 UNKNOWN_S = 600.0
 """Assumed run time in seconds with n_min containers, if nothing is known of an app or of apps like it."""
 NEVER_DONE = 1e6
-"""Assumed work of a cancelled app, in multiples of what it had done: all that is known is that its work was not done."""
+"""Factor for a cancelled app, of whose work only is known that it was not done: it is assumed to have had so many times
+what it had done."""
 
 ENOUGH_ALIKE = 5
 """Number of similar apps from which on their range is also used for the next one."""
@@ -61,9 +169,9 @@ class Curve(msgspec.Struct, frozen=True, tag="curve"):
     points: tuple[tuple[int, float], ...]
     """Containers and units per second, ascending by containers."""
     parallel: float = 1.0
-    """p, from 0 to 1; 1 is in proportion."""
+    """P, from 0 to 1; 1 is in proportion."""
     across: float = 1.0
-    """Speed of the app on several nodes, as a fraction of its speed on one."""
+    """Speed on several nodes, as a fraction of its speed on one."""
 
     def rate(self, placement: Sequence[int]) -> float:
         n = sum(placement)
@@ -85,7 +193,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
     app: str
     model: SimulatedApp
-    """Model of the app, whose `at_s` counts from the moment of the fit; negative before it."""
+    """Model of the app; its `at_s` counts from the moment of the fit; negative before it."""
     done: float
     """Units of work that it has done by then."""
     saved: float
@@ -222,7 +330,7 @@ class Fitting:
     def _on_several(self, course: Course) -> tuple[Measured, ...]:
         """Return measurements on types by apps like it."""
         for key in _likeness(course.spec, course.user):
-            if any(other is not course for other in self._alike.get(key, ())[:2]):
+            if any(alike is not course for alike in self._alike.get(key, ())[:2]):
                 if key not in self._several:
                     self._several[key] = on_several(self._alike[key])
                 return self._several[key]
@@ -275,7 +383,7 @@ class Fitting:
         if course.ended == "cancelled" and course.stretches:
             return _surely(max(total, 1.0) * NEVER_DONE, "cancelled")
         for key in _likeness(course.spec, course.user):
-            totals = [total for other in self._alike[key] if (total := self._total(other, in_steps=in_steps)) > done]
+            totals = [total for alike in self._alike[key] if (total := self._total(alike, in_steps=in_steps)) > done]
             if totals:
                 likely, least, most = median(totals), min(totals), max(totals)
                 if len(totals) < ENOUGH_ALIKE:  # The next one may lie outside their range.
@@ -305,7 +413,7 @@ class Fitting:
         gaps = self._history.phases.checkpoint_gaps_s.get(course.app, [])
         timings = fit_timings(own, gaps_s=gaps, default=self.common)
         basis: Basis = "measured" if own else "alike" if self._measured else "guess"
-        if not any(phase.kind == "restart" for phase in own):
+        if not any(release.kind == "restart" for release in own):
             # An app that can resume, or saves by itself, is assumed to save when asked to stop.
             saves = bool(course.spec.resume or course.spec.checkpoint or gaps) or self.common.can_checkpoint
             timings = msgspec.structs.replace(timings, can_checkpoint=saves)
@@ -349,12 +457,11 @@ def _pace(course: Course, faster: Mapping[str, float]) -> _Pace | None:
     if not stretches:
         return None
     seen = [(stretch, stretch.rate / pace_on(faster, stretch.types)) for stretch in stretches]
-    across = _across((len(stretch.counts) > 1, stretch.containers, rate) for stretch, rate in seen)
-    averaged = _averaged(
-        (stretch.containers, rate / (across if len(stretch.counts) > 1 else 1.0), stretch.rated_s)
-        for stretch, rate in seen
+    across = _across((len(part.counts) > 1, part.containers, rate) for part, rate in seen)
+    paces = _averaged(
+        (part.containers, rate / (across if len(part.counts) > 1 else 1.0), part.rated_s) for part, rate in seen
     )
-    return _Pace(averaged, _parallel(averaged), across)
+    return _Pace(paces, _parallel(paces), across)
 
 
 def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
@@ -362,7 +469,7 @@ def _across(seen: Iterable[tuple[bool, int, float]]) -> float:
     rates: dict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for several, n, rate in seen:
         rates[n][several].append(rate)
-    parts = [median(spread) / median(single) for single, spread in rates.values() if single and spread]
+    parts = [median(many) / median(on_one_node) for on_one_node, many in rates.values() if on_one_node and many]
     return median(parts) if parts else 1.0
 
 

@@ -39,15 +39,15 @@ class Phases(msgspec.Struct, frozen=True):
     decided_at: int
     """UTC ns."""
     checkpoint_s: float | None
-    """Time from the decision until the app reported a checkpoint; None if it reported none."""
+    """Seconds from the decision until the app reported a checkpoint; None if it reported none."""
     stop_s: float
-    """Time from there, or from the decision, until the last old container had exited; 0 for a start."""
+    """Seconds from there, or from the decision, until the last old container had exited; 0 for a start."""
     wait_s: float
-    """Time from there until the release."""
+    """Seconds from there until the release."""
     start_s: float | None
-    """Time from the release until all containers had started; None if they never had."""
+    """Seconds from the release until all containers had started; None if they never had."""
     work_s: float | None
-    """Time from there to the first work; None if it never reported any."""
+    """Seconds from there to the first work; None if it never reported any."""
     resumed: bool
     """Whether it continued from a checkpoint."""
 
@@ -77,14 +77,14 @@ class PhaseWatch:
 
     def __init__(self, state: State) -> None:
         self.checkpoint_gaps_s: dict[str, list[float]] = {}
-        """Seconds between checkpoints that one generation made by itself, by app."""
+        """Gaps by app: seconds between checkpoints that one generation made by itself."""
         self._state = state
         self._releases: dict[tuple[str, int], _Release] = {}
         """Releases by app and generation, in the order of the log."""
         self._saved: dict[str, tuple[int, int]] = {}
-        """Generation and log time of the last checkpoint, by app."""
+        """Last checkpoints by app: generation and log time of its last checkpoint."""
         self._known: dict[str, tuple[int, int]] = {}
-        """Generation that was released last, and its number of containers, by app."""
+        """Releases by app: the generation that was released last, and its number of containers."""
 
     @property
     def phases(self) -> list[Phases]:
@@ -178,22 +178,23 @@ def fit(phases: Iterable[Phases], *, gaps_s: Iterable[float] = (), default: Timi
     them, the app cannot save when asked to stop."""
     default = default or Timings()
     seen = list(phases)
-    restarts = [phase for phase in seen if phase.kind == "restart"]
+    restarts = [phases_seen for phases_seen in seen if phases_seen.kind == "restart"]
     saved = [restart.checkpoint_s for restart in restarts if restart.checkpoint_s is not None]
     every = list(gaps_s)
     booted, resumed = (
-        [phase.work_s for phase in seen if phase.work_s is not None and phase.resumed is how] for how in (False, True)
+        [phases_seen.work_s for phases_seen in seen if phases_seen.work_s is not None and phases_seen.resumed is how]
+        for how in (False, True)
     )
 
-    def mean(values: list[float], otherwise: float) -> float:
-        return round(fmean(values), 6) if values else otherwise
+    def mean(measured: list[float], otherwise: float) -> float:
+        return round(fmean(measured), 6) if measured else otherwise
 
     return Timings(
         checkpoint_s=mean(saved, default.checkpoint_s),
         stop_s=mean(
             [restart.stop_s for restart in restarts if restart.checkpoint_s is not None or not saved], default.stop_s
         ),
-        start_s=mean([phase.start_s for phase in seen if phase.start_s is not None], default.start_s),
+        start_s=mean([phases_seen.start_s for phases_seen in seen if phases_seen.start_s is not None], default.start_s),
         boot_s=mean(booted, default.boot_s),
         resume_s=mean(resumed, default.resume_s),
         checkpoint_every_s=mean(every, default.checkpoint_every_s),

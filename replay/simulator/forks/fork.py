@@ -10,14 +10,17 @@ them.
     play(fork, every_s)                   runs it and measures the outcome
     simulation_of(fork)                   for callers that observe the run themselves
 
+The log of a fork can be kept: as an archive that starts with the state at the fork, like any part of a log.
+
 Raises PlanError (`dorm.core.query.plans`) for impossible assumptions, and SimulationError.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -25,12 +28,16 @@ from dorm.core.admission import app_id, name_of
 from dorm.core.policy_in_force import announced
 from dorm.core.query.assumed import Assumed, PlanError
 from dorm.core.query.plans import assumed_events, copy_of
+from dorm.core.snapshot import dump
 from events import kinds as k
+from events.archive.blocks import Header
+from events.archive.segments import SegmentWriter
 from events.quantities import SECOND
 from events.spec import AppSpec, SpecError, as_shipped, check_spec
+from replay.frames import build
 from replay.simulator.contenders import BY_TASKS
 from replay.simulator.forks.fitting import Fitted, Fitting
-from replay.simulator.forks.history import Course
+from replay.simulator.forks.work_history import Course
 from replay.simulator.measures import Measures
 from replay.simulator.scenario import DecisionTime, Outage, Running, Scenario, Tasks
 from replay.simulator.simulation import Simulation
@@ -39,19 +46,23 @@ from replay.simulator.workload import SimulatedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import TracebackType
 
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import PolicyPlugin
+    from events.kinds import Event, PolicyPlugin
     from events.log.records import Record
     from replay.simulator.forks.fitting import Bound
-    from replay.simulator.forks.history import History, Silence
+    from replay.simulator.forks.work_history import History, Silence
     from replay.simulator.measures import Run
     from replay.simulator.simulation import Seen
 
+
+# --- a fork and its run -----------------------------------------------------------------------------------------------
+
 MOST_REPORTS = 500_000
-"""About how many progress reports of all apps a run has at most, unless the caller sets another bound."""
-LEAST_REPORT_S = 60.0
+"""About the largest number of progress reports of all apps in a run, unless the caller sets another bound."""
+LEAST_TOLD_S = 60.0
 """Seconds between an app's reports if no app on the log reports progress."""
 _LONGEST_NAME = 48
 _REFUSED = AppSpec(name="refused", command=["refused"], demand={"cpu": 1})
@@ -67,7 +78,7 @@ class Fork:
     published: tuple[tuple[float, k.Event, str], ...]
     """Events of others, with the seconds from the fork and the publisher."""
     fitted: dict[str, Fitted]
-    """Fitted apps by id: those that live at the fork or come later."""
+    """Models by app, of those that live at the fork or come later."""
     assumptions: tuple[str, ...] = ()
     """The changes, in words."""
     aliases: dict[str, str] = field(default_factory=dict)
@@ -170,7 +181,7 @@ class _Making:
         running = self._live() | self._unanswered()
         arrivals = self._arrivals()
         present, arrivals = self._change_arrivals(changes, arrivals)
-        assumptions, events = assumed_events(self.state, self.at, present)
+        texts, events = assumed_events(self.state, self.at, present)
         self._bring_back()
         scenario = self._scenario(until_s, [*self._submitted(changes), *arrivals], changes, reports)
         first = [(0.0, event, who) for event, who in events if not isinstance(event, k.AppSubmitted)]
@@ -180,7 +191,7 @@ class _Making:
             running=running,
             published=(*first, *self._later(changes), *self._lost_later(changes)),
             fitted=self.fitted,
-            assumptions=(*assumptions, *self._assumptions),
+            assumptions=(*texts, *self._assumptions),
             aliases=self.aliases,
         )
 
@@ -292,9 +303,9 @@ class _Making:
     def _later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
         """Yield later events as they were on the log, unless they would undo a change."""
         updated = {self._id_of(change.app) for change in changes.updated}
-        for record in self._history.published:
-            event = record.event
-            if record.seq <= self.state.seq:
+        for published in self._history.published:
+            event = published.event
+            if published.seq <= self.state.seq:
                 continue
             if isinstance(event, k.PolicyChanged) and changes.settings:
                 continue
@@ -306,7 +317,7 @@ class _Making:
                 *changes.undrained,
             ):
                 continue
-            yield (record.at - self.at) / SECOND, event, record.who
+            yield (published.at - self.at) / SECOND, event, published.who
 
     def _id_of(self, name: str) -> str:
         app = self.state.find_app(name)
@@ -337,9 +348,9 @@ class _Making:
     def _lost_later(self, changes: Assumed) -> Iterable[tuple[float, k.Event, str]]:
         """Yield outages of nodes that join only after the fork: there they leave and join again."""
         joined = {
-            record.event.node: record.event
-            for record in self._history.published
-            if isinstance(record.event, k.NodeJoined)
+            published.event.node: published.event
+            for published in self._history.published
+            if isinstance(published.event, k.NodeJoined)
         }
         for silence in self._silences(changes):
             node = silence.node
@@ -355,7 +366,7 @@ class _Making:
             rate = fitted.model.speed.rate((fitted.model.spec.n_min,))
             left_s = (fitted.model.work - fitted.done) / rate if rate > 0 else 0.0
             total_s += min(left_s, until_s if until_s is not None else left_s)
-        return max(self._history.reported_every_s or LEAST_REPORT_S, total_s / reports)
+        return max(self._history.reported_every_s or LEAST_TOLD_S, total_s / reports)
 
     def _plugins(self, chosen: str) -> Iterable[PolicyPlugin]:
         """Return the announcement of the log's master, and the policy of the change."""
@@ -383,3 +394,40 @@ class _Making:
 
 def _named(apps: Iterable[SimulatedApp], name: str) -> SimulatedApp | None:
     return next((app for app in apps if name in (app.spec.name, app_id(app.spec.name, app.submission))), None)
+
+
+# --- its log as an archive --------------------------------------------------------------------------------------------
+
+_AT_ONCE = 200
+"""Records that are written together."""
+
+
+class ForkLog:
+    """Observes a run of a fork and writes its records; the archive is complete if the body ends without an exception."""
+
+    def __init__(self, file: BinaryIO, fork: Fork) -> None:
+        start = fork.state.seq
+        header = Header(cluster=fork.scenario.cluster, made_by=f"dorm {version('dorm')}", start=start)
+        self._writer = SegmentWriter(file, header)
+        self._waiting: list[Record] = []
+        if start:
+            self._writer.snapshot(*dump(fork.state, build=build()))
+
+    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+        self._waiting.append(record)
+        if len(self._waiting) == _AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._writer.add(self._waiting)
+        self._waiting = []
+
+    def __enter__(self) -> ForkLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._flush()
+            self._writer.finish()

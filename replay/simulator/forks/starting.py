@@ -22,7 +22,7 @@ from events.kinds import Round
 from events.quantities import SECOND
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.fitting import Bound, Fitting
-from replay.simulator.forks.history import History
+from replay.simulator.forks.work_history import History
 from replay.words import span
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _SLOW = {"dorm": (0.04, 5e-5), "dorm-exact": (0.1, 1e-3)}
 _QUICK = (0.004, 2e-6)
 """Seconds of one core per decision: fixed, and for each app times node; measured on small clusters."""
 _LEAST = 6
-"""Number of decisions below which a run is not worth starting."""
+"""Number of decisions without which a run is not worth starting."""
 _MOST_REPORTS = 2000
 """Progress reports of a run."""
 _MOST_NAMES = 5
@@ -55,7 +55,7 @@ class Try(msgspec.Struct, frozen=True):
     starts_in_s: float | None
     """None if it did not start within the time that was played."""
     played_s: float
-    """Time to which the run was played."""
+    """Seconds for which the run was played."""
     over: bool
     """Whether no other app had containers any more at the end."""
 
@@ -65,10 +65,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     earliest_s: float | None
     latest_s: float | None
-    """Also None if it did not start in all tries, or if everything in its way is a guess: such apps may run for any length of
-    time."""
+    """Latest start; also None if it did not start in all tries, or if everything in its way is a guess: such apps may run
+    for any length of time."""
     not_before_s: float | None
-    """Time to which all of them were played, if it started in none."""
+    """Time until which all tries were played, if it started in none."""
     tries: list[Try]
     assumptions: list[str]
     text: str
@@ -127,7 +127,7 @@ def starting(history: History, state: State, app: str, now: int, changes: Assume
         reports=_MOST_REPORTS,
     )
     base = make()
-    unknown = [name for name, fitted in base.fitted.items() if name != app and fitted.least < fitted.most]
+    unknown = [name for name, other in base.fitted.items() if name != app and other.least < other.most]
     bounds = BOUNDS if unknown else BOUNDS[:1]
     decisions = max(1, affordable(state) // len(bounds))
     tries = [_try(make(work=work), app, work, decisions) for work in bounds]
@@ -141,17 +141,15 @@ def starting(history: History, state: State, app: str, now: int, changes: Assume
 def _basis(fork: Fork, unknown: list[str]) -> list[str]:
     """Describe the assumed work of these apps."""
     models = [fork.fitted[app] for app in unknown]
-    sentences = []
+    parts = []
     guessed = [model.model.spec.name for model in models if model.work_from == "guess"]
     if guessed:
         done = "it has" if len(guessed) == 1 else "each has"
-        sentences.append(
-            f"the remaining work of {_named(guessed)} is between half and twice what {done} done (a guess)"
-        )
+        parts.append(f"the remaining work of {_named(guessed)} is between half and twice what {done} done (a guess)")
     alike = [model.model.spec.name for model in models if model.work_from != "guess"]
     if alike:
-        sentences.append(f"{_named(alike)} {_have(alike)} as much work as similar apps")
-    return sentences
+        parts.append(f"{_named(alike)} {_have(alike)} as much work as similar apps")
+    return parts
 
 
 def _named(names: list[str]) -> str:

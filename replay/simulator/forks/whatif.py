@@ -3,8 +3,8 @@
     found = await whatif(log, moment, Assumed(settings={"theta2": 0.3}))
     found = await whatif(log, moment, changes, watching=lambda fork, changed: observer)   # sees each record of a run
 
-The log is read once to learn how its apps work (`history`, `fitting`); if the fork has a future on it, the same pass measures
-what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with that
+The log is read once to learn how its apps work (`work_history`, `fitting`); if the fork has a future on it, the same pass
+measures what really happened.  If not, the backtest starts at an earlier moment: the submission of the median app, with that
 moment's knowledge of live apps.
 
     WhatIfError   a moment from which the log cannot be continued
@@ -29,12 +29,11 @@ from replay.simulator import SimulationError
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.backtest import Backtest, adjustments, common, compare, fairness_loss, utilization
 from replay.simulator.forks.fitting import Basis, Fitting
-from replay.simulator.forks.fork import Played
-from replay.simulator.forks.fork_log import ForkLog
-from replay.simulator.forks.history import History
+from replay.simulator.forks.fork import ForkLog, Played
+from replay.simulator.forks.work_history import History
 from replay.simulator.measures import Measures
 from replay.simulator.outcome import mean
-from replay.travel.travel import fold_on, state_at
+from replay.travel import fold_on, state_at
 from replay.whole_file import whole_file_now
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Outcome(msgspec.Struct, frozen=True):
     wait_s: float | None
     """Time from its submission until it first ran; None if that was before the fork."""
     adjustments: int
-    """Number of adjustments from the fork on."""
+    """Number from the fork on."""
 
 
 class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +89,7 @@ class WhatIfApp(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     submitted_at: int
     work: float
-    """Total work of the app: steps, or container-seconds if it reports none."""
+    """Total work: steps, or container-seconds if it reports none."""
     work_from: Basis
     speed_from: Basis
     timings_from: Basis
@@ -106,7 +105,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of all apps, over the same time in each of the three runs; None if nothing was measured."""
 
     completed: int
-    """Number of apps that completed by the end of that time."""
+    """Number by the end of that time."""
     mean_completion_s: float | None
     """Over the apps that complete in all three."""
     mean_wait_s: float | None
@@ -128,7 +127,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     """Log time of the log's last record."""
     horizon_s: float
-    """Length of the simulations, from the fork."""
+    """Time for which the simulations went, from the fork."""
     window_s: float
     """The time from the fork over which figures are compared: to the log's end, or until nothing more happens."""
     utilization_max: int
@@ -179,7 +178,7 @@ async def whatif(
     observer of a run that is about to start, given its fork and whether that is the changed one (in a thread); the backtest
     is not observed.  `reports` bounds the progress reports of a run.  A caller that is cancelled ends the runs.
 
-    Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.travel.state_at`."""
+    Raises WhatIfError, PlanError for impossible assumptions, ExportError, and as `replay.travel.state_at`."""
     end = await log.end()
     if not end:
         raise WhatIfError("the log is empty, so nothing can be continued", code="log.empty")
@@ -371,7 +370,9 @@ class _Results:
             changed=other,
             completion_difference_s=difference_s,
             within_error=_within(difference_s, backtest),
-            apps=[self._app(fit) for name, fit in fitted.items() if any(name in outcome for outcome in self._outcomes)],
+            apps=[
+                self._app(fit) for name, fit in fitted.items() if any(name in outcomes for outcomes in self._outcomes)
+            ],
         )
 
     def _busy_s(self, played_s: float) -> float:
@@ -414,25 +415,25 @@ class _Results:
 
     def _assumptions(self, fitted: Iterable[Fitted]) -> list[str]:
         names = [fit.model.spec.name for fit in fitted if fit.guessed]
-        sentences = []
+        parts = []
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            sentences.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
+            parts.append(f"how long these take is a guess: {', '.join(names[:_MOST_NAMES])}{more}")
         if self._really is None:
-            sentences.append("no other app is submitted, and no node fails")
+            parts.append("no other app is submitted, and no node fails")
         else:
-            sentences.append("submissions, cancellations and changes of nodes are those of the log")
+            parts.append("submissions, cancellations and changes of nodes are those of the log")
         cut = [app.name for app in (self._other or self._base).run.apps if not app.ended]
         if cut:
-            sentences.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
-        return sentences
+            parts.append(f"{len(cut)} of the apps had not ended at the end of the simulation (--horizon)")
+        return parts
 
 
 _MOST_NAMES = 10
 
 
-def _difference(value: float | None, base: float | None) -> float | None:
-    return None if value is None or base is None else value - base
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
 
 
 def _within(difference_s: float | None, backtest: Backtest | None) -> bool | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from agents import lease
+from agents import node_lease
 from agents.runtime.interface import Displaced, Key
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
@@ -138,20 +138,22 @@ async def test_a_folder_that_was_made_again_is_not_the_agent_s(runtime: ProcessR
     left = await newcomer.lease_left()
     assert left is not None
     assert 0 < left <= 300.0
-    assert lease.looked_after(str(tmp_path / "node" / lease.FILE)), "the one that closes lets go of nothing but its own"
+    assert node_lease.looked_after(str(tmp_path / "node" / node_lease.FILE)), (
+        "the one that closes lets go of nothing but its own"
+    )
     await newcomer.close()
 
 
 async def test_a_lease_whose_record_is_removed_still_ends_on_time(
     process_harness: Harness, runtime: ProcessRuntime, tmp_path: Path, unused_number: str
 ) -> None:
-    ends_at = lease.after(4.0)
+    ends_at = node_lease.after(4.0)
     await runtime.extend_lease(4.0)
     spec = family(process_harness, unused_number)
     all_of_them = await started(runtime, spec, unused_number)
-    (tmp_path / "node" / lease.FILE).unlink()
+    (tmp_path / "node" / node_lease.FILE).unlink()
     await die(all_of_them)
-    assert lease.now_ns() >= ends_at
+    assert node_lease.now_ns() >= ends_at
     assert (await end_of(runtime, spec.key)).lease_ended
 
 
@@ -186,7 +188,7 @@ async def test_the_guard_kills_with_the_lease_even_if_the_folder_is_gone(
 ) -> None:
     runtime = docker_node()
     await runtime.open()
-    ends_at = lease.after(6.0)
+    ends_at = node_lease.after(6.0)
     await runtime.extend_lease(6.0)
     spec = docker_harness.shell(f"setsid sleep {unused_number} & {STUBBORN}")
     await runtime.ensure(spec)
@@ -195,7 +197,7 @@ async def test_the_guard_kills_with_the_lease_even_if_the_folder_is_gone(
     await runtime.close()
     shutil.rmtree(tmp_path / "node")
     await die(held)
-    assert lease.now_ns() >= ends_at
+    assert node_lease.now_ns() >= ends_at
     await die(guard)
     await _remove_strays(runtime)
 
@@ -217,7 +219,7 @@ async def test_a_guard_that_is_killed_is_replaced_by_its_partner(
     await runtime.close()
     await kill_and_wait(before[which].pid)
     assert before[1 - which] in await pair(tmp_path / "node")
-    lease.write(str(tmp_path / "node" / lease.FILE), lease.after(0.5), 0)
+    node_lease.write(str(tmp_path / "node" / node_lease.FILE), node_lease.after(0.5), 0)
     await die(held)
     await die(guards(tmp_path / "node"))
 

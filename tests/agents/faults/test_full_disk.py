@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.runtime.docker import config
+from agents.runtime.docker import container_config
 from agents.runtime.interface import Unavailable
 from agents.runtime.process.runtime import ProcessRuntime
 from tests.agents.harness import PATIENCE_S, POLITE, Harness, container_dir, ended, says
@@ -99,4 +99,4 @@ async def test_a_log_without_room_to_move_aside_does_not_end_the_watch(disk: Dis
     ],
 )  # fmt: skip
 def test_an_engines_own_failure_is_distinguished_from_a_bad_request(message: str, own: bool) -> None:
-    assert config.trouble(message) is own
+    assert container_config.trouble(message) is own

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.identity import FILE, Identity
+from agents.machine_identity import FILE, Identity
 from agents.runtime.interface import Conflict, Seen
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agents.desired import Desired
 from agents.outputs import files as reading
 from agents.outputs import folders
-from agents.outputs.answering import FileAnswerer, UploadAnswerer, _Pool, answer_files
+from agents.outputs.file_requests import FileAnswerer, UploadAnswerer, _Pool, answer_files
 from agents.outputs.folders import CheckpointFolder
 from dorm.client.files import Copied, Files, FilesRefused, Progress, Where, copy_from, copy_to, part_of
 from events.copying import (

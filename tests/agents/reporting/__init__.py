@@ -1,1 +1,1 @@
-"""Tests of `agents.status`."""
+"""Tests of `agents.node_status`."""

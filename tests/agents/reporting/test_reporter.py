@@ -10,13 +10,13 @@ import pytest
 
 from agents.config import NodeConfig
 from agents.desired import Desired
-from agents.identity import Identity
+from agents.machine_identity import Identity
+from agents.node_status import Usage
 from agents.outbox import Outbox, ProgressFeed
 from agents.outputs.folders import CheckpointFolder
 from agents.progress import ProgressFile, Watermarks
 from agents.reporter import MOST_READERS, Reporter, Watched
 from agents.runtime.interface import PROGRESS_FILE, Key, Seen
-from agents.status import Usage
 from events.codec import decode
 from events.kinds import AppCheckpointed
 from events.log.memory import MemoryLog

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from agents import status as heartbeat
-from agents.identity import Identity
+from agents import node_status as heartbeat
+from agents.machine_identity import Identity
+from agents.node_status import Usage
 from agents.runtime.interface import Key, Seen, Unavailable, Use
-from agents.status import Usage
-from dorm.client.reports import last_uses
+from dorm.client.live_reports import last_uses
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from structlog.testing import capture_logs
 
-from agents import lease
+from agents import node_lease
 from agents.gpus import Gpus
 from agents.ledger import Ledger
 from agents.runtime import stopping
@@ -48,7 +48,7 @@ def made(root: Path, key: Key, *, state: str) -> Path:
     records.write_launch(folder, launch, 1000, spec_hash(SPEC))
     (folder / "stop").write_text("TERM main 0")
     if state != "created":
-        (folder / "started").write_text(f"{2**22 - 7} 12345 {lease.boot_id()} {time.time_ns()}")
+        (folder / "started").write_text(f"{2**22 - 7} 12345 {node_lease.boot_id()} {time.time_ns()}")
     if state == "exited":
         (folder / "exited").write_text(f"0 {time.time_ns()}".ljust(supervisor.RECORD_BYTES))
     return folder

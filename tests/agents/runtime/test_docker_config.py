@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.runtime.docker import config
-from agents.runtime.docker.config import NOBODY, UIDS, Profile, is_allowance
+from agents.runtime.docker import container_config
+from agents.runtime.docker.container_config import NOBODY, UIDS, Profile, is_allowance
 from agents.runtime.docker.engine import Frames
 from agents.runtime.interface import ContainerSpec, Key, Mount, Refused, key_name, spec_hash
 
-HOST = config.Host("c", "n", "0123456789abcdef", 4, True)
+HOST = container_config.Host("c", "n", "0123456789abcdef", 4, True)
 SPEC = ContainerSpec(
     Key("app", 3, 1),
     "image",
@@ -26,8 +26,8 @@ SPEC = ContainerSpec(
 )
 
 
-def made(spec: ContainerSpec = SPEC) -> config.Json:
-    return config.container_config(HOST, spec, Path("/var/dorm/app-3-1/run"), Path("/ckpt/app"))
+def made(spec: ContainerSpec = SPEC) -> container_config.Json:
+    return container_config.container_config(HOST, spec, Path("/var/dorm/app-3-1/run"), Path("/ckpt/app"))
 
 
 def test_the_whole_configuration_that_the_engine_gets() -> None:
@@ -108,7 +108,7 @@ def test_the_whole_configuration_that_the_engine_gets() -> None:
 def test_a_spec_that_names_no_limit_has_one() -> None:
     host = msgspec.structs.replace(HOST, profile=Profile(memory=8 << 30))
     spec = msgspec.structs.replace(SPEC, resources={}, devices=())
-    wanted = config.container_config(host, spec, Path("/run"), None)
+    wanted = container_config.container_config(host, spec, Path("/run"), None)
     limits = wanted["HostConfig"]
     assert (limits["NanoCpus"], limits["Memory"], limits["MemorySwap"]) == (1_000_000_000, 8 << 30, 8 << 30)
     assert (limits["ShmSize"], limits["Tmpfs"]["/tmp"].rpartition("=")[2]) == (4 << 30, str(4 << 30))
@@ -135,8 +135,8 @@ def test_a_freedom_applies_to_one_tenant_or_to_all() -> None:
     profile = Profile(allow=("alice:writable-root", "alice:shared-user", "core-dumps"))
     host = msgspec.structs.replace(HOST, profile=profile)
 
-    def of(tenant: str) -> config.Json:
-        return config.container_config(host, msgspec.structs.replace(SPEC, tenant=tenant), Path("/run"), None)
+    def of(tenant: str) -> container_config.Json:
+        return container_config.container_config(host, msgspec.structs.replace(SPEC, tenant=tenant), Path("/run"), None)
 
     alice, bob = of("alice"), of("bob")
     assert (alice["HostConfig"]["ReadonlyRootfs"], bob["HostConfig"]["ReadonlyRootfs"]) == (False, True)
@@ -180,9 +180,9 @@ def test_images_of_a_pattern(pattern: str, fitting: list[str], other: list[str])
 
 def test_two_roots_never_share_a_name_or_a_filter() -> None:
     other = msgspec.structs.replace(HOST, owner="fedcba9876543210")
-    assert config.container_name(HOST, SPEC.key) == "dorm-c-01234567-app-3-1"
-    assert config.container_name(other, SPEC.key) == "dorm-c-fedcba98-app-3-1"
-    assert set(config.own_labels(HOST)) ^ set(config.own_labels(other)) == {
+    assert container_config.container_name(HOST, SPEC.key) == "dorm-c-01234567-app-3-1"
+    assert container_config.container_name(other, SPEC.key) == "dorm-c-fedcba98-app-3-1"
+    assert set(container_config.own_labels(HOST)) ^ set(container_config.own_labels(other)) == {
         "dorm.owner=0123456789abcdef",
         "dorm.owner=fedcba9876543210",
     }
@@ -196,7 +196,7 @@ def test_the_runtime_overrides_its_own_variables() -> None:
     assert len(variables) == len({variable.split("=")[0] for variable in variables})
 
 
-def info(**state: Any) -> config.Json:
+def info(**state: Any) -> container_config.Json:
     defaults = {
         "Status": "exited",
         "ExitCode": 0,
@@ -240,13 +240,13 @@ NEVER = "0001-01-01T00:00:00Z"
     ids=repr,
 )
 def test_states(state: dict[str, Any], expected: tuple[object, ...]) -> None:
-    seen = config.seen(Key("app", 1, 0), info(**state))
+    seen = container_config.seen(Key("app", 1, 0), info(**state))
     assert (seen.state, seen.exit_code, seen.error, seen.out_of_memory) == expected
-    assert config.never_ran(seen) == (seen.state == "exited" and bool(seen.error))
+    assert container_config.never_ran(seen) == (seen.state == "exited" and bool(seen.error))
 
 
 def test_nothing_ends_before_it_starts() -> None:
-    seen = config.seen(Key("app", 1, 0), info(StartedAt="2026-01-01T00:00:03Z"))
+    seen = container_config.seen(Key("app", 1, 0), info(StartedAt="2026-01-01T00:00:03Z"))
     assert seen.exited_at == seen.started_at > 0
 
 
@@ -263,7 +263,7 @@ def test_nothing_ends_before_it_starts() -> None:
     ],
 )
 def test_times(text: str, expected: int) -> None:
-    assert config.nanoseconds(text) == expected
+    assert container_config.nanoseconds(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -279,15 +279,19 @@ def test_times(text: str, expected: int) -> None:
     ],
 )
 def test_the_cause_of_a_failed_start_is_recognized(message: str, cause: str | None) -> None:
-    refused = config.refusal(message)
+    refused = container_config.refusal(message)
     assert (refused.cause if refused else None) == cause
 
 
 def test_a_command_is_searched_in_the_containers_path() -> None:
-    assert config.candidates("sh", ["A=b", "PATH=/bin::/usr/bin"], "/srv") == ("/bin/sh", "/srv/sh", "/usr/bin/sh")
-    assert config.candidates("./run", [], "/srv") == ("/srv/run",)
-    assert config.candidates("../up", [], "") == ("/up",)
-    assert config.candidates("/bin/sh", [], "/work") == ("/bin/sh",)
+    assert container_config.candidates("sh", ["A=b", "PATH=/bin::/usr/bin"], "/srv") == (
+        "/bin/sh",
+        "/srv/sh",
+        "/usr/bin/sh",
+    )
+    assert container_config.candidates("./run", [], "/srv") == ("/srv/run",)
+    assert container_config.candidates("../up", [], "") == ("/up",)
+    assert container_config.candidates("/bin/sh", [], "/work") == ("/bin/sh",)
 
 
 def test_a_hash_depends_on_the_content_and_not_on_the_order() -> None:
@@ -340,7 +344,7 @@ def test_a_copy_is_mounted_with_the_folders_above_it_and_where_earlier_releases_
     spec = msgspec.structs.replace(SPEC, workdir="0" * 64)
 
     def mounted(*work_dirs: str) -> tuple[str, list[tuple[str, str]]]:
-        made = config.container_config(HOST, spec, Path("/run"), None, None, [Path(one) for one in work_dirs])
+        made = container_config.container_config(HOST, spec, Path("/run"), None, None, [Path(one) for one in work_dirs])
         return made["WorkingDir"], [(one["Source"], one["Target"]) for one in made["HostConfig"]["Mounts"][1:]]
 
     assert mounted("/c/project", "/c/project/up", "/c/project/up/work") == (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from agents import lease
+from agents import node_lease
 from agents.runtime.docker import guard as docker_guard
 from tests.agents.harness import PATIENCE_S, POLITE, STUBBORN, Harness, ended, processes, running, says
 from tests.agents.wire import wired
@@ -128,7 +128,7 @@ async def test_an_engine_that_dies_while_it_answers_ends_no_guard(tmp_path: Path
 
     address = tmp_path / "engine.sock"
     async with await asyncio.start_unix_server(cut_short, address), asyncio.timeout(PATIENCE_S):
-        lease.write(str(tmp_path / lease.FILE), lease.after(-1.0), 0)
+        node_lease.write(str(tmp_path / node_lease.FILE), node_lease.after(-1.0), 0)
         command = [docker_guard.__file__, str(tmp_path), f"unix://{address}", "dorm.node=x"]
         starting = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", *command)
         await starting.wait()

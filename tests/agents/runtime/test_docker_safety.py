@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.runtime.docker import config
-from agents.runtime.docker.config import Profile
+from agents.runtime.docker import container_config
+from agents.runtime.docker.container_config import Profile
 from agents.runtime.interface import Refused
 from tests.agents.harness import POLITE, ended, output, says
 from tests.agents.runtime.conformance import lines
@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 
 
 async def inspected(engine: Engine, runtime: DockerRuntime, spec: ContainerSpec) -> dict[str, Any]:
-    info = await engine.inspect(config.container_name(runtime._host, spec.key))
+    info = await engine.inspect(container_config.container_name(runtime._host, spec.key))
     assert info is not None
     return info
 
@@ -43,16 +43,19 @@ async def test_limits_and_confinement_are_in_force_in_the_engine(
     info = await inspected(engine, runtime, spec)
     host = info["HostConfig"]
     assert (host["NanoCpus"], host["Memory"], host["MemorySwap"]) == (500_000_000, 64 * MIB, 64 * MIB)
-    assert host["PidsLimit"] == config.PIDS_LIMIT
+    assert host["PidsLimit"] == container_config.PIDS_LIMIT
     assert (host["CapDrop"], host["CapAdd"], host["Privileged"]) == (["ALL"], None, False)
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert (host["NetworkMode"], host["Init"], host["AutoRemove"]) == ("host", True, False)
     assert host["RestartPolicy"]["Name"] in ("no", "")
     assert (host["PidMode"], host["UTSMode"], host["UsernsMode"], host["CgroupParent"]) == ("", "", "", "")
     assert (host["IpcMode"], host["CgroupnsMode"]) == ("private", "private")
-    assert (host["ReadonlyRootfs"], host["OomScoreAdj"]) == (True, config.OOM_SCORE)
+    assert (host["ReadonlyRootfs"], host["OomScoreAdj"]) == (True, container_config.OOM_SCORE)
     assert {limit["Name"]: limit["Hard"] for limit in host["Ulimits"]}["core"] == 0
-    assert host["LogConfig"]["Config"] == {"max-size": config.LOG_BYTES, "max-file": config.LOG_FILES}
+    assert host["LogConfig"]["Config"] == {
+        "max-size": container_config.LOG_BYTES,
+        "max-file": container_config.LOG_FILES,
+    }
     assert host["Binds"] is None
     assert [(mount["Type"], mount["Source"]) for mount in host["Mounts"]] == [("bind", str(runtime.run_dir(spec.key)))]
     assert info["Config"]["User"] not in ("", "0", "0:0")
@@ -221,13 +224,13 @@ async def test_a_container_that_differs_from_its_spec_is_never_started(
     spec = docker_harness.shell(POLITE, resources={"cpu": 500, "memory": 64 * MIB})
     create = runtime._engine.create
 
-    async def weakened(name: str, wanted: config.Json) -> str:
+    async def weakened(name: str, wanted: container_config.Json) -> str:
         return await create(name, {**wanted, "HostConfig": {**wanted["HostConfig"], **weaker}})
 
     monkeypatch.setattr(runtime._engine, "create", weakened)
     with raises(Refused, "container.differs"):
         await runtime.ensure(spec)
-    assert await engine.inspect(config.container_name(runtime._host, spec.key)) is None
+    assert await engine.inspect(container_config.container_name(runtime._host, spec.key)) is None
 
 
 async def test_a_container_prepared_under_another_configuration_is_made_again(

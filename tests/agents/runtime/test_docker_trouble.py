@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.runtime.docker import config
+from agents.runtime.docker import container_config
 from agents.runtime.docker.engine import Engine
 from agents.runtime.interface import Conflict, Refused, Unavailable
 from events import kinds as k
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.docker
 
 async def half_made(runtime: DockerRuntime, engine: Engine, spec: ContainerSpec) -> str:
     """Leave a container as an agent does that dies right after its creation; return its name."""
-    name = config.container_name(runtime._host, spec.key)
+    name = container_config.container_name(runtime._host, spec.key)
     assert runtime._dirs.make(spec.key, owner=runtime._host.profile.user_of(spec.tenant))
-    await engine.create(name, config.container_config(runtime._host, spec, runtime.run_dir(spec.key), None))
+    await engine.create(name, container_config.container_config(runtime._host, spec, runtime.run_dir(spec.key), None))
     return name
 
 
@@ -100,7 +100,9 @@ async def test_a_paused_container_counts_as_running_and_can_be_stopped(
 ) -> None:
     spec = docker_harness.shell(STUBBORN)
     await runtime.ensure(spec)
-    async with engine._docker._query(f"containers/{config.container_name(runtime._host, spec.key)}/pause", "POST"):
+    async with engine._docker._query(
+        f"containers/{container_config.container_name(runtime._host, spec.key)}/pause", "POST"
+    ):
         pass
     seen = await look(runtime, spec.key)
     assert seen is not None
@@ -194,7 +196,7 @@ async def test_an_unrelated_container_is_left_alone(
     docker_harness: Harness, runtime: DockerRuntime, engine: Engine
 ) -> None:
     spec = docker_harness.shell(POLITE)
-    name = config.container_name(runtime._host, spec.key)
+    name = container_config.container_name(runtime._host, spec.key)
     await engine.create(
         name, {"Image": docker_harness.image, "Entrypoint": ["sleep", "600"], "HostConfig": {"NetworkMode": "host"}}
     )
@@ -312,7 +314,7 @@ async def test_many_waits_do_not_block_other_calls(
     await runtime.open()
     spec = docker_harness.shell(POLITE)
     await runtime.ensure(spec)
-    name = config.container_name(runtime._host, spec.key)
+    name = container_config.container_name(runtime._host, spec.key)
     waits = [asyncio.create_task(runtime._engine.wait(name, PATIENCE_S)) for _ in range(120)]
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.sleep(0)  # all have asked for a connection
@@ -330,7 +332,7 @@ async def test_the_engines_own_figures_agree_with_the_files(
     )
     await runtime.ensure(spec)
     await says(runtime, spec.key, b"ready")
-    sample = config.use_of(await engine.stats(config.container_name(runtime._host, spec.key)))
+    sample = container_config.use_of(await engine.stats(container_config.container_name(runtime._host, spec.key)))
     use = await runtime.use(spec.key)
     assert use is not None
     assert sample.cpu_s <= use.cpu_s
@@ -342,7 +344,7 @@ async def test_an_engine_that_can_not_create_it(
     docker_harness: Harness, runtime: DockerRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if its OCI runtime were not installed: nothing that the app could mend."""
-    made = config.container_config
+    made = container_config.container_config
 
     def broken(*given: Any) -> Any:
         request = made(*given)
@@ -350,7 +352,7 @@ async def test_an_engine_that_can_not_create_it(
         return request
 
     spec = docker_harness.shell(POLITE)
-    monkeypatch.setattr(config, "container_config", broken)
+    monkeypatch.setattr(container_config, "container_config", broken)
     with pytest.raises(Unavailable) as failed:
         await runtime.ensure(spec)
     assert failed.value.doing in ("create", "start")
@@ -367,14 +369,14 @@ async def test_an_engine_that_creates_nothing_is_the_nodes_failure(
     docker_node: Callable[..., DockerRuntime], docker_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A whole agent: the log says it once, and then that the container has failed here."""
-    made = config.container_config
+    made = container_config.container_config
 
     def broken(*given: Any) -> Any:
         request = made(*given)
         request["HostConfig"]["Runtime"] = "none-such"
         return request
 
-    monkeypatch.setattr(config, "container_config", broken)
+    monkeypatch.setattr(container_config, "container_config", broken)
     node = Node(tmp_path)
     node.make_runtime = lambda: docker_node(NODE)
     async with node.agent():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.runtime.docker.config import OOM_SCORE
+from agents.runtime.docker.container_config import OOM_SCORE
 from agents.runtime.interface import Command
 from agents.runtime.process import attributes, records
 from agents.runtime.process.runtime import ProcessRuntime

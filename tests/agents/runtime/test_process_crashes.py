@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from agents import lease
+from agents import node_lease
 from agents.runtime.process import records, supervisor
 from agents.runtime.process.runtime import ProcessRuntime
 from tests.agents.harness import (
@@ -233,8 +233,8 @@ async def test_another_process_with_the_recorded_pid_is_not_mistaken_for_it(
     await runtime.ensure(spec)
     await ended(runtime, spec.key)
     here = folder(runtime, spec.key)
-    own = lease.start_time(os.getpid())
-    for start_time, boot in ((str(int(own) + 1), lease.boot_id()), (own, "another-boot")):
+    own = node_lease.start_time(os.getpid())
+    for start_time, boot in ((str(int(own) + 1), node_lease.boot_id()), (own, "another-boot")):
         (here / "exited").unlink()
         (here / "started").write_text(f"{os.getpid()} {start_time} {boot} {time.time_ns()}")
         await runtime.stop(spec.key, 0)

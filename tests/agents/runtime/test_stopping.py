@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents import lease
+from agents import node_lease
 from agents.runtime import stopping
 from agents.runtime.stopping import SETTLE_S, SIGNALS, Process, Stopping, alive, deliver, look
 from events.spec.spec import SIGNALS as OF_SPECS
@@ -354,7 +354,7 @@ def test_signals_are_sent_where_nothing_gives_a_descriptor_of_a_process(monkeypa
     said: list[str] = []
     deliver([((child, "1"), int(signal.SIGKILL)), ((2**22 + 1, "1"), int(signal.SIGKILL))], said.append)
     assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    deliver([((child, lease.start_time(child)), int(signal.SIGKILL))], said.append)
+    deliver([((child, node_lease.start_time(child)), int(signal.SIGKILL))], said.append)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert said == []
 

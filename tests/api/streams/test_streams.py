@@ -19,7 +19,7 @@ from events.positions import parse
 from events.subjects import progress
 from replay.page.changes import MOST_RECORDS
 from replay.page.view import view
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.api.served import PATIENCE_S, Api, connected, filled, say, served, streaming
 from tests.replay.busy import busy_log
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,17 @@ from dorm.cli.changes import change_of
 from dorm.cli.errors import WrongUsage
 from dorm.client.client import Client
 from dorm.client.errors import Refused
-from dorm.core.query.in_force import gist_of, in_force, meaning_of, shown, words
+from dorm.core.query.in_force import in_force, shown, words
 from dorm.core.settings import all_after
 from dorm.core.state import Settings
 from dorm.master.master import Master
-from dorm.policies.registry import names, policy
+from dorm.policies.registry import names, parameters_of, policy, summary_of
 from events.codec import decode, encode
 from events.kinds import PolicyChanged, Resized, Round
 from events.nats.connection import Connection
 from events.spec import SpecError
 from tests.core.records import document, joined
-from tests.e2e.commands import done, dorm, refused
+from tests.e2e.commands import done, dorm, environment, refused
 from tests.errors import raises
 
 if TYPE_CHECKING:
@@ -101,8 +102,10 @@ class TestWords:
 
     @pytest.mark.parametrize("name", names())
     def test_every_setting_has_a_description(self, name: str) -> None:
-        assert gist_of(name)
-        assert all(meaning_of(parameter) for parameter in policy(name).check_params({}))
+        assert summary_of(name)
+        declared = parameters_of(name)
+        assert {key: parameter.default for key, parameter in declared.items()} == policy(name).check_params({})
+        assert all(parameter.meaning for parameter in declared.values())
         parameters, times = in_force(Settings(policy=name))
         assert {one.name for one in times} | {"policy", "params", "checkpoints", "tenant_retention_s"} == set(
             Settings().__struct_fields__
@@ -181,6 +184,33 @@ async def test_show_set_and_show_again(lab: Lab) -> None:
     assert said.splitlines()[0] == "policy: dorm -> static"
     assert "count: 3" in said
     assert (await lab.client.state()).settings.params == {"count": 3}
+
+
+@pytest.mark.nats
+@pytest.mark.slow
+async def test_a_policy_that_is_not_installed_here_is_set_with_a_warning(lab: Lab) -> None:
+    """The masters may have it."""
+    program = "from dorm import plugins; plugins.laboratory_names = list; from dorm.cli.main import main; main()"
+
+    async def without_the_laboratory(*arguments: str) -> tuple[int | None, str, str]:
+        command = [sys.executable, "-c", program, "policy", *arguments, *lab.common]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, env=environment(lab.home), stdout=pipe, stderr=pipe)
+        out, err = await process.communicate()
+        return process.returncode, out.decode(), err.decode()
+
+    code, out, err = await without_the_laboratory("set", "policy=tiresias", "count=3", "--dry-run")
+    assert (code, out.splitlines()[0]) == (0, "accepted; nothing has been changed")
+    assert err.startswith("warning: tiresias is part of the laboratory, which is not installed here, so which apps")
+    code, out, err = await without_the_laboratory("set", "policy=tiresias", "count=3")
+    assert (code, out.splitlines()[0]) == (0, "policy: dorm -> tiresias")
+    assert err.startswith(
+        "warning: tiresias is part of the laboratory, which is not installed here, so the masters decide"
+    )
+    assert (await lab.client.state()).settings.params == {"count": 3}
+    code, out, err = await without_the_laboratory("show")
+    assert (code, err) == (0, "")
+    assert out.startswith("policy tiresias: not installed here\n")
 
 
 @pytest.mark.nats

@@ -18,8 +18,7 @@ from dorm.cli.step_screen import Events, StepApp
 from events.kinds import AppSubmitted, NodeLost
 from replay.export.export import export
 from replay.moments import parse
-from replay.travel.search import Search
-from replay.travel.stepper import Stepper
+from replay.stepper import Search, Stepper
 from tests.cli.terminals import PATIENCE_S, Terminal
 from tests.replay.made_log import Story, log_of
 

@@ -11,7 +11,7 @@ import pytest
 from dorm.client.client import Client
 from dorm.client.errors import NoAnswer, NotFound, Refused
 from dorm.client.sweeps import Outcome, find_sweep, free_name, is_sweep, submit
-from dorm.core.query.sweeps import sweeps
+from dorm.core.query.sweep_rows import sweeps
 from events import kinds as k
 from events import subjects
 from events.chain import SealKey, new_seed

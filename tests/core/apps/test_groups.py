@@ -9,7 +9,7 @@ import pytest
 
 from dorm.core.asking import problem_of
 from dorm.core.gates import CODE
-from dorm.core.query.sweeps import best_first, sweep_row, sweeps, swept_rows
+from dorm.core.query.sweep_rows import best_first, sweep_row, sweeps, swept_rows
 from dorm.core.state import App, digest
 from events import kinds as k
 from events.quantities import SECOND

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from dorm.core.delays import delays_of
 from dorm.core.query.views import app_row, describe
 from dorm.core.snapshot import copy, restore
-from dorm.doctor.cluster import judge_delays
+from dorm.doctor.cluster_findings import judge_delays
 from events import kinds as k
 from events import subjects
 from events.codec import encode

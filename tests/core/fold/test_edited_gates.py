@@ -8,7 +8,7 @@ import pytest
 
 from dorm.core.deadlines import ends_at
 from dorm.core.gates import age_ns, hold_of, limit_of, reason_of
-from dorm.core.query.sweeps import sweep_row, sweeps
+from dorm.core.query.sweep_rows import sweep_row, sweeps
 from dorm.core.query.views import sizes
 from dorm.core.snapshot import copy, restore
 from dorm.core.state import digest

@@ -11,7 +11,7 @@ from events import subjects
 from events.codec import encode
 from events.log.records import Record
 from events.quantities import SECOND
-from replay.travel.diff import Changed, diff
+from replay.diff import Changed, diff
 from tests.core.records import Bench
 
 

@@ -22,7 +22,7 @@ from dorm_lab.workloads import by_name
 from dorm_lab.workloads.pollux import packed
 from dorm_lab.workloads.traces.pollux import bounded
 from dorm_lab.workloads.tuned import Tuned
-from replay.simulator.finish_times import contention, fair_containers, fair_rate
+from replay.simulator.measures import contention, fair_containers, fair_rate
 from replay.simulator.speed import after, seconds_until
 
 if TYPE_CHECKING:

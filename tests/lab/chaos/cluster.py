@@ -20,7 +20,7 @@ import aiodocker
 import aiohttp
 
 import dorm
-from agents.runtime.docker.config import LABEL_CLUSTER
+from agents.runtime.docker.container_config import LABEL_CLUSTER
 from compose.engine import Engine, EngineFault
 from compose.image import ImageUnavailable, ensure_samples_image
 from dorm.bench import BenchError

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from dorm.policies.dorm import optimizer
-from dorm.policies.parameters import OPTIMIZER
+from dorm.policies.exact.exact_policy import ExactPolicy
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
 from dorm_lab.bench.optimizer import judge
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DORM, EXACT = policy("dorm"), policy("dorm-exact")
-DEFAULTS = {name: parameter.default for name, parameter in OPTIMIZER.items()}
+DEFAULTS = {name: parameter.default for name, parameter in ExactPolicy.parameters.items()}
 
 
 @pytest.fixture(params=["as it is", "nothing is tiny"])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dorm.policies import integer, scoring
 from dorm.policies.exact import search as exact
+from dorm.policies.exact.exact_policy import Reference
 from dorm.policies.exact.model import most_with_others
-from dorm.policies.exact.policy import Reference
 from dorm.policies.registry import policy
 from tests.policies.brute_force import World
 from tests.policies.problems import DEFAULTS, PARAMS, crowded, problems, slow_machine

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.policies import integer, scoring
+from dorm.policies.exact import exact_policy as exact
 from dorm.policies.exact import model
-from dorm.policies.exact import policy as exact
 from dorm.policies.problem import Allocation, Problem
 from dorm.policies.registry import UnknownPolicy, names, policy
 from tests.errors import raises

@@ -13,7 +13,7 @@ from dorm.policies.problem import Allocation, AppDemand, Measured, NodeRoom, Pro
 from dorm.policies.registry import policy
 from dorm.policies.speed import curves
 from dorm.policies.speed.locality import Locality
-from dorm.policies.speed.policy import SLOWER_APART
+from dorm.policies.speed.speed_policy import SLOWER_APART
 from dorm.policies.speed.worth import LATELY_S, Worth
 from tests.dorm_lab.policies.baselines.test_speed_policies import telling, totals
 from tests.policies.problems import app, node

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dorm.policies import goals, integer, scoring
-from dorm.policies.parameters import SPEED
 from dorm.policies.problem import Allocation, AppDemand, NodeRoom, Problem
 from dorm.policies.registry import policy
-from dorm.policies.speed.policy import Round, SpeedPolicy
+from dorm.policies.speed.speed_policy import Round, SpeedPolicy
 from dorm.policies.speed.worth import Worth, counts_up_to
 from tests.dorm_lab.policies.baselines.test_speed_policies import rows_of, telling, told, totals
 from tests.errors import raises
@@ -41,8 +40,8 @@ def solve(nodes: tuple[NodeRoom, ...], *apps: AppDemand, **params: Any) -> Alloc
 
 def disturbed(problem: Problem, got: Allocation, params: dict[str, Any]) -> float:
     """What the answer takes of θ2's budget, in full restarts, computed from the problem alone."""
-    full = params.get("full_pause_s", SPEED["full_pause_s"].default)
-    usual = params.get("adjust_s", SPEED["adjust_s"].default)
+    full = params.get("full_pause_s", SpeedPolicy.parameters["full_pause_s"].default)
+    usual = params.get("adjust_s", SpeedPolicy.parameters["adjust_s"].default)
     instance = integer.read(problem)
     changed = integer.changed(instance, rows_of(instance, got)) & instance.kept & ~instance.absent
     pauses = [usual if each.adjust_s is None else each.adjust_s for each in instance.apps]

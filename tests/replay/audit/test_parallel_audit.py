@@ -17,11 +17,10 @@ from dorm.core.state import State, digest
 from events.codec import decode
 from events.kinds import AppCancelRequested, AppProgressed, GenerationReleased, Resized
 from events.log.stores import content_of
-from replay.audit import survey as surveying
+from replay.audit import passes as surveying
 from replay.audit import workers
 from replay.audit.audit import verify
-from replay.audit.slices import check
-from replay.audit.survey import Slice, Survey
+from replay.audit.passes import Slice, Survey, check
 from replay.audit.workers import AuditError
 from tests.errors import raises
 from tests.replay.made_log import Story, changed, changed_fact, log_of, rounds_with
@@ -61,7 +60,7 @@ def test_slices_are_the_log_and_no_question_is_open_between_them(records: list[R
     after = 0
     for part in slices:
         assert part.after == after
-        assert all(part.after <= asked.basis < asked.seq <= part.upto for asked in part.asked)
+        assert all(part.after <= asked.basis < asked.seq <= part.upto for asked in part.questions)
         after = part.upto
 
 
@@ -169,7 +168,7 @@ async def workers_of_this_process(count: int) -> list[psutil.Process]:
             found = [
                 child
                 for child in psutil.Process().children()
-                if any("replay.audit.worker" in word for word in _words(child))
+                if any("replay.audit.workers" in word for word in _words(child))
             ]
             if len(found) >= count:
                 return found

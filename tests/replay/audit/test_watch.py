@@ -9,9 +9,9 @@ from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.state import State
 from events.kinds import AppCompleted, ContainerStarted, Event, GenerationReleased
-from replay.audit import watch
+from replay.audit import passes
 from replay.audit.audit import verify
-from replay.audit.watch import Watch
+from replay.audit.passes import Watch
 from tests.replay.made_log import Story, log_of, rounds_with
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def test_ended_apps_cost_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> No
         looked_at.append(len(state.apps))
         return violations(state)
 
-    monkeypatch.setattr(watch, "violations", counting)
+    monkeypatch.setattr(passes, "violations", counting)
     story = Story()
     for number in range(6):
         story.submit(f"app{number}", n_max=1)

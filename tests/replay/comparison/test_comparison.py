@@ -11,8 +11,8 @@ from events.errors import DormError
 from replay.comparison import MOST_POINTS, compare, differences
 from replay.moments import AtSequence
 from replay.story.story import tell
-from replay.travel.travel import state_at
-from replay.usage.usage import usage
+from replay.travel import state_at
+from replay.usage import usage
 from tests.errors import raises
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of, two_apps

@@ -27,7 +27,7 @@ from replay.export.export import export
 from replay.export.pseudonyms import Names, Pseudonyms
 from replay.export.selection import Selection
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.core.golden_log import story as golden_story
 from tests.core.nonsense import nonsense
 from tests.core.records import Bench, joined

@@ -31,7 +31,7 @@ from replay.export.export import export, format_of
 from replay.export.selection import Selection
 from replay.export.sink import FileFormat
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from replay.whole_file import ExportError
 from tests.errors import raises
 from tests.replay.made_log import log_of

@@ -24,7 +24,7 @@ from replay.audit.audit import verify
 from replay.export.export import export
 from replay.export.selection import Selection
 from replay.moments import AtSequence, BeforeEnd
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.events.log.readable_conformance import read_all
 from tests.lab.machines.nats_server import NatsServer
 from tests.replay.codes import code_in

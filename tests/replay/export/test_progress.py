@@ -15,8 +15,7 @@ from events.archive.progress import progress_path
 from events.codec import encode
 from events.kinds import AppProgressed, ContainerStarted
 from events.log.memory import MemoryLog
-from replay.export.export import export
-from replay.export.progress import export_progress
+from replay.export.export import export, export_progress
 from replay.export.selection import Selection
 from replay.moments import AtSequence
 from replay.page.recording import record

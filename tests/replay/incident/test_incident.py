@@ -20,7 +20,7 @@ from events.quantities import SECOND
 from replay.audit.audit import verify
 from replay.incident import FIRST, LATEST, Happenings, write
 from replay.moments import AtSequence, BeforeEnd
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of
 

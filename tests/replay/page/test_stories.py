@@ -12,10 +12,9 @@ from dorm.core.state import State
 from replay.moments import AtSequence
 from replay.page import stories as page_stories
 from replay.page.recording import record
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.explanation import Witness, explain
 from replay.story.story import tell
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 

@@ -15,7 +15,7 @@ from replay.page import timeline as page_timeline
 from replay.page.timeline import APPS, timeline
 from replay.timeline.fold import Watcher
 from replay.timeline.fold import timeline as picture_of
-from replay.timeline.model import AppLane, Partition, Phase, Timeline
+from replay.timeline.lanes import AppLane, Partition, Phase, Timeline
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of
 

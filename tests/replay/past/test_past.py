@@ -10,7 +10,7 @@ from dorm.core.query.views import describe
 from events import kinds as k
 from replay.moments import AtSequence, AtTime
 from replay.past import PastApp, SelectError, gather, in_order, parse_condition, row_of, select
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from dorm.core.state import State
 from events import kinds as k
-from replay.story.app import AppTeller
-from replay.travel.travel import fold
+from replay.story.app_teller import AppTeller
+from replay.travel import fold
 from tests.core.records import Bench
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
 from replay.moments import AtSequence
-from replay.story.explain import ExplainError, explain
-from replay.story.explanation import Explanation, Witness
-from replay.travel.travel import fold, state_at
+from replay.story.explanation import ExplainError, Explanation, Witness, explain
+from replay.travel import fold, state_at
 from tests.core.records import Bench, joined
 from tests.errors import raises
 from tests.replay.made_log import all_facts, log_of, rounds_with, two_apps

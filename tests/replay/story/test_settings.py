@@ -5,9 +5,8 @@ from __future__ import annotations
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
-from replay.story.app import AppTeller
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.app_teller import AppTeller
+from replay.story.explanation import Witness, explain
 from replay.story.node import NodeTeller
 from tests.core.records import Bench
 

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
+from replay.diff import diff, of_set_by, settings_between
 from replay.moments import AtSequence
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.explanation import Witness, explain
 from replay.story.story import follow, tell
-from replay.travel.diff import diff
-from replay.travel.diff_words import of_set_by
-from replay.travel.settings_between import settings_between
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.replay.made_log import Story, log_of
 
 if TYPE_CHECKING:
@@ -121,7 +118,7 @@ async def test_diff_shows_who_changed_which_setting_and_how() -> None:
 
 
 def test_the_watch_follows_only_effective_changes() -> None:
-    from replay.story.settings import SettingsWatch
+    from replay.story.settings_causes import SettingsWatch
 
     state, watch = State(), SettingsWatch()
     story = Story(nodes=0)

@@ -13,7 +13,7 @@ from events import kinds as k
 from events.codec import decode
 from events.positions import parse
 from events.quantities import SECOND
-from replay.story.app import AppTeller
+from replay.story.app_teller import AppTeller
 from replay.story.node import NodeTeller
 from tests.core.virtual.world import World
 

@@ -12,7 +12,7 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
 from replay.story.node import COLUMNS, Course, NodeTeller, NodeTotals
-from replay.travel.travel import fold
+from replay.travel import fold
 from tests.core.records import START, Bench, joined
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from events.codec import decode
 from events.log.memory import MemoryLog
 from events.sources import fingerprint
 from replay.moments import AtSequence, BeforeEnd
-from replay.story.app import AppTeller
-from replay.story.explain import ExplainError, explain
-from replay.story.explanation import Explanation, Witness
+from replay.story.app_teller import AppTeller
+from replay.story.explanation import ExplainError, Explanation, Witness, explain
 from replay.story.story import StoryError, follow, tell
 from tests.core.records import START, Bench
 from tests.core.virtual.world import World

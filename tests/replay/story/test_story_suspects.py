@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from dorm.core.state import State
 from events import kinds as k
 from replay.gist import gist
-from replay.story.app import AppTeller
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.app_teller import AppTeller
+from replay.story.explanation import Witness, explain
 from replay.story.node import NodeTeller
-from replay.travel.travel import fold
+from replay.travel import fold
 from tests.core import suspect_node
 from tests.core.suspect_node import BAD
 

@@ -8,9 +8,8 @@ from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
 from replay.story.chapters import Cause
-from replay.story.explain import explain
-from replay.story.explanation import Witness
-from replay.travel.travel import fold
+from replay.story.explanation import Witness, explain
+from replay.travel import fold
 from replay.words import moment
 from tests.core.records import Bench, joined
 from tests.replay.story.telling import causes, contended, decision, one, resize, told, what

@@ -9,13 +9,13 @@ from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
 from events.log.stores import MemoryProgress
-from replay.tenants.progress import OwnProgress
+from replay.tenants.log import OwnProgress
 from tests.replay.made_log import CLUSTER
 from tests.replay.tenants.lives import BOB, Life
 
 if TYPE_CHECKING:
     from events.log.records import Record
-    from replay.tenants.views import Views
+    from replay.tenants.shared_views import Views
 
 
 class _Views:

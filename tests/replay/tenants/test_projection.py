@@ -19,15 +19,14 @@ from events.codec import decode, encode
 from events.log.memory import MemoryLog
 from events.log.records import Record
 from replay.moments import AtSequence
-from replay.story.app import AppTeller
-from replay.story.explain import explain
-from replay.story.explanation import Witness
+from replay.story.app_teller import AppTeller
+from replay.story.explanation import Witness, explain
 from replay.story.story import follow
 from replay.tenants.hiding import SHOWN
 from replay.tenants.log import TenantLog
 from replay.tenants.projection import WITHHELD, Projection, key_of
+from replay.tenants.shared_views import Views
 from replay.tenants.showing import Showing
-from replay.tenants.views import Views
 from tests.core.records import document
 from tests.replay.made_log import CLUSTER, log_of
 from tests.replay.tenants.lives import BOB, CANARY, CARL, Life

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from events.log.records import Record
-    from replay.timeline.model import Timeline
+    from replay.timeline.lanes import Timeline
 
     Dorm = Callable[..., tuple[int, str, str]]
 
@@ -115,7 +115,7 @@ def test_wrong_usage(dorm: Dorm, log_file: Path, tmp_path: Path) -> None:
 def test_missing_files_are_named_before_anything_is_folded(
     dorm: Dorm, log_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replay.timeline.model.find_spec", lambda name: None)
+    monkeypatch.setattr("replay.timeline.lanes.find_spec", lambda name: None)
     monkeypatch.setattr("replay.timeline.fold.timeline", None)
     code, _, err = dorm("-o", tmp_path / "a.png", "--file", log_file)
     assert (code, code_in(err)) == (1, "package.missing")

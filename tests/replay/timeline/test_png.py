@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 from replay.timeline import png as timeline_png
 from replay.timeline.fold import timeline
-from replay.timeline.model import Timeline, TimelineError
+from replay.timeline.lanes import Timeline, TimelineError
 from replay.timeline.png import png
 from tests.errors import raises
 from tests.replay.busy import busy_log

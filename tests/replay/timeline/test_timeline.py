@@ -21,12 +21,12 @@ from events.instants import length_of_phase
 from events.kinds import NodeDrainRequested, NodeTrustRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.page.timeline import timeline as page_of
-from replay.timeline import bounds as timeline_bounds
+from replay.timeline import fold as timeline_bounds
 from replay.timeline.fold import timeline
-from replay.timeline.model import Steps, Timeline, TimelineError, most_affected, only
+from replay.timeline.labels import decision_lines, mark_line, partition_lines
+from replay.timeline.lanes import Steps, Timeline, TimelineError, most_affected, only
 from replay.timeline.png import png
 from replay.timeline.trace import trace
-from replay.timeline.words import decision_lines, mark_line, partition_lines
 from tests.core.records import Bench
 from tests.core.suspect_node import BAD, suspect
 from tests.core.virtual.world import World

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.timeline.fold import timeline
-from replay.timeline.model import Timeline, TimelineError
+from replay.timeline.lanes import Timeline, TimelineError
 from replay.timeline.trace import events_of, trace
 from tests.core.virtual.world import World
 from tests.errors import raises

@@ -13,8 +13,7 @@ from dorm.core.evolve import evolve
 from dorm.core.query.views import app_rows, node_rows
 from dorm.core.state import State
 from events import kinds as k
-from replay.travel.diff import Diff, Thing, diff, only
-from replay.travel.diff_words import headline, of_app, of_cluster, of_node, of_settings
+from replay.diff import Diff, Thing, diff, headline, of_app, of_cluster, of_node, of_settings, only
 from tests.core.records import Bench, joined
 from tests.core.virtual.world import World
 from tests.tries import tries

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import replay.travel.pages
-import replay.travel.stepper
+import replay.stepper
 from dorm.core.evolve import evolve
 from dorm.core.snapshot import FOLDED_BY, copy, dump, pack, restore
 from dorm.core.state import State, digest
@@ -25,10 +24,8 @@ from events.nats.connection import Connection
 from events.positions import Position
 from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
-from replay.travel.pages import Keyframes, Pages
-from replay.travel.search import Search, SearchError, parse
-from replay.travel.stepper import Stepper, events_of
-from replay.travel.travel import state_at
+from replay.stepper import Keyframes, Pages, Search, SearchError, Stepper, events_of, parse
+from replay.travel import state_at
 from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import Story, log_of
@@ -48,9 +45,9 @@ SMALL = 16
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (replay.travel.pages, replay.travel.stepper):
+    for module in (replay.stepper, replay.stepper):
         monkeypatch.setattr(module, "PAGE", SMALL)
-    monkeypatch.setattr(replay.travel.stepper, "_WINDOW", 2 * SMALL)
+    monkeypatch.setattr(replay.stepper, "_WINDOW", 2 * SMALL)
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 from dorm.core.evolve import GapError, evolve
 from dorm.core.state import State, digest
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.errors import raises
 from tests.replay.made_log import log_of
 

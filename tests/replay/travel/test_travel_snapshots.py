@@ -18,7 +18,7 @@ from events.archive.segments import SegmentLog, SegmentWriter
 from events.log.stores import identity
 from events.sources import fingerprint
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
-from replay.travel.travel import state_at
+from replay.travel import state_at
 from tests.core.virtual.world import World
 from tests.errors import raises
 from tests.replay.made_log import log_of

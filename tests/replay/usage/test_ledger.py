@@ -12,8 +12,8 @@ from dorm.core.query.views import room_held
 from dorm.core.state import State
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, BeforeEnd
-from replay.usage.ledger import Ledger, Wanted
-from replay.usage.usage import HOUR, usage
+from replay.usage import HOUR, usage
+from replay.usage_ledger import Ledger, Wanted
 from tests.replay.busy import busy_log
 from tests.replay.made_log import log_of, two_apps
 from tests.simulator.scenarios import play, scenarios

@@ -11,12 +11,12 @@ from events import kinds as k
 from events.errors import DormError
 from events.quantities import SECOND
 from replay.moments import AtSequence, AtTime, BeforeEnd
-from replay.usage.usage import HOUR, usage
+from replay.usage import HOUR, usage
 from tests.errors import raises
 from tests.replay.made_log import START, Story, log_of
 
 if TYPE_CHECKING:
-    from replay.usage.usage import Row, Usage
+    from replay.usage import Row, Usage
 
 SPEC = {"n_min": 1, "n_max": 1, "demand": {"cpu": 1, "memory": "1GiB", "gpu": 1}, "user": "ann"}
 

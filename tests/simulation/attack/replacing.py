@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agents.identity import FILE
+from agents.machine_identity import FILE
 
 if TYPE_CHECKING:
     from tests.simulation.attack.attack import Attack

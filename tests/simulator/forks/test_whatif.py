@@ -18,8 +18,8 @@ from replay.moments import AtSequence
 from replay.simulator.contenders import STATIC_COUNTS
 from replay.simulator.forks import fork as forks
 from replay.simulator.forks.backtest import compare, in_words
-from replay.simulator.forks.history import History
 from replay.simulator.forks.whatif import WhatIf, WhatIfError, whatif
+from replay.simulator.forks.work_history import History
 from replay.simulator.outcome import AppRun, Run
 from replay.simulator.scenario import Outage, Scenario
 from replay.simulator.simulation import Simulation

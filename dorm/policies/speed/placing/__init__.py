@@ -5,5 +5,5 @@
     gathering    the same, and apps that are slower across nodes come to one
     moving       the same if types of nodes matter: apps also move to another type, and others out of their way
 
-`gathering` extends `resizing`, and `moving` extends `gathering`; `policy` takes one of these two.
+`gathering` extends `resizing`, and `moving` extends `gathering`; `speed_policy` takes one of these two.
 """

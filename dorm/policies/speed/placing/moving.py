@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dorm.policies.integer import Flags, Instance, Ints, Rows
     from dorm.policies.scoring import Terms
-    from dorm.policies.speed.choosing import Chosen
+    from dorm.policies.speed.size_choice import Chosen
     from dorm.policies.speed.types import Types
     from dorm.policies.speed.worth import Worth
 

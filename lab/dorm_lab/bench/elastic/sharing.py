@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 
 from dorm.bench import BenchError
-from dorm.bench.cluster import NODES, Watch, attended, bench_cluster
+from dorm.bench.bench_cluster import NODES, Watch, attended, bench_cluster
 from dorm_lab.bench.elastic import steps
 from dorm_lab.bench.elastic.pauses import DEVICE_S, script
 from dorm_lab.bench.elastic.workers import SEARCHED

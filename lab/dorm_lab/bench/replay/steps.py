@@ -20,7 +20,7 @@ from events.log.stores import NoSnapshots
 from replay.export.export import export
 from replay.export.sink import FileFormat
 from replay.moments import AtSequence
-from replay.travel.travel import state_at
+from replay.travel import state_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence

@@ -4,5 +4,5 @@
     measuring  the unit costs, on three NATS servers on this machine
     servers    the three servers
 
-The model is what docs/scale.md explains.  It only covers the listed loads: a figure below its limit is not a promise.
-"""
+A package of its own because the model is pure, apart from the measurement of its costs; docs/scale.md explains it.  It only
+covers the listed loads: a figure below its limit is not a promise."""

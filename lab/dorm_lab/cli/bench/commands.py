@@ -68,7 +68,7 @@ def trust(
 
       dorm bench trust --runtime process --apps 10 -o json
     """
-    from dorm.bench.cluster import runtimes
+    from dorm.bench.bench_cluster import runtimes
     from dorm_lab.bench.trust import bench_trust
 
     async def work(progress: Callable[[str], None]) -> Report:

@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 
 class AppLevelPolicy:
-    """Parameters:
-
-    `grow` (false)  whether apps that run take further offers, each of which restarts them
-    """
+    """Once launched, an app takes no further offers unless `grow` is set."""
 
     name = "app-level"
     version = 1
+    summary = "room is offered to one app after the other, and an app keeps what it takes, as in Mesos with DRF"
+    parameters = laboratory.declared(
+        name,
+        {
+            "grow": "whether apps that run take further offers, each of which restarts them",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -34,13 +34,17 @@ if TYPE_CHECKING:
 
 
 class OptimusPolicy:
-    """Parameters:
-
-    `assumed_s` (3600)  seconds of work, on one container, that are assumed for an app that does not declare any
-    """
+    """An app without steps or speed is taken to have `assumed_s` of work left."""
 
     name = "optimus"
     version = 1
+    summary = "each container goes where it shortens the remaining time most, as in Optimus: needs steps and speed"
+    parameters = laboratory.declared(
+        name,
+        {
+            "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

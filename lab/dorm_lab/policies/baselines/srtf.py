@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 
 class SrtfPolicy:
-    """Parameters:
-
-    `count` (1000000), `counts` ({})  containers of each app, as for `static`; by default its n_max
-    """
+    """Counts are those of `static`; by default, an app asks for its n_max."""
 
     name = "srtf"
     version = 1
+    summary = "the app that ends soonest goes first, with all that it asks for, and preempts others"
+    parameters = laboratory.declared(
+        name,
+        {
+            **fixed_counts.MEANINGS,
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 
 
 class TaskLevelPolicy:
-    """Parameters:
-
-    `probes` (2)  nodes that are probed for each task; Sparrow's d
-    """
+    """Its one parameter, `probes`, is Sparrow's d."""
 
     name = "task-level"
     version = 1
+    summary = "containers are slots for short tasks, shared out again by each decision, as in Sparrow"
+    parameters = laboratory.declared(
+        name,
+        {
+            "probes": "nodes that are probed for each task",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

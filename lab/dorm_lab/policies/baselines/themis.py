@@ -53,14 +53,23 @@ if TYPE_CHECKING:
     from dorm.policies.integer import Flags, Instance, Ints
     from dorm.policies.problem import Allocation, Problem
 
-"""The defaults of the first two are those of the paper's evaluation, from memory."""
-
 
 class ThemisPolicy:
-    """Parameters: see `dorm.policies.laboratory`."""
+    """The defaults of `fairness_knob` and `lease_s` are those of the paper's evaluation, from memory."""
 
     name = "themis"
     version = 1
+    summary = (
+        "apps that are furthest behind their fair finish time win containers at auctions, and hold them for a lease"
+    )
+    parameters = laboratory.declared(
+        name,
+        {
+            "fairness_knob": "f: only the part 1 - f of the apps that is worst off takes part in an auction",
+            "lease_s": "seconds for which an app holds what it has won in an auction",
+            "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

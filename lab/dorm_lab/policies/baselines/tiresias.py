@@ -37,14 +37,18 @@ HOUR = 3600.0
 
 
 class TiresiasPolicy:
-    """Parameters:
-
-    `count` (2), `counts` ({})  containers of each app, as for `static`; an app with n_min = n_max has those in any case
-    `thresholds` ([57600])      attained service (container-seconds) at which an app leaves one queue for the next
-    """
+    """Counts are those of `static`; an app with n_min = n_max has those in any case."""
 
     name = "tiresias"
     version = 1
+    summary = "the app with the least attained service goes first and preempts others, as in Tiresias"
+    parameters = laboratory.declared(
+        name,
+        {
+            **fixed_counts.MEANINGS,
+            "thresholds": "attained service (container-seconds) at which an app leaves one queue for the next",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -46,13 +46,17 @@ NEW = 1e9
 
 
 class GavelPolicy:
-    """Parameters:
-
-    `count` (1000000), `counts` ({})  containers of each app, as for `static`; by default its n_max
-    """
+    """Counts are those of `static`; by default, an app asks for its n_max."""
 
     name = "gavel"
     version = 1
+    summary = "fair parts of time on types of nodes that are not equally fast, in rounds with preemption, as in Gavel"
+    parameters = laboratory.declared(
+        name,
+        {
+            **fixed_counts.MEANINGS,
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -58,15 +58,20 @@ EACH = 64
 
 
 class PolluxPolicy:
-    """Parameters:
-
-    `p` (-1)                               exponent of the mean of speed-ups
-    `adjust_s` (30)                        seconds that a restart costs if none was measured `population` (100), `generations`
-                                           (100)  of the search
-    """
+    """A large problem lowers `population` and `generations` by itself."""
 
     name = "pollux"
     version = 2
+    summary = "the fairest mean of speed-ups by goodput, with the best batch sizes, as in Pollux: needs speed"
+    parameters = laboratory.declared(
+        name,
+        {
+            "p": "exponent of the mean of speed-ups: the smaller, the fairer",
+            "adjust_s": "seconds that a restart costs if none was measured",
+            "population": "allocations that the search keeps",
+            "generations": "generations of the search, at most",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -47,15 +47,19 @@ MOST_WORTH = 3000.0
 
 
 class SiaPolicy:
-    """Parameters:
-
-    `p` (-0.5)       exponent of normalized goodputs
-    `lambda` (1.1)   penalty for an app that gets nothing
-    `adjust_s` (30)  seconds that a restart costs if none was measured
-    """
+    """The paper's p is -0.5."""
 
     name = "sia"
     version = 2
+    summary = "one size and type of nodes for each app, by an integer program over goodputs, as in Sia: needs speed"
+    parameters = laboratory.declared(
+        name,
+        {
+            "p": "exponent of normalized goodputs: the smaller, the fairer; not 0",
+            "lambda": "penalty for an app that gets nothing; its smallest configuration is worth 1",
+            "adjust_s": "seconds that a restart costs if none was measured",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -44,6 +44,8 @@ class MarketPolicy:
 
     name = "market"
     version = 1
+    summary = "apps bid for nodes with their weights as budgets, and get the part of a node that they bid of all bids"
+    parameters = laboratory.declared(name, {})
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -31,15 +31,19 @@ _EACH = {CPU: "a core", MEMORY: "a GiB"}
 
 
 class OasisPolicy:
-    """Parameters:
-
-    `slot_s` (600)      seconds of a slot: counts change only between slots
-    `slots` (144)       the horizon: an app is admitted only if it can be done within this many slots
-    `assumed_s` (3600)  seconds of work, on one worker, that are assumed for an app that declares none
-    """
+    """A plan, once promised, stays on the log until its app ends."""
 
     name = "oasis"
     version = 1
+    summary = "apps are admitted by prices and run by plans made when they arrive, as in OASiS: needs utility and work"
+    parameters = laboratory.declared(
+        name,
+        {
+            "slot_s": "seconds of a slot: the counts of a plan change only between slots",
+            "slots": "the horizon of plans: an app is admitted only if it can be done within so many slots",
+            "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

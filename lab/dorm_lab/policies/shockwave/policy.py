@@ -61,11 +61,22 @@ _RANGE = 1e3
 
 
 class ShockwavePolicy:
-    """Parameters: `count` (1000000) and `counts` ({}), containers of each app, as for `static`; by default its n_max; and
-    its numbers in `dorm.policies.laboratory`."""
+    """Counts are those of `static`; by default, an app asks for its n_max."""
 
     name = "shockwave"
     version = 1
+    summary = "a market over the next rounds, late apps with larger budgets, as in Shockwave: needs steps and speed"
+    parameters = laboratory.declared(
+        name,
+        {
+            **fixed_counts.MEANINGS,
+            "round_s": "seconds of one round of the window for which shockwave plans",
+            "rounds": "rounds of that window",
+            "power": "how much lateness counts: a budget is the weight times ρ to this power",
+            "regularizer": "what a second of the makespan costs, against the mean of log progress",
+            "assumed_s": "seconds of work, on one container, assumed for an app that does not report it",
+        },
+    )
 
     def check_params(self, params: dict[str, Any]) -> dict[str, Any]:
         return laboratory.check_params(self.name, params)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.runtime.docker import config, disk, launcher
-from agents.runtime.docker.config import Profile
+from agents.runtime.docker import container_config, disk, launcher
+from agents.runtime.docker.container_config import Profile
 from agents.runtime.docker.engine import Rejected
 from agents.runtime.interface import ENVIRONMENT_MOUNT, Key, Mount, Refused
 from agents.runtime.run_dirs import RunDirs
@@ -121,7 +121,7 @@ async def test_no_attempt_to_escape_succeeds(
     bystander: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(config, "PIDS_LIMIT", FORKS // 2)
+    monkeypatch.setattr(container_config, "PIDS_LIMIT", FORKS // 2)
     root = docker_harness.checkpoint_root
     folders = {tenant: root / tenant for tenant in ("alice", "bob")}
     for tenant, folder in folders.items():
@@ -138,17 +138,17 @@ async def test_no_attempt_to_escape_succeeds(
     control = docker_harness.spec(*words, tenant="alice", checkpoint_dir=str(folders["alice"]))
     create = runtime._engine.create
 
-    async def unconfined(name: str, wanted: config.Json) -> str:
+    async def unconfined(name: str, wanted: container_config.Json) -> str:
         return await create(name, {**wanted, "User": "0:0", "HostConfig": _open(wanted["HostConfig"], [root, socket])})
 
     monkeypatch.setattr(runtime._engine, "create", unconfined)
-    monkeypatch.setattr(config, "differences", lambda *_, **__: [])
+    monkeypatch.setattr(container_config, "differences", lambda *_, **__: [])
     found, made, _ = await outcome(runtime, control)
     assert {name: why for name, why in found.items() if why} == {}
     assert made == "made"
 
 
-def _open(host: config.Json, visible: list[Any]) -> config.Json:
+def _open(host: container_config.Json, visible: list[Any]) -> container_config.Json:
     binds = [{"Type": "bind", "Source": str(path), "Target": str(path)} for path in visible]
     return {
         **host,

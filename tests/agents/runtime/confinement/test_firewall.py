@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from agents.runtime.docker.config import UIDS
+from agents.runtime.docker.container_config import UIDS
 from agents.runtime.docker.firewall import FirewallError, chain, chain_of, ports_of, set_rules
 from tests.e2e.commands import REPOSITORY
 from tests.errors import raises
