@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APP, APPLIED, Effect, ignored
 from dorm.core.generation import Delay
 from events import subjects
 from events.limits import clipped
@@ -33,7 +33,7 @@ _OF_RUNNING = ("tell", "stop", "report")
 """What is done for a container that runs."""
 
 
-def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -> Folded:
+def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -> Effect:
     """Note or drop the delay of a container on this node, also of one that is prepared before its release."""
     app, node = state.apps.get(event.app), state.nodes.get(event.node)
     generation = app.generations.get(event.generation) if app is not None else None
@@ -44,13 +44,13 @@ def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -
     if container is None or container.node != event.node:
         return ignored(state)
     if container.state == "exited" or (container.state == "running" and event.doing not in _OF_RUNNING):
-        return "applied"  # It is for those who read the log.
+        return APPLIED  # It is for those who read the log.
     if event.over:
         container.delay = UNSET
     else:
         since = max(0, state.time - int(event.for_s * SECOND))
         container.delay = Delay(event.doing, clipped(event.reason), since, event.failing)
-    return "applied"
+    return APP
 
 
 def _find(generation: Generation, slot: int) -> Container | None:

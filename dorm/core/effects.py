@@ -136,15 +136,16 @@ def plan_drops(state: State) -> None:
     state.next_drop_at = min((due for app in state.apps.values() if (due := _drop_at(state, app))), default=0)
 
 
-def drop_ended(state: State) -> None:
-    """Drop apps whose retention is over.  One scan of all apps serves many: the next is a part of the retention away, so on a
-    long log each app is scanned a few times instead of once for every other app that ends."""
+def drop_ended(state: State) -> list[str]:
+    """Drop apps whose retention is over, and return their ids.  One scan of all apps serves many: the next is a part of the
+    retention away, so on a long log each app is scanned a few times instead of once for every other app that ends."""
     due = {app.id: _drop_at(state, app) for app in state.apps.values()}
-    for name, at in due.items():
-        if at and at <= state.time:
-            del state.apps[name]
+    over = [name for name, at in due.items() if at and at <= state.time]
+    for name in over:
+        del state.apps[name]
     later = min((at for at in due.values() if at > state.time), default=0)
     state.next_drop_at = later and max(later, state.time + int(state.settings.retention_s * 1e9) // SWEEPS)
+    return over
 
 
 def _drop_at(state: State, app: App) -> int:

@@ -144,21 +144,23 @@ def is_of_a_pair(app: App, generation: Generation, found: Fault) -> bool:
     return bool(found.node) and found.failure in OF_A_PAIR and fresh and found.ran_s < SHORT_S
 
 
-def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> None:
-    """Fold a failure: remember the pair, or clear the nodes of an app that is broken."""
+def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> tuple[str, ...]:
+    """Fold a failure: remember the pair, or clear the nodes of an app that is broken.  Return the ids of these nodes."""
     app, node = state.apps.get(event.app), state.nodes.get(event.node)
+    cleared: tuple[str, ...] = ()
     if app is None:
-        return
+        return cleared
     if not isinstance(event, AppFailed) and event.anew:
         app.failed_on = {}
     if node is not None and event.failure not in NO_ANSWER:
         _note_failed_probe(state, app, node)
     if not event.fault:
-        return
+        return cleared
     if event.fault == "app":
+        cleared = tuple(app.failed_on)
         _clear_nodes(state, app)
     if node is None:
-        return
+        return cleared
     before = app.failed_on.get(node.id)
     pair = PairFailure(
         app=app.id,
@@ -177,6 +179,7 @@ def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed
     if event.fault != "app":
         node.failed[app.id] = pair
         _bound(node.failed)
+    return cleared
 
 
 def _note_failed_probe(state: State, app: App, node: Node) -> None:
@@ -628,12 +631,15 @@ def probing(state: State, node: Node) -> App | None:
     return app
 
 
-def note_placed(state: State, app: App, nodes: list[str]) -> None:
-    """Fold a decision: an app that is placed on a suspect node is its probe."""
+def note_placed(state: State, app: App, nodes: list[str]) -> list[str]:
+    """Fold a decision: an app that is placed on a suspect node is its probe.  Return these nodes' ids."""
+    suspects: list[str] = []
     for name in nodes:
         node = state.nodes.get(name)
         if node is not None and node.suspect is not None:
             node.suspect = msgspec.structs.replace(node.suspect, probe=app.id)
+            suspects.append(name)
+    return suspects
 
 
 # --- suspect nodes ------------------------------------------------------------------------------------------------------
@@ -741,12 +747,12 @@ def _proven_at(node: Node, app: App) -> int | None:
     return started if current.worked else started + SHORT_S * SECOND
 
 
-def suspected(state: State, event: NodeSuspected) -> list[str]:
-    """Fold it.  Return the node's id if its plans are void."""
+def suspected(state: State, event: NodeSuspected) -> bool:
+    """Fold it; return whether the node takes nothing new from here on, so that plans there are void."""
     node = state.nodes.get(event.node)
     if node is None or node.suspect is not None:
         state.counters.ignored += 1
-        return []
+        return False
     known = [node.failed[app].needs for app in event.apps if app in node.failed]
     needs = [need for need in known[0] if all(need in one for one in known)] if known else []
     node.suspect = Suspect(
@@ -764,7 +770,7 @@ def suspected(state: State, event: NodeSuspected) -> list[str]:
         app = state.apps.get(name)
         if app is not None and all(_is_suspect(state, one) for one in app.failed_on):
             app.failed_trials, app.debt, app.barred, app.disturbs = 0, 0, False, False
-    return [node.id]
+    return True
 
 
 def _is_suspect(state: State, name: str) -> bool:

@@ -52,7 +52,7 @@ from msgspec import UNSET
 from dorm.core.app import Awaited, Gates, Hold, RunTime, name_key
 from dorm.core.deadlines import ends_at, ran_ns
 from dorm.core.effects import mark_dirty, request_rebalance
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import Effect, ignored, touching
 from dorm.core.round_size import LARGEST_CHANGES, first_that_fit, size
 from dorm.core.submissions import app_of_request, begin
 from events import subjects
@@ -344,9 +344,10 @@ def links(state: State, app: App, entries: Sequence[After], ids: Sequence[str]) 
     return found
 
 
-def note_end(state: State, app: App) -> None:
-    """The app has ended: note how for each that waits for it."""
+def note_end(state: State, app: App) -> list[str]:
+    """The app has ended: note how for each that waits for it, and return their ids."""
     waiting, app.awaited_by = app.awaited_by, msgspec.UNSET
+    noted: list[str] = []
     for id in waiting or ():
         other = state.apps.get(id)
         if other is None or other.ended or not isinstance(other.gates, Gates):
@@ -355,6 +356,8 @@ def note_end(state: State, app: App) -> None:
             Awaited("", one.name, one.when, app.ended) if one.app == app.id else one for one in other.gates.after
         ]
         open_again(other, state.time)
+        noted.append(id)
+    return noted
 
 
 # --- what an edit changes ---------------------------------------------------------------------------------------------
@@ -363,29 +366,34 @@ EDITED_HELD = "edited so"
 """The reason of a hold that an edit asks for."""
 
 
-def apply_edit(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None:
-    """Apply what an edit says in addition to what containers are started with.  `before` is the spec that was in force."""
+def apply_edit(state: State, app: App, before: AppSpec, event: k.AppRevised) -> list[str]:
+    """Apply what an edit says in addition to what containers are started with.  `before` is the spec that was in force.
+    Return the ids of the other apps that this changes: those of its group, and those that it waits for no longer."""
     after = app.spec
+    others: list[str] = []
     if after.max_runtime_s is not None and app.run_time is UNSET and not app.ended:
         app.run_time = RunTime(since=_runs_since(app))
     if after.group is not None and before.group is not None:
-        _set_limit(state, app, app.parallel if isinstance(app.parallel, int) else before.group.parallel)
+        others += _set_limit(state, app, app.parallel if isinstance(app.parallel, int) else before.group.parallel)
     if has_started(app):
-        return
+        return others
     if after.origin != before.origin:
         app.checkpoint, app.checkpoint_in = None, ""
         begin(state, app)
     if (after.hold, after.after, after.start_after) != (before.hold, before.after, before.start_after):
-        _edit_gates(state, app, before, event)
+        others += _edit_gates(state, app, before, event)
+    return others
 
 
-def _set_limit(state: State, app: App, before: int) -> None:
-    """Give all apps of its group the present limit of the app's spec, if it differs from `before`."""
+def _set_limit(state: State, app: App, before: int) -> list[str]:
+    """Give all apps of its group the present limit of the app's spec, if it differs from `before`; return their ids."""
     limit = app.spec.group.parallel if app.spec.group is not None else 0
-    if limit != before:
-        for other in state.apps.values():
-            if same_run(app, other):
-                other.parallel = limit
+    if limit == before:
+        return []
+    members = [other for other in state.apps.values() if same_run(app, other)]
+    for other in members:
+        other.parallel = limit
+    return [other.id for other in members]
 
 
 def join_group(state: State, app: App) -> None:
@@ -403,11 +411,13 @@ def _runs_since(app: App) -> int:
     return min((container.started_at for container in app.running_containers()), default=0)
 
 
-def _edit_gates(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None:
+def _edit_gates(state: State, app: App, before: AppSpec, event: k.AppRevised) -> list[str]:
+    """Return the ids of the apps that it waits for no longer."""
     now, spec = state.time, app.spec
     was_closed = bool(closed_since(app)) or (isinstance(app.gates, Gates) and app.gates.starts_at > now)
     gates = app.gates = app.gates if isinstance(app.gates, Gates) else Gates()
     _open_all(gates, now)
+    was = [gate.app for gate in gates.after if gate.app]
     gates.after = _awaited(state, app, before, gates.after, event.after)
     start = starts_at(spec, app.submitted_at)
     if start > now:
@@ -419,6 +429,7 @@ def _edit_gates(state: State, app: App, before: AppSpec, event: k.AppRevised) ->
         app.waiting_since = start
     elif was_closed and not waits_for_record(app) and app.current is None:
         app.waiting_since = max(now, app.retry_at)
+    return was
 
 
 def _open_all(gates: Gates, now: int) -> None:
@@ -461,7 +472,7 @@ def may_be_held(state: State, app: App, who: str) -> bool:
     return not app.ended and not app.cancel_requested
 
 
-def hold_requested(state: State, event: k.AppHoldRequested, record: Record) -> Folded:
+def hold_requested(state: State, event: k.AppHoldRequested, record: Record) -> Effect:
     who = subjects.who_of(record.subject)
     app = app_of_request(state, event.app, who)
     if app is None or not may_be_held(state, app, who):
@@ -472,10 +483,10 @@ def hold_requested(state: State, event: k.AppHoldRequested, record: Record) -> F
     if app.current is not None:
         request_rebalance(state)
     mark_dirty(state)
-    return "applied"
+    return touching(app)
 
 
-def release_requested(state: State, event: k.AppReleaseRequested, record: Record) -> Folded:
+def release_requested(state: State, event: k.AppReleaseRequested, record: Record) -> Effect:
     app = app_of_request(state, event.app, subjects.who_of(record.subject))
     if app is None or app.ended or hold_of(app) is None:
         return ignored(state)
@@ -483,7 +494,7 @@ def release_requested(state: State, event: k.AppReleaseRequested, record: Record
     app.gates.hold = None
     open_again(app, state.time)
     mark_dirty(state)
-    return "applied"
+    return touching(app)
 
 
 # --- decisions: what stops, and what ends -----------------------------------------------------------------------------

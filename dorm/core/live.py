@@ -48,7 +48,7 @@ from dorm.core import deadlines, failures
 from dorm.core.containers import end_container, note_ran, note_speed, note_work
 from dorm.core.effects import adjust_counts, dissolve, drop_change, mark_dirty, void_plans
 from dorm.core.faults import Fault, note_failure
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APP, APP_PARTS, IGNORED, Effect, ignored
 from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects
 from events.kinds import (
@@ -130,11 +130,11 @@ def _in_force(
     return (app, generation) if generation.released and not generation.failed else None
 
 
-def members_released(state: State, event: k.MembersReleased) -> None:
+def members_released(state: State, event: k.MembersReleased) -> Effect:
     """Agents follow the master's records, so a release stands even if a node changed after its basis."""
     app, generation, stay = _announced(state, event)
     if app is None or generation is None or stay is None:
-        return
+        return IGNORED
     newcomers = {
         placed.slot: Container(placed.slot, placed.node, placed.address, placed.port)
         for placed in event.members
@@ -156,9 +156,10 @@ def members_released(state: State, event: k.MembersReleased) -> None:
         node = state.nodes.get(container.node)
         if node is None or node.gone:
             end_container(state, app, generation, container, "lost", "its node was gone before it could start")
+    return APP_PARTS
 
 
-def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Folded:
+def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Effect:
     """Ignore it if it is not about the present generation, or not from a node of its."""
     app, generation = _reported(state, event, record)
     if app is None or generation is None:
@@ -171,16 +172,16 @@ def membership_changed(state: State, event: k.MembershipChanged, record: Record)
             _commit(state, app, generation, change, event)
     if event.change == "death" and event.membership == generation.membership:
         _accuse(state, app, generation, event)
-    return "applied"
+    return APP
 
 
-def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
+def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Effect:
     """Ignore it as `membership_changed` does."""
     app, _ = _reported(state, event, record)
     if app is None:
         return ignored(state)
     app.epoch = event.epoch
-    return "applied"
+    return APP
 
 
 def _reported(
@@ -282,13 +283,14 @@ def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
     return Held(current.number, after, before)
 
 
-def members_lost(state: State, event: k.MembersLost) -> None:
+def members_lost(state: State, event: k.MembersLost) -> Effect:
     app, generation, stay = _announced(state, event)
     if app is None or generation is None or stay is None:
-        return
-    note_failure(state, event)
+        return IGNORED
+    cleared = note_failure(state, event)
     # A change that nobody has heard of was decided for members that are gone now.
-    if generation.change is not None and not generation.change.released_at:
+    drops = generation.change is not None and not generation.change.released_at
+    if drops:
         drop_change(state, app, generation)
     had_exited = generation.exited > 0
     note_speed(state, app, generation)
@@ -323,19 +325,21 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     else:
         generation.membership = event.membership
         generation.committed_at = state.time
-    if kept_rooms:  # Others may have planned for the room that these members were to give up.
+    voids = bool(kept_rooms)
+    if voids:  # Others may have planned for the room that these members were to give up.
         void_plans(state, kept_rooms)
     app.changed_seq = state.seq
     mark_dirty(state)
+    return Effect(app=True, node=True, nodes=cleared, everything=drops or voids, parts="touched")
 
 
-def membership_committed(state: State, event: k.MembershipCommitted) -> None:
+def membership_committed(state: State, event: k.MembershipCommitted) -> Effect:
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app else None
     if generation is None or generation.untold != event.membership:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     generation.untold = 0
+    return APP_PARTS
 
 
 def live_resize_failed(state: State, event: k.LiveResizeFailed) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.effects import mark_dirty
+from dorm.core.folded import APP, Effect, ignored
 from dorm.core.round_size import size
 from dorm.core.state import Promise
 from dorm.policies.problem import Plan, Slot, Utility
@@ -43,16 +44,16 @@ MOST_PLACES = 20_000
 """Nodes named in one plan, over all its slots."""
 
 
-def app_planned(state: State, event: k.AppPlanned) -> None:
+def app_planned(state: State, event: k.AppPlanned) -> Effect:
     app = state.apps.get(event.app)
     places = sum(len(slot.containers) for slot in event.slots)
     ascending = all(one.at < other.at for one, other in zip(event.slots, event.slots[1:], strict=False))
     if app is None or app.ended or len(event.slots) > MOST_SLOTS or places > MOST_PLACES or not ascending:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     app.plan = Promise(event.slots, event.worth, event.cost, state.seq, state.time) if event.slots else None
     if event.more:
         mark_dirty(state)
+    return APP
 
 
 def forget_plans(state: State) -> None:

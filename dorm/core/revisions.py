@@ -45,6 +45,8 @@ from msgspec import UNSET, UnsetType
 from dorm.core.admission import check_room
 from dorm.core.app import MOST_REVISIONS, Asked, Earlier, Restart, Revision, Revisions
 from dorm.core.effects import interrupt, mark_dirty, mark_wait, plan_drops
+from dorm.core.faults import forget_failures
+from dorm.core.folded import APP_PARTS, APPLIED, REFUSED, Effect, ignored, touching
 from dorm.core.gates import apply_edit, check_release, edited_links, has_started
 from dorm.core.state import Submission
 from dorm.core.submissions import app_of_request, queue, queue_refused, with_origin
@@ -54,7 +56,7 @@ from events.identities import tenant_in
 from events.kinds import AppRejected, AppRestarted, AppRevised
 from events.limits import clipped
 from events.quantities import SECOND
-from events.spec import LARGEST_SPEC, SpecError, can_be_read, check_spec
+from events.spec import LARGEST_SPEC, SpecError, can_be_read, check_gang, check_roles, check_spec
 from events.spec.abilities import EDITS
 from events.spec.editing import (
     BEFORE_START,
@@ -69,7 +71,6 @@ from events.spec.editing import (
 
 if TYPE_CHECKING:
     from dorm.core.admission import LiveApps
-    from dorm.core.folded import Folded
     from dorm.core.state import App, Generation, State
     from events.log.records import Record
     from events.spec import AppSpec
@@ -239,25 +240,43 @@ def check_restartable(state: State, app: App, *, fresh: bool) -> None:
         )
 
 
+def check_update(state: State, event: k.AppUpdated, app: App | None) -> App:
+    """Return the app if the update may change it.  Raises SpecError: an update that made a running app impossible would stop
+    it."""
+    if app is None or app.ended:
+        raise SpecError(f"there is no app {event.app[:100]!r} that could be updated", code="app.not_found")
+    n_min = event.n_min if event.n_min is not None else app.n_min
+    n_max = event.n_max if event.n_max is not None else app.n_max
+    changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
+    check_gang(app.next_spec.gang, **changed)
+    check_roles(app.next_spec, n_min)
+    if n_min > n_max:
+        text = f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
+        raise SpecError(text, code="spec.n_min.above_n_max")
+    if n_min > app.n_min:
+        check_room(state, app.next_spec, n_min, app.tenant)
+    return app
+
+
 # --- the fold of requests ---------------------------------------------------------------------------------------------
 
 
-def edit_requested(state: State, event: k.AppEditRequested, record: Record) -> Folded:
+def edit_requested(state: State, event: k.AppEditRequested, record: Record) -> Effect:
     return _ask(state, event, record, Asked("edit", made_from=event.made_from), event.spec)
 
 
-def restart_requested(state: State, event: k.AppRestartRequested, record: Record) -> Folded:
+def restart_requested(state: State, event: k.AppRestartRequested, record: Record) -> Effect:
     return _ask(state, event, record, Asked("restart", fresh=event.fresh, reason=clipped(event.reason)), None)
 
 
 def _ask(
     state: State, event: k.AppEditRequested | k.AppRestartRequested, record: Record, asked: Asked, spec: object
-) -> Folded:
+) -> Effect:
     app = app_of_request(state, event.app, subjects.who_of(record.subject))
     if app is None:
         why = f"there is no app {event.app[:100]!r}; `dorm ps --all` lists those that the cluster keeps"
         queued = queue_refused(state, event, record, why, "app.not_found", app=event.app)
-        return "refused" if queued == "applied" else queued
+        return REFUSED if queued is APPLIED else queued
     waiting = Submission(
         id=event.id,
         seq=state.seq,
@@ -269,6 +288,25 @@ def _ask(
         asked=asked,
     )
     return queue(state, waiting, record)
+
+
+def app_updated(state: State, event: k.AppUpdated, record: Record) -> Effect:
+    try:
+        app = check_update(state, event, app_of_request(state, event.app, subjects.who_of(record.subject)))
+    except SpecError as refused:
+        queued = queue_refused(state, event, record, str(refused), refused.code, app=event.app)
+        return REFUSED if queued is APPLIED else queued
+    app.n_min = event.n_min if event.n_min is not None else app.n_min
+    app.n_max = event.n_max if event.n_max is not None else app.n_max
+    app.weight = event.weight if event.weight is not None else app.weight
+    app.held_most = app.held_least = None
+    if event.n_min is not None or event.n_max is not None:
+        app.size_request = None
+    app.failed_trials = 0
+    forget_failures(app)
+    overtake_edits(state, app)
+    mark_dirty(state)
+    return touching(app)
 
 
 def overtake_edits(state: State, app: App) -> None:
@@ -287,16 +325,14 @@ def overtake_edits(state: State, app: App) -> None:
 # --- the fold of answers ----------------------------------------------------------------------------------------------
 
 
-def app_revised(state: State, event: k.AppRevised) -> None:
+def app_revised(state: State, event: k.AppRevised) -> Effect:
     waiting = state.submissions.get(event.submission)
     if waiting is not None and waiting.refused:  # It was overtaken between the decision's basis and its round.
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     state.submissions.pop(event.submission, None)
     app, latest = state.apps.get(event.app), event.next or event.spec
     if app is None or app.ended == "completed" or event.revision != app.revision + 1 or not _is_of(app, event):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     known = app.revisions = app.revisions or Revisions(1, 1)
     known.latest = event.revision
     edit = Revision(event.revision, state.seq, state.time, event.editor, list(event.changed))
@@ -315,11 +351,12 @@ def app_revised(state: State, event: k.AppRevised) -> None:
             _void(state, app, current)
         known.pending = None
         _take(app, known, latest, restarts=event.restarts)
-    apply_edit(state, app, before, event)
+    others = apply_edit(state, app, before, event)
     if event.restarts:
         _forgive(app)
         _try_now(state, app)
     mark_dirty(state)
+    return Effect(app=True, apps=(*event.after, *others), parts="touched")
 
 
 def _is_of(app: App, event: k.AppRevised) -> bool:
@@ -356,12 +393,11 @@ def _take(app: App, known: Revisions, spec: AppSpec, *, restarts: bool) -> None:
     app.spec, known.in_force = spec, known.latest
 
 
-def app_restarted(state: State, event: k.AppRestarted) -> None:
+def app_restarted(state: State, event: k.AppRestarted) -> Effect:
     state.submissions.pop(event.submission, None)
     app = state.apps.get(event.app)
     if app is None or app.cancel_requested > bool(app.ended) or (app.ended and not _revive(state, app, event)):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     _forgive(app)
     current = app.current
     # An adjustment that was decided and has not begun serves as the restart.
@@ -370,6 +406,7 @@ def app_restarted(state: State, event: k.AppRestarted) -> None:
         app.restart = Restart(seq, event.fresh, event.editor)
     _try_now(state, app)
     mark_dirty(state)
+    return APP_PARTS
 
 
 def _revive(state: State, app: App, event: k.AppRestarted) -> bool:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.chain import SealKey
-    from events.kinds import Event
     from events.log.records import Record
     from events.log.stores import Parts
     from events.parts import NodePart
@@ -63,10 +62,10 @@ class PartWriter:
         self._stored: dict[str, _Known] = {}
         self._leads = False
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Note a record that was folded into `state`."""
         if self._leads:
-            self._concerned.see(state, record, event, folded)
+            self._concerned.see(state, record, folded)
             if self._concerned.nodes:
                 self._wake.set()
 

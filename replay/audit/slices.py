@@ -84,7 +84,7 @@ class SliceAudit:
         """Fold and check one record; return whether there was a divergence."""
         state = self.state
         epoch, last_round = state.epoch, state.round_seq
-        event, _ = evolve(state, record)
+        event = evolve(state, record).event
         if isinstance(event, Round):
             self._check_round(record, event, epoch, last_round)
         elif isinstance(event, Unknown | Unreadable) and kind_of(record.subject) == Round.__name__:

@@ -102,7 +102,7 @@ class Survey:
         """Take a record; return true if folding further is pointless; the last slice shows why.  Raises GapError."""
         state = self.state
         epoch, last_round = state.epoch, state.round_seq
-        event, _ = evolve(state, record)
+        event = evolve(state, record).event
         self._open.records.append(record)
         if self._seals is not None:
             self._seals.take(record, event)

@@ -1,6 +1,6 @@
 """Makes a timeline from a log: folds it once, batch by batch in a thread, within bounds of memory.
 
-The watcher looks only at apps and nodes that a record can have changed (`dorm.core.changed`).  Most records of a log
+The watcher looks only at apps and nodes that a record can have changed (`dorm.core.folded`).  Most records of a log
 report progress, and cost nothing here.
 """
 
@@ -11,7 +11,6 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.changed import changed_by
 from dorm.core.gates import shown_reason
 from events import kinds as k
 from events.instants import length_of_phase
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import App, Node, State
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
@@ -167,15 +165,15 @@ class Watcher:
             picture.notes.append(f"Not shown: {self._void_seen} void {rounds} of deposed masters.")
         return picture
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         self._time = max(state.time, self.picture.start)
         if not self.picture.start:
             self.picture.start = state.time
-        if isinstance(event, k.AppProgressed | k.AppCheckpointed) or folded == "forbidden":
+        if isinstance(event, k.AppProgressed | k.AppCheckpointed) or folded.outcome == "forbidden":
             return
         cause = f"{type(event).__name__} {state.seq}"
-        changed = changed_by(state, record, event, folded)
         if isinstance(event, k.Round):
             self._round(state, event, folded)
         elif isinstance(event, k.ContainerStarted | k.ContainerExited):
@@ -187,7 +185,7 @@ class Watcher:
         elif isinstance(event, k.AppResizeRequested):
             self._size_requested(state, event, folded)
             return
-        elif event.KIND.on == "node" and changed.everything:
+        elif event.KIND.on == "node" and folded.everything:
             self._node_event(state, event, cause)
         elif isinstance(event, k.PolicyChanged):
             self._mark("cluster", str(state.seq), "settings changed", settings_text(event), weight=50)
@@ -196,7 +194,7 @@ class Watcher:
             self._mark("cluster", str(state.seq), scheduling_text(event), event.reason, weight=50)
             return
         elif event.KIND.by_name:
-            for name in changed.apps:
+            for name in folded.apps:
                 self._look_at(state.apps[name], cause)
         else:
             return
@@ -205,7 +203,7 @@ class Watcher:
     # --- what a record touches ------------------------------------------------------------------------------------------
 
     def _round(self, state: State, event: k.Round, folded: Folded) -> None:
-        if folded == "void":
+        if folded.outcome == "void":
             self._void_seen += 1
             return
         touched: dict[str, str] = {}
@@ -325,7 +323,7 @@ class Watcher:
             self._mark("live", str(state.seq), what, f"pause {event.pause_s * 1e3:.3g} ms", app=app.id, weight=8)
 
     def _size_requested(self, state: State, event: k.AppResizeRequested, folded: Folded) -> None:
-        if folded == "applied" and event.app in state.apps:
+        if folded.outcome == "applied" and event.app in state.apps:
             what = f"asked for {event.containers}" if event.containers else "asked for n_max again"
             self._mark("asked", str(state.seq), what, event.reason, app=event.app, weight=8)
 

@@ -42,8 +42,9 @@ async def settings_between(log: ReadableLog, one: State, other: State) -> list[S
                     return found
                 before = copy.copy(state.settings)
                 state.seq = record.seq - 1
-                event, folded = evolve(state, record)
+                folded = evolve(state, record)
+                event = folded.event
                 changes = settings_changed(before, state.settings)
-                if isinstance(event, k.PolicyChanged) and changes and folded in ("applied", "refused"):
+                if isinstance(event, k.PolicyChanged) and changes and folded.outcome in ("applied", "refused"):
                     found.append(SetBy(record.seq, record.time, event.by, changes))
     return found

@@ -16,7 +16,6 @@ from dorm.core.evolve import evolve
 from dorm.core.folded import Folded
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
-from events.kinds import Event
 from events.log.interface import nearest, time_of
 from events.log.records import Record
 from events.sources import fingerprint
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
 
-Seen = Callable[[State, Record, Event, Folded], None]
+Seen = Callable[[State, Record, Folded], None]
 """Called with each record after it was folded: the state after it, the record, and the event that it held."""
 
 
@@ -105,9 +104,9 @@ def fold(
     for record in records:
         if record.seq > last or (latest is not None and record.time > latest):
             return True
-        event, folded = evolve(state, record)
+        folded = evolve(state, record)
         if seen:
-            seen(state, record, event, folded)
+            seen(state, record, folded)
     return state.seq >= last
 
 

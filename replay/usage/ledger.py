@@ -1,7 +1,7 @@
 """Adds up the apps' given, used and lost resources, beside a fold: `see` after each record, `close` at the end of the
 span.
 
-An app is looked at only when a record may have changed it (`dorm.core.changed`).  Most records of a log report
+An app is looked at only when a record may have changed it (`dorm.core.folded`).  Most records of a log report
 progress, and cost nothing here.  Memory grows with the apps that hold
 room now, and with the rows of the answer, not with the log.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.core.changed import NOTHING, changed_by
 from events import kinds as k
 from events.quantities import CPU, MEMORY, SECOND
 from replay.usage.accounts import Account
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import App, State
-    from events.kinds import Event
     from events.log.records import Record
     from replay.usage.accounts import Held
 
@@ -111,8 +109,9 @@ class Ledger:
 
     # --- following ------------------------------------------------------------------------------------------------------
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         if not self._time:
             self._begin(state.time)
         if state.time > self._time:
@@ -122,14 +121,13 @@ class Ledger:
             if account is not None and account.awaits:
                 account.reported()
             return
-        changed = changed_by(state, record, event, folded)
-        if changed is NOTHING:
+        if not folded.touched:
             return
         if isinstance(event, k.ContainerExited):
             self._exited(state, event)
-        if changed.everything:
+        if folded.everything:
             self._all(state)
-        for name in changed.apps:
+        for name in folded.apps:
             self._look_by_id(state, name)
         if isinstance(event, k.MembershipChanged):
             self._resized_live(state, event)

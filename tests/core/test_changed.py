@@ -1,4 +1,4 @@
-"""What a record is said to have changed covers all that differs in the state, on random histories."""
+"""What the fold reports to have touched covers all that differs in the state, on random histories."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from dorm.core.changed import NOTHING, changed_by
 from dorm.core.evolve import evolve
+from dorm.core.folded import APP
 from dorm.core.state import State
 from events import kinds as k
 from tests.core.golden_log import recorded
@@ -39,29 +39,23 @@ def of_app(app: App) -> tuple[bytes, ...]:
     )
 
 
-def is_over(app: App) -> bool:
-    return bool(app.ended) and all(generation.ended for generation in app.generations.values())
-
-
 def check(records: Iterable[Record]) -> None:
     state = State()
     apps: dict[str, tuple[bytes, ...]] = {}
     nodes: dict[str, bytes] = {}
-    over: set[str] = set()
     for record in records:
-        event, folded = evolve(state, record)
-        changed = changed_by(state, record, event, folded)
+        folded = evolve(state, record)
         apps_now = {app.id: of_app(app) for app in state.apps.values()}
         nodes_now = {node.id: of_node(node) for node in state.nodes.values()}
         differ = {name for name in {*apps, *apps_now} if apps.get(name, ()) != apps_now.get(name, ())}
-        if changed.reasons:
+        if folded.reasons:
             differ -= {name for name in differ if apps.get(name, ())[:1] == apps_now.get(name, ())[:1]}
-        left = {name for name in differ if name not in apps_now and name in over}
         where = {name for name in {*nodes, *nodes_now} if nodes.get(name) != nodes_now.get(name)}
-        if not changed.everything:
-            assert differ - left <= set(changed.apps), (record.seq, event)
-            assert where <= set(changed.nodes), (record.seq, event)
-        apps, nodes, over = apps_now, nodes_now, {app.id for app in state.apps.values() if is_over(app)}
+        if not folded.everything:
+            assert differ <= set(folded.apps), (record.seq, folded.event)
+            assert where <= set(folded.nodes), (record.seq, folded.event)
+        assert folded.touched or not (differ or where), (record.seq, folded.event)
+        apps, nodes = apps_now, nodes_now
 
 
 @pytest.mark.parametrize("seed", range(tries(6, 60)))
@@ -87,12 +81,11 @@ def test_most_records_name_all_that_they_change() -> None:
     state, everything = State(), 0
     records = recorded()[0]
     for record in records:
-        event, folded = evolve(state, record)
-        changed = changed_by(state, record, event, folded)
-        everything += changed.everything
-        if isinstance(event, k.AppProgressed) and folded == "applied":
-            assert changed.apps == (event.app,)
-            assert not changed.everything
-        if folded in ("ignored", "void", "unreadable"):
-            assert changed is NOTHING
+        folded = evolve(state, record)
+        everything += folded.everything
+        if isinstance(folded.event, k.AppProgressed) and folded.outcome == "applied":
+            assert folded.apps == (folded.event.app,)
+            assert folded.effect is APP
+        if folded.outcome in ("ignored", "void", "unreadable"):
+            assert not folded.touched
     assert everything < len(records) / 2

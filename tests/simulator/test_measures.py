@@ -144,7 +144,8 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
     simulation = Simulation(wanted)
     measures = Measures(simulation.state)
 
-    def falsified(state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def falsified(state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
         if isinstance(event, k.Round):
             facts = [
                 msgspec.structs.replace(fact, params=fact.params | {"theta2": 0.1})
@@ -153,7 +154,7 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
                 for fact in event.events
             ]
             event = msgspec.structs.replace(event, events=facts)
-        measures.see(state, record, event, folded)
+        measures.see(state, record, folded)
 
     simulation.observe(falsified)
     simulation.run()
@@ -184,7 +185,8 @@ def test_figures_agree_with_the_views() -> None:
     measures = Measures.of(simulation, 1e6)
     looked = []
 
-    def compare(state: State, record: Record, event: k.Event, _folded: Folded) -> None:
+    def compare(state: State, record: Record, _folded: Folded) -> None:
+        event = _folded.event
         if isinstance(event, k.Round) and state.seq % 3 == 0:
             utilization, loss = measures._holdings.figures()
             looked.append(loss)
@@ -206,7 +208,7 @@ async def test_a_real_log_is_measured_as_well() -> None:
     try:
         async for batch in archive.read():
             for record in batch:
-                measures.see(state, record, *evolve(state, record))
+                measures.see(state, record, evolve(state, record))
                 ended.update({name: known.ended for name, known in state.apps.items()})
     finally:
         await archive.close()

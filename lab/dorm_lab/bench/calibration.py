@@ -174,7 +174,7 @@ def _told(records: Sequence[Record]) -> _Run:
     state = State()
     history = History(state)
     for record in records:
-        history.see(state, record, *evolve(state, record))
+        history.see(state, record, evolve(state, record))
     return _Run(history, state)
 
 

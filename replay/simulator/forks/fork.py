@@ -121,7 +121,7 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
     window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND) + ROUNDING
     window: Run | None = None
 
-    def look(_state: State, record: Record, _event: k.Event, _folded: Folded) -> None:
+    def look(_state: State, record: Record, _folded: Folded) -> None:
         nonlocal window
         if window is None and window_ends is not None and record.time > window_ends:
             window = measures.result(window_ends)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import Event
     from events.log.records import Record
     from replay.simulator.forks.fork import Fork
 
@@ -34,7 +33,7 @@ class ForkLog:
         if start:
             self._writer.snapshot(*dump(fork.state, build=build()))
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         self._waiting.append(record)
         if len(self._waiting) == _AT_ONCE:
             self._flush()
