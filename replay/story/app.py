@@ -115,18 +115,17 @@ class AppTeller:
                 return
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
-                self.around.fact(state, event, index)
+                self.around.fact(state, folded, index)
         elif folded.outcome == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
             pass  # It changed nothing, and the master reports it.
-        elif (
-            folded.outcome != "ignored"
-        ):  # A refused request may still have been applied in part, and is part of the story.
+        elif folded.outcome != "ignored":
+            # A refused request may still have been applied in part, and is part of the story.
             if text := words.doubted(self._app, event, self._chapters):
                 self._tell(state, str(state.seq), "doubtful", text)
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, state, event)
-            self.around.record(state, event)
+            self.around.record(state, folded)
             if getattr(event, "app", self.id) != self.id:
                 return
         self._note(state)

@@ -187,21 +187,20 @@ class NodeTeller:
                 return
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
-                self.around.fact(state, event, index)
+                self.around.fact(state, folded, index)
             if len(self._decided) > 2 * len(state.apps) + 16:
                 self._forget(state)
         elif folded.outcome == "forbidden":
             pass  # It changed nothing, and the master reports it.
-        elif (
-            folded.outcome != "ignored"
-        ):  # A refused request may still have been applied in part, and is part of the story.
+        elif folded.outcome != "ignored":
+            # A refused request may still have been applied in part, and is part of the story.
             here = getattr(event, "node", "") == self.wanted
             if isinstance(event, k.PolicyChanged) and self.known and (text := settings_changed(state, event)):
                 self._tell(state, str(state.seq), "settings", text)
             handler = _HANDLERS.get(type(event)) if here else None
             if handler is not None:
                 handler(self, state, event)
-            self.around.record(state, event)
+            self.around.record(state, folded)
             if not here:
                 return
         self._account(state)

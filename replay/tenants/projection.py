@@ -157,13 +157,10 @@ class Projection:
             return frozenset((*listed, *users, offers.tenant))
         if named is not None:
             return frozenset((named.tenant,))
-        return self._owners((getattr(event, "app", ""),))
+        return self._owners(k.apps_named(event))
 
     def _tenants_of_fact(self, fact: Any) -> frozenset[str]:
         match fact:
-            case k.Resized():
-                changed = (change.app for change in fact.changes)
-                return self._owners((*changed, *fact.reasons, *fact.shortage, *fact.batches))
             case k.RecordsRefused():
                 known = self.state.known
                 return (
@@ -171,11 +168,9 @@ class Projection:
                     if known is not None
                     else frozenset()
                 )
-            case k.NodeSuspected():
-                return self._owners(fact.apps)
             case k.AppAccepted() | k.AppRejected() if tenant_in(fact.submission):
                 return frozenset((tenant_in(fact.submission),))
-        return self._owners((getattr(fact, "app", ""),))
+        return self._owners(k.apps_named(fact))
 
     def _owners(self, apps: Iterable[str]) -> frozenset[str]:
         known = self.state.apps

@@ -208,18 +208,19 @@ class Watcher:
             return
         touched: dict[str, str] = {}
         everything = ""
-        for index, fact in enumerate(event.events):
+        for index, (fact, effect) in enumerate(zip(event.events, folded.effect.facts, strict=True)):
             position = f"{state.seq}.{index}"
             cause = f"{type(fact).__name__} {position}"
+            everything = cause if effect.everything else everything
+            if not isinstance(fact, k.AppPlanned):  # It changes nothing that is drawn of an app.
+                touched.update(dict.fromkeys(effect.apps_of(fact), cause))
             if isinstance(fact, k.Resized):
                 self._resized = dict(list(self._resized.items())[-64:]) | {state.seq: position}
                 self._decision(state, event, fact, position)
-                touched.update(dict.fromkeys([change.app for change in fact.changes] + list(fact.reasons), cause))
+                touched.update(dict.fromkeys(fact.reasons, cause))
             elif isinstance(fact, _NODE_FACTS):
-                everything = cause
                 self._node_fact(state, fact, position)
             elif isinstance(fact, _APP_FACTS):
-                touched[fact.app] = cause
                 self._app_fact(state, fact, position)
             elif isinstance(fact, k.PolicyFailed):
                 if is_first(state, fact):

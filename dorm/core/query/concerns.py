@@ -131,15 +131,11 @@ class Concerns:
     # --- apps -----------------------------------------------------------------------------------------------------------
 
     def _of_app(self, event: Any) -> bool:
-        if isinstance(event, k.Resized | k.NodeSuspected):
-            return any(map(self._is_app, _apps_of(event)))
         if isinstance(event, k.AppSubmitted):
             name = name_of(event.spec)
             return bool(name) and (name in self._apps or app_id(name, event.id) in self._apps)
-        named = getattr(event, "app", "")
-        return bool(named) and (
-            self._is_app(named) or (isinstance(event, _REQUESTS) and (named in self._apps or named in self._names))
-        )
+        by_name = isinstance(event, _REQUESTS)
+        return any(self._is_app(app) or (by_name and app in self._names) for app in k.apps_named(event))
 
     def _is_app(self, app: str) -> bool:
         return app in self._apps or (_name_in(app) or app) in self._apps
@@ -155,12 +151,9 @@ class Concerns:
         if said:
             self._asked.add(event.id)
             return True
-        if isinstance(event, k.Resized | k.NodeSuspected):
-            return any(app in self._owned for app in _apps_of(event))
         if isinstance(event, k.AppRejected) and event.submission in self._asked:
             return True
-        named = getattr(event, "app", "")
-        return bool(named) and named in self._owned
+        return any(app in self._owned for app in k.apps_named(event))
 
     def _own(self, spec: Any, by: str, submission: str) -> bool:
         """Return whether a submission is for one of the users, and note its app as theirs."""
@@ -200,12 +193,6 @@ class Concerns:
             else:
                 self._here.discard(change.app)
         return found
-
-
-def _apps_of(event: k.Resized | k.NodeSuspected) -> list[str]:
-    if isinstance(event, k.NodeSuspected):
-        return event.apps
-    return [*(change.app for change in event.changes), *event.reasons, *event.shortage]
 
 
 def is_id(app: str) -> bool:
