@@ -119,7 +119,7 @@ def is_silent(kind: Any) -> bool:
 def named_in(value: msgspec.Struct, what: Holds) -> Iterator[str]:
     """Yield the names of one sort that a struct holds, in the order of its fields: as a field, in a list, as keys, and in
     the structs of a list.  A name may come more than once."""
-    for field, how in _naming(type(value), what):
+    for field, how in _naming(type(value), what):  # type: ignore[arg-type]  # a class is hashable
         content = getattr(value, field)
         if how == "one":
             if content:

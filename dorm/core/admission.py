@@ -136,7 +136,7 @@ def refusals(state: State, spec: CheckedSpec, submission: Submission) -> list[Sp
     """Return everything for which `answer` would refuse this submission of a checked spec now; it states only the first.
     `submission` tells whose it is, by its id.  A folder that is still to be shipped counts as shipped."""
     live = LiveApps(state)
-    found = []
+    errors = []
     for check in (
         lambda: _check_name(state, spec, submission, {}),
         lambda: check_room(state, spec, spec.n_min, submission.tenant),
@@ -147,8 +147,8 @@ def refusals(state: State, spec: CheckedSpec, submission: Submission) -> list[Sp
         try:
             check()
         except SpecError as error:
-            found.append(error)
-    return found
+            errors.append(error)
+    return errors
 
 
 def _checked(submission: Submission) -> CheckedSpec:

@@ -57,17 +57,17 @@ MOST_BATCHES = 500
 
 def batches_of(state: State, problem: Problem, answer: Allocation, changing: Collection[str]) -> dict[str, int]:
     """Return the new batch sizes, by app.  `changing` are the apps whose containers this decision changes."""
-    found: dict[str, int] = {}
+    changed: dict[str, int] = {}
     staying: dict[str, int] = {}
     for demand in problem.apps:
         size = _size(state.apps[demand.id], answer.batches.get(demand.id, 0))
         if not size:
             continue
         if demand.id in changing:
-            found[demand.id] = size
+            changed[demand.id] = size
         elif _stays(demand, answer) and _differs(size, _has(state.apps[demand.id])):
             staying[demand.id] = size
-    return dict(sorted([*found.items(), *staying.items()][:MOST_BATCHES]))
+    return dict(sorted([*changed.items(), *staying.items()][:MOST_BATCHES]))
 
 
 def _size(app: App, size: int) -> int:

@@ -56,7 +56,7 @@ def claims(state: State, now: int) -> dict[str, Claim]:
     if not asking:
         return {}
     free = _free(state)
-    found = {}
+    by_app = {}
     for app in asking:
         last = last_of(app)
         if last is None:
@@ -67,8 +67,8 @@ def claims(state: State, now: int) -> dict[str, Claim]:
             else _after_failure(state, app, last, free, now)
         )
         if claim is not None:
-            found[app.id] = claim
-    return found
+            by_app[app.id] = claim
+    return by_app
 
 
 def _may_claim(app: App) -> bool:

@@ -54,10 +54,10 @@ def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -
 
 
 def _find(generation: Generation, slot: int) -> Container | None:
-    found = generation.find(slot)
-    if found is None and generation.change is not None:
+    container = generation.find(slot)
+    if container is None and generation.change is not None:
         return generation.change.newcomers.get(slot)
-    return found
+    return container
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ def delayed(state: State) -> Iterator[tuple[App, Container, Delay]]:
 
 def delay_words(node: str, delay: Delay) -> str:
     """`node-1 can't create it: invalid log driver`"""
-    words = _FAILS[delay.doing] if delay.failing else _LASTS.get(delay.doing, "waits")
-    return f"{node} {words}" + (f": {delay.reason}" if delay.reason else "")
+    trouble = _FAILS[delay.doing] if delay.failing else _LASTS.get(delay.doing, "waits")
+    return f"{node} {trouble}" + (f": {delay.reason}" if delay.reason else "")
 
 
 def delay_shown(app: App, now: int) -> str:
@@ -128,7 +128,7 @@ def delay_without_time(app: App) -> str:
 
 
 def _first(app: App) -> tuple[Container, Delay] | None:
-    return min(delays_of(app), key=lambda one: (not one[1].failing, one[1].since, one[0].slot), default=None)
+    return min(delays_of(app), key=lambda pair: (not pair[1].failing, pair[1].since, pair[0].slot), default=None)
 
 
 def _span(ns: int) -> str:

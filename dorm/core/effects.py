@@ -72,7 +72,7 @@ def _dropped(generation: Generation) -> list[str]:
     """Return the nodes on which its members stay after all."""
     change, generation.change = generation.change, None
     stay = change.stay if change is not None else []
-    return [one.node for slot, one in sorted(generation.containers.items()) if slot not in stay]
+    return [member.node for slot, member in sorted(generation.containers.items()) if slot not in stay]
 
 
 def void_plans(state: State, nodes: list[str]) -> None:
@@ -108,7 +108,9 @@ def dissolve(generation: Generation) -> None:
     change, generation.change = generation.change, None
     generation.untold, generation.accused = 0, []
     if change is not None and change.released_at:
-        generation.leaving |= {slot: one for slot, one in change.newcomers.items() if one.state != "exited"}
+        generation.leaving |= {
+            slot: newcomer for slot, newcomer in change.newcomers.items() if newcomer.state != "exited"
+        }
 
 
 def adjust_counts(generation: Generation) -> None:

@@ -138,10 +138,10 @@ def needs_of(app: App) -> list[str]:
     return sorted(needs)
 
 
-def is_of_a_pair(app: App, generation: Generation, found: Fault) -> bool:
+def is_of_a_pair(app: App, generation: Generation, fault: Fault) -> bool:
     """Return whether a failure says something about the pair of app and node."""
-    fresh = found.newcomer or not generation.worked
-    return bool(found.node) and found.failure in OF_A_PAIR and fresh and found.ran_s < SHORT_S
+    fresh = fault.newcomer or not generation.worked
+    return bool(fault.node) and fault.failure in OF_A_PAIR and fresh and fault.ran_s < SHORT_S
 
 
 def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> tuple[str, ...]:
@@ -213,8 +213,8 @@ def _clear_nodes(state: State, app: App) -> None:
         node.failed.pop(app.id, None)
         suspect = node.suspect
         if suspect is not None and app.id in suspect.apps:
-            told = zip(suspect.apps, suspect.failures, strict=False)
-            left = [(name, why) for name, why in told if name != app.id]
+            listed = zip(suspect.apps, suspect.failures, strict=False)
+            left = [(name, why) for name, why in listed if name != app.id]
             apps, failures = [name for name, _ in left], [why for _, why in left]
             node.suspect = msgspec.structs.replace(suspect, apps=apps, failures=failures)
         elif suspect is not None and suspect.failed_probes and pair.at > suspect.since:
@@ -274,10 +274,10 @@ def note_brief_run(state: State, container: Container, event: ContainerExited) -
 # --- whose fault --------------------------------------------------------------------------------------------------------
 
 
-def verdict(state: State, app: App, generation: Generation, found: Fault, now: int) -> Verdict:
+def verdict(state: State, app: App, generation: Generation, fault: Fault, now: int) -> Verdict:
     """Return whose fault a failure is at `now` (UTC ns)."""
-    node = state.nodes.get(found.node)
-    if node is None or not is_of_a_pair(app, generation, found):
+    node = state.nodes.get(fault.node)
+    if node is None or not is_of_a_pair(app, generation, fault):
         return Verdict("")
     if node.suspect is not None:
         return Verdict("node", f"; {node.id} is suspect, so this is not the app's fault")
@@ -381,13 +381,15 @@ class Placing(NamedTuple):
         whole = self.require(app, require)
         if whole == require:
             return text
-        said = text.replace(whole, require) if require.strip() else text.replace(f"satisfies {whole}", "may take it")
+        with_require = (
+            text.replace(whole, require) if require.strip() else text.replace(f"satisfies {whole}", "may take it")
+        )
         left_out = [f"{name}, where it failed ({brief(app.failed_on[name])})" for name in self.avoiding.get(app.id, [])]
         left_out += [
             f"{name}, which is suspect" for name, node in sorted(state.nodes.items()) if node.suspect is not None
         ]
         left_out += [f"{name}, which takes one app at a time after failures" for name in self._closed_to(app)]
-        return f"{said}; left out: {_listed(left_out)}" if left_out else said
+        return f"{with_require}; left out: {_listed(left_out)}" if left_out else with_require
 
     def _closed_to(self, app: App) -> list[str]:
         return [name for name, allowed in self.watched.items() if app.id not in allowed]
@@ -469,7 +471,7 @@ def _watched(
     next_ones: _NextOnes,
 ) -> dict[str, list[str]]:
     """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
-    found: dict[str, list[str]] = {}
+    by_node: dict[str, list[str]] = {}
     taken = dict.fromkeys(probes.values())
     there = _by_node(state, nearly := _nearly_suspect(state, now))
     for app_id, nodes in sorted(places.items()):
@@ -477,12 +479,12 @@ def _watched(
             if name in there:
                 there[name].append((state.apps[app_id], []))
     for name in nearly:
-        found[name] = [app.id for app, _ in there[name]]
+        by_node[name] = [app.id for app, _ in there[name]]
         if all(_run_well(app, containers, now) for app, containers in there[name]):
             following = _next_of(state.nodes[name], next_ones, avoiding, taken)
-            found[name] += following
+            by_node[name] += following
             taken |= dict.fromkeys(following)
-    return found
+    return by_node
 
 
 def _nearly_suspect(state: State, now: int) -> list[str]:
@@ -513,21 +515,21 @@ def _next_of(node: Node, next_ones: _NextOnes, avoiding: Mapping[str, list[str]]
 def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
     """Return by node the recent failures that count at `now` (UTC ns): those that their app's run elsewhere confirms, or that
     no app's run there disproves.  Nodes without any are left out."""
-    found = {
+    failures = {
         node.id: pairs for _, node in sorted(state.nodes.items()) if node.failed and (pairs := _kept(state, node, now))
     }
-    for name, apps in _by_node(state, found).items():
+    for name, apps in _by_node(state, failures).items():
         for app, containers in apps:
-            if found[name] and _run_well(app, containers, now):
+            if failures[name] and _run_well(app, containers, now):
                 since, needs = min(container.started_at for container in containers), needs_of(app)
-                found[name] = [
+                failures[name] = [
                     pair
-                    for pair in found[name]
+                    for pair in failures[name]
                     if pair.at > since
                     or not all(need in needs for need in pair.needs)
                     or _is_confirmed(state, pair, now)
                 ]
-    return {name: pairs for name, pairs in found.items() if pairs}
+    return {name: pairs for name, pairs in failures.items() if pairs}
 
 
 def _kept(state: State, node: Node, now: int) -> list[PairFailure]:
@@ -554,17 +556,17 @@ def _is_confirmed(state: State, pair: PairFailure, now: int) -> bool:
 
 def _by_node(state: State, nodes: Collection[str]) -> dict[str, list[tuple[App, list[Container]]]]:
     """Return by node, of these, the apps that have a place there, with their containers there."""
-    found: dict[str, list[tuple[App, list[Container]]]] = {name: [] for name in nodes}
+    placed: dict[str, list[tuple[App, list[Container]]]] = {name: [] for name in nodes}
     if not nodes:
-        return found
+        return placed
     for app in state.live_apps():
         there: dict[str, list[Container]] = {}
         for container in app.current.planned.values() if app.current is not None else ():
-            if container.node in found:
+            if container.node in placed:
                 there.setdefault(container.node, []).append(container)
         for name, containers in there.items():
-            found[name].append((app, containers))
-    return found
+            placed[name].append((app, containers))
+    return placed
 
 
 def _run_well(app: App, containers: list[Container], now: int) -> bool:
@@ -648,7 +650,7 @@ def note_placed(state: State, app: App, nodes: list[str]) -> list[str]:
 def facts(state: State, now: int) -> list[Event]:
     """Return which nodes become suspect, and which return, at `now` (UTC ns)."""
     suspects = [node for _, node in sorted(state.nodes.items()) if node.suspect is not None]
-    found: list[Event] = [fact for node in suspects if (fact := _returns(state, node, now)) is not None]
+    changes: list[Event] = [fact for node in suspects if (fact := _returns(state, node, now)) is not None]
     candidates = [
         node
         for _, node in sorted(state.nodes.items())
@@ -657,13 +659,13 @@ def facts(state: State, now: int) -> list[Event]:
         and len(_kept(state, node, now)) >= least
     ]
     if not state.settings.suspect_after or not candidates or len(suspects) >= _most_suspects(state):
-        return found
+        return changes
     known = evidence(state, now)
     for node in candidates:
         if (became := _becomes(state, node, known, now)) is not None and len(suspects) < _most_suspects(state):
             suspects.append(node)
-            found.append(became)
-    return found
+            changes.append(became)
+    return changes
 
 
 def _least(state: State, node: Node, now: int) -> int:
@@ -673,7 +675,7 @@ def _least(state: State, node: Node, now: int) -> int:
 
 def _becomes(state: State, node: Node, known: Mapping[str, list[PairFailure]], now: int) -> NodeSuspected | None:
     least, pairs = _least(state, node, now), known.get(node.id, [])
-    others = [one.id for one in state.nodes.values() if one.usable and one.id != node.id]
+    others = [other.id for other in state.nodes.values() if other.usable and other.id != node.id]
     usual = sum(len(known.get(name, ())) for name in others) / max(1, len(others))
     if len(pairs) < least or len(pairs) <= OUTLIER * usual or not _runs_elsewhere(state, node, now):
         return None
@@ -714,7 +716,7 @@ def _runs_elsewhere(state: State, node: Node, now: int) -> bool:
         if any(container.node != node.id for container in state.apps[app_id].running_containers()):
             return True
     since = now - int(state.settings.suspect_within_s * SECOND)
-    return any(one.proven_at > since for one in state.nodes.values() if one.usable and one.id != node.id)
+    return any(other.proven_at > since for other in state.nodes.values() if other.usable and other.id != node.id)
 
 
 def _returns(state: State, node: Node, now: int) -> NodeTrusted | None:
@@ -741,9 +743,9 @@ def _proven_at(node: Node, app: App) -> int | None:
         if current is not None
         else []
     )
-    if current is None or not there or any(one.state != "running" for one in there):
+    if current is None or not there or any(placed.state != "running" for placed in there):
         return None
-    started = max(one.started_at for one in there)
+    started = max(placed.started_at for placed in there)
     return started if current.worked else started + SHORT_S * SECOND
 
 
@@ -754,7 +756,7 @@ def suspected(state: State, event: NodeSuspected) -> bool:
         state.counters.ignored += 1
         return False
     known = [node.failed[app].needs for app in event.apps if app in node.failed]
-    needs = [need for need in known[0] if all(need in one for one in known)] if known else []
+    needs = [need for need in known[0] if all(need in node_id for node_id in known)] if known else []
     node.suspect = Suspect(
         since=state.time,
         seq=state.seq,
@@ -768,7 +770,7 @@ def suspected(state: State, event: NodeSuspected) -> bool:
     node.relapses = relapses(state, node, state.time)
     for name in event.apps:
         app = state.apps.get(name)
-        if app is not None and all(_is_suspect(state, one) for one in app.failed_on):
+        if app is not None and all(_is_suspect(state, node_id) for node_id in app.failed_on):
             app.failed_trials, app.debt, app.barred, app.disturbs = 0, 0, False, False
     return True
 
@@ -815,7 +817,9 @@ def due_at(state: State) -> Iterator[int]:
             for pair in node.failed.values():
                 app = state.apps.get(pair.app)
                 if pair.disproved and not pair.confirmed and app is not None and app.current is not None:
-                    started = [one.started_at for one in app.current.planned.values() if one.state == "running"]
+                    started = [
+                        member.started_at for member in app.current.planned.values() if member.state == "running"
+                    ]
                     yield from (at + SHORT_S * SECOND for at in started)
 
 
@@ -893,13 +897,13 @@ def failed_where(state: State, app: App, now: int) -> list[FailedPair]:
 
 def failed_here(state: State, node: Node, now: int) -> list[FailedPair]:
     """Return which apps failed lately on a node, at `now` (UTC ns); not those that turned out to be broken."""
-    found = []
+    pairs = []
     for app_id in sorted(node.failed):
         app = state.apps.get(app_id)
         if app is not None and node.id in app.failed_on:
             left_out = not app.ended and node.id in avoided(state, app, now)
-            found.append(_pair(state, app, node.id, left_out))
-    return found
+            pairs.append(_pair(state, app, node.id, left_out))
+    return pairs
 
 
 def _pair(state: State, app: App, node: str, left_out: bool) -> FailedPair:

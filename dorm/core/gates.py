@@ -85,7 +85,9 @@ def closed(app: App, now: int) -> bool:
 def waits_for_record(app: App) -> bool:
     """Return whether a gate is closed that only a record opens."""
     gates = app.gates
-    return isinstance(gates, Gates) and (gates.hold is not None or not all(one.holds for one in gates.after))
+    return isinstance(gates, Gates) and (
+        gates.hold is not None or not all(awaited_app.holds for awaited_app in gates.after)
+    )
 
 
 def hold_of(app: App) -> Hold | None:
@@ -100,13 +102,17 @@ def may_start_at(app: App) -> int:
 
 def still_awaited(app: App) -> list[Awaited]:
     """Return the apps that it still waits for, in the order of its spec."""
-    return [one for one in app.gates.after if not one.outcome] if isinstance(app.gates, Gates) else []
+    return (
+        [awaited_app for awaited_app in app.gates.after if not awaited_app.outcome]
+        if isinstance(app.gates, Gates)
+        else []
+    )
 
 
 def broken(app: App) -> Awaited | None:
     """Return the first awaited app that has not ended as required; None if there is none."""
     after = app.gates.after if isinstance(app.gates, Gates) else []
-    return next((one for one in after if one.broken), None)
+    return next((awaited_app for awaited_app in after if awaited_app.broken), None)
 
 
 def closed_since(app: App) -> int:
@@ -162,10 +168,10 @@ def held_back(state: State, now: int) -> dict[str, Waiting]:
         group = app.spec.group
         if group is not None and limit_of(app) and (not app.ended or app.stopping):
             groups.setdefault((app.tenant, group.name), []).append(app)
-    found: dict[str, Waiting] = {}
+    reasons: dict[str, Waiting] = {}
     for members in groups.values():
-        found |= _held_back(members, now)
-    return found
+        reasons |= _held_back(members, now)
+    return reasons
 
 
 def limit_of(app: App) -> int:
@@ -177,8 +183,8 @@ def limit_of(app: App) -> int:
 
 def same_run(app: App, other: App) -> bool:
     """Return whether two apps were submitted as parts of one group."""
-    one, two = app.spec.group, other.spec.group
-    if one is None or two is None or (one.name, one.run) != (two.name, two.run):
+    group, other_group = app.spec.group, other.spec.group
+    if group is None or other_group is None or (group.name, group.run) != (other_group.name, other_group.run):
         return False
     return app.tenant == other.tenant  # Last, for it has to be computed.
 
@@ -208,25 +214,25 @@ def awaited_apps(state: State, spec: AppSpec, submission: Submission, taken: dic
 
     `taken` maps names that were assigned earlier in the same round to their apps.  Raises SpecError for an app that is not
     known, and for one that has ended otherwise than it has to."""
-    return [_id_of(state, one, submission, taken) for one in awaited(spec)]
+    return [_id_of(state, entry, submission, taken) for entry in awaited(spec)]
 
 
-def _id_of(state: State, one: After, submission: Submission, taken: dict[str, str]) -> str:
-    newcomer = taken.get(name_key(one.app, submission.id))
+def _id_of(state: State, link: After, submission: Submission, taken: dict[str, str]) -> str:
+    newcomer = taken.get(name_key(link.app, submission.id))
     if newcomer is None:
-        newcomer = one.app if one.app in _own(taken, submission) else None
+        newcomer = link.app if link.app in _own(taken, submission) else None
     if newcomer is not None:
         return newcomer
-    app = _find(state, one.app, submission)
+    app = _find(state, link.app, submission)
     if app is None:
         raise SpecError(
-            f"after: there is no app {one.app!r} of yours; submit it first, and leave out one that ended so long ago that the "
-            "cluster has forgotten it",
+            f"after: there is no app {link.app!r} of yours; submit it first, and leave out one that ended so long ago that "
+            "the cluster has forgotten it",
             code="spec.after.unknown",
         )
-    found = Awaited(app.id, app.name, one.when, app.ended)
-    if found.broken:
-        raise SpecError(f"after: {cannot(found)}; submit {app.name} again first", code="spec.after.never")
+    gate = Awaited(app.id, app.name, link.when, app.ended)
+    if gate.broken:
+        raise SpecError(f"after: {cannot(gate)}; submit {app.name} again first", code="spec.after.never")
     return app.id
 
 
@@ -240,14 +246,14 @@ def _find(state: State, name: str, submission: Submission) -> App | None:
     if named is not None:
         app = state.apps[named]
         return app if not tenant or app.tenant == tenant else None
-    found = [app for app in state.apps.values() if app.name == name and (not tenant or app.tenant == tenant)]
-    return max(found, key=lambda app: app.seq, default=None)
+    namesakes = [app for app in state.apps.values() if app.name == name and (not tenant or app.tenant == tenant)]
+    return max(namesakes, key=lambda app: app.seq, default=None)
 
 
-def cannot(one: Awaited) -> str:
+def cannot(gate: Awaited) -> str:
     """`prep failed, so it can't complete`"""
-    was = "was cancelled" if one.outcome == "cancelled" else one.outcome
-    return f"{one.name} {was}, so it can't {VERBS[one.when]}"
+    was = "was cancelled" if gate.outcome == "cancelled" else gate.outcome
+    return f"{gate.name} {was}, so it can't {VERBS[gate.when]}"
 
 
 # --- which edits may be -----------------------------------------------------------------------------------------------
@@ -274,14 +280,14 @@ def edited_links(
     `taken` notes them for later answers of the same round.  Raises SpecError for an app that is unknown or has ended
     otherwise, and for an app that itself waits for this one."""
     known = awaited(before)
-    added = [one for one in awaited(after) if one not in known]
+    added = [entry for entry in awaited(after) if entry not in known]
     if not added:
         return []
-    asked = msgspec.structs.replace(request, id=app.submission)
-    ids = awaited_apps(state, msgspec.structs.replace(after, after=added), asked, {})
-    for one, id in zip(added, ids, strict=True):
+    submission = msgspec.structs.replace(request, id=app.submission)
+    ids = awaited_apps(state, msgspec.structs.replace(after, after=added), submission, {})
+    for entry, id in zip(added, ids, strict=True):
         if id == app.id or _waits_for(state, id, app.id, taken):
-            text = f"after: {one.app} waits for {app.name}, so neither would ever run; leave one of the two out"
+            text = f"after: {entry.app} waits for {app.name}, so neither would ever run; leave one of the two out"
             raise SpecError(text, code="edit.after.cycle")
     taken[_links(app.id)] = " ".join(ids)
     return ids
@@ -291,16 +297,16 @@ def _waits_for(state: State, app: str, other: str, taken: dict[str, str]) -> boo
     """Return whether an app waits for another, directly or by way of others."""
     seen, left = dict[str, None](), [app]
     while left:
-        one = left.pop()
-        if one == other:
+        name = left.pop()
+        if name == other:
             return True
-        if one in seen:
+        if name in seen:
             continue
-        seen[one] = None
-        found = state.apps.get(one)
-        gates = found.gates if found is not None else None
+        seen[name] = None
+        next_app = state.apps.get(name)
+        gates = next_app.gates if next_app is not None else None
         left += [link.app for link in gates.after if link.app] if isinstance(gates, Gates) else []
-        left += taken.get(_links(one), "").split()
+        left += taken.get(_links(name), "").split()
     return False
 
 
@@ -333,15 +339,15 @@ def close_gates(state: State, app: App, ids: Sequence[str]) -> None:
 
 def links(state: State, app: App, entries: Sequence[After], ids: Sequence[str]) -> list[Awaited]:
     """Return the gates for the entries of `after`, whose apps are `ids`, and note that the app waits for each."""
-    found = []
-    for one, id in zip(entries, ids, strict=False):
+    gates = []
+    for entry, id in zip(entries, ids, strict=False):
         other = state.apps.get(id)
         if other is None or other is app:
             continue  # No master publishes this.
         if not other.ended:
             other.awaited_by = [*(other.awaited_by or []), app.id]
-        found.append(Awaited("" if other.ended else id, other.name, one.when, other.ended))
-    return found
+        gates.append(Awaited("" if other.ended else id, other.name, entry.when, other.ended))
+    return gates
 
 
 def note_end(state: State, app: App) -> list[str]:
@@ -353,7 +359,7 @@ def note_end(state: State, app: App) -> list[str]:
         if other is None or other.ended or not isinstance(other.gates, Gates):
             continue
         other.gates.after = [
-            Awaited("", one.name, one.when, app.ended) if one.app == app.id else one for one in other.gates.after
+            Awaited("", gate.name, gate.when, app.ended) if gate.app == app.id else gate for gate in other.gates.after
         ]
         open_again(other, state.time)
         noted.append(id)
@@ -401,7 +407,9 @@ def join_group(state: State, app: App) -> None:
     the likeliest to be of it."""
     if app.spec.group is None:
         return
-    other = next((one for one in reversed(state.apps.values()) if one is not app and same_run(app, one)), None)
+    other = next(
+        (member for member in reversed(state.apps.values()) if member is not app and same_run(app, member)), None
+    )
     if other is not None:
         app.parallel = other.parallel
 
@@ -446,12 +454,12 @@ def _awaited(state: State, app: App, before: AppSpec, gates: list[Awaited], adde
     was = awaited(before)
     stays = dict(zip(was, gates, strict=True)) if len(was) == len(gates) else {}
     wanted = awaited(app.spec)
-    for one, gate in stays.items():
+    for entry, gate in stays.items():
         other = state.apps.get(gate.app)
-        if one not in wanted and other is not None and isinstance(other.awaited_by, list):
+        if entry not in wanted and other is not None and isinstance(other.awaited_by, list):
             other.awaited_by = [id for id in other.awaited_by if id != app.id] or UNSET
-    fresh = [one for one in wanted if one not in stays]
-    return [*(stays[one] for one in wanted if one in stays), *links(state, app, fresh, added)]
+    fresh = [entry for entry in wanted if entry not in stays]
+    return [*(stays[entry] for entry in wanted if entry in stays), *links(state, app, fresh, added)]
 
 
 # --- holds and releases -----------------------------------------------------------------------------------------------
@@ -516,7 +524,7 @@ class Stops(NamedTuple):
 def stops(state: State, now: int) -> Stops:
     """Return the adjustments at `now` (UTC ns), in order of arrival.  An app in the middle of an adjustment stops
     too: its hold need not wait for its start."""
-    found = [
+    stopped = [
         Resize(
             app=app.id,
             from_generation=app.generation,
@@ -527,15 +535,15 @@ def stops(state: State, now: int) -> Stops:
         for app in state.live_apps()
         if app.current is not None and not app.cancel_requested and closed(app, now)
     ]
-    fitting = first_that_fit(found, LARGEST_CHANGES // 2)
-    return Stops(fitting, len(found) - len(fitting))
+    fitting = first_that_fit(stopped, LARGEST_CHANGES // 2)
+    return Stops(fitting, len(stopped) - len(fitting))
 
 
 def due_end(app: App, now: int) -> AppCancelled | None:
     """Return the end at `now` (UTC ns) of an app that cannot continue because of its spec; None if it can."""
-    one, end = broken(app), ends_at(app)
-    if one is not None:
-        reason, code = f"{cannot(one)}, and {app.name} was to run once it had {one.when}", "after"
+    gate, end = broken(app), ends_at(app)
+    if gate is not None:
+        reason, code = f"{cannot(gate)}, and {app.name} was to run once it had {gate.when}", "after"
     elif end is not None and end <= now:
         reason, code = f"it has run for {app.spec.max_runtime}, as long as it may (max_runtime)", "max_runtime"
     else:
@@ -583,7 +591,7 @@ def held_by(hold: Hold) -> str:
 
 def awaited_named(awaited: Sequence[Awaited]) -> str:
     """`prep to complete, data to end`"""
-    named = [f"{one.name} to {VERBS[one.when]}" for one in awaited[:MOST_NAMED]]
+    named = [f"{gate.name} to {VERBS[gate.when]}" for gate in awaited[:MOST_NAMED]]
     more = len(awaited) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 

@@ -213,10 +213,10 @@ class Generation(msgspec.Struct):
 
     def find(self, slot: int) -> Container | None:
         """Return the container in that slot, if it may run or has ended as a member."""
-        found = self.containers.get(slot) or self.leaving.get(slot)
-        if found is None and self.change is not None and self.change.released_at:
+        container = self.containers.get(slot) or self.leaving.get(slot)
+        if container is None and self.change is not None and self.change.released_at:
             return self.change.newcomers.get(slot)
-        return found
+        return container
 
     def by_node(self) -> dict[str, int]:
         """How many containers it is to have on each node, sorted by node."""

@@ -186,15 +186,15 @@ class Leader:
         wakes = (due_at, self._detector.look_at())
         return Ready(wake=min((at for at in wakes if at is not None), default=None))
 
-    def computed(self, asked: Compute, decision: Decision) -> Publish | None:
+    def computed(self, request: Compute, decision: Decision) -> Publish | None:
         """The allocation's round; None if nothing changes. Its basis is the state on which it was computed, although
         more may have been folded since."""
         if decision.allocated:
             self._quiet.settle()
-            self.allocated_at = asked.now
+            self.allocated_at = request.now
         if not decision.facts:
             return None
-        return self.round(decision.facts, asked.now, basis=asked.basis, allocated=decision.allocated)
+        return self.round(decision.facts, request.now, basis=request.basis, allocated=decision.allocated)
 
     def overtaken(self, published: Publish, at: int) -> None:
         """It was not stored: its changes still have to be decided."""

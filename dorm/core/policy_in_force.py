@@ -131,7 +131,7 @@ def choose_policy(state: State, policy: str, params: dict[str, Any]) -> None:
 
 def note_plugins(state: State, event: k.MasterElected) -> None:
     """Those of the master that leads from here on replace those of the last one."""
-    plugins = {one.name: one for one in event.policies if can_be_kept(one)}
+    plugins = {plugin.name: plugin for plugin in event.policies if can_be_kept(plugin)}
     state.plugins = plugins or msgspec.UNSET
 
 
@@ -194,8 +194,8 @@ def announced(name: str) -> tuple[PolicyPlugin, ...]:
     PolicyFailure."""
     if built_in(name):
         return ()
-    one = Guarded(policy(name))
-    return (PolicyPlugin(name, one.version, one.plugin, one.check_params({})),)
+    guarded = Guarded(policy(name))
+    return (PolicyPlugin(name, guarded.version, guarded.plugin, guarded.check_params({})),)
 
 
 def in_force(state: State) -> Guarded:

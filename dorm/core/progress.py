@@ -219,14 +219,14 @@ Newest = dict[str, Reported]
 
 def newest_of(records: Iterable[Record]) -> Newest:
     """Return the newest report of each app; records that hold none are left out."""
-    found: Newest = {}
+    newest: Newest = {}
     for record in records:
         event = decode(record)
         if isinstance(event, AppProgressed):
-            before = found.get(event.app)
+            before = newest.get(event.app)
             if before is None or record.time >= before.time:
-                found[event.app] = Reported(record.time, subjects.who_of(record.subject), event)
-    return found
+                newest[event.app] = Reported(record.time, subjects.who_of(record.subject), event)
+    return newest
 
 
 def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
@@ -238,11 +238,11 @@ def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
         at = max(generation.checkpointed_at, generation.pace.last_at if generation.pace is not None else 0)
     loss_is: LossIs = app.loss_is if isinstance(app.loss_is, str) else ""
     known = Shown(app.step, app.loss, loss_is, app.samples_per_s, at)
-    found = newest.get(app.id) if newest else None
-    if found is None or generation is None or app.ended or found.time <= at:
+    reported = newest.get(app.id) if newest else None
+    if reported is None or generation is None or app.ended or reported.time <= at:
         return known
-    event = found.event
-    here = any(subjects.token(container.node) == found.who for container in generation.all_containers())
+    event = reported.event
+    here = any(subjects.token(container.node) == reported.who for container in generation.all_containers())
     if event.generation != generation.number or not here:
         return known
     loss = event.loss if event.loss is not None or event.loss_is else known.loss
@@ -251,5 +251,5 @@ def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
         loss=loss,
         loss_is=event.loss_is if event.loss is not None or event.loss_is else known.loss_is,
         samples_per_s=event.samples_per_s if event.samples_per_s is not None else known.samples_per_s,
-        at=found.time,
+        at=reported.time,
     )

@@ -86,7 +86,7 @@ moment."""
 
 
 def answer_request(
-    state: State, request: Submission, asked: Asked, taken: dict[str, str], live: LiveApps
+    state: State, request: Submission, question: Asked, taken: dict[str, str], live: LiveApps
 ) -> AppRevised | AppRestarted | AppRejected:
     """Return the answer to one request.  `taken` and `live` are those of `admission.answer`; `taken` also notes what earlier
     answers of the same round have changed."""
@@ -95,9 +95,9 @@ def answer_request(
         if app is None:
             raise SpecError(f"{request.app} is not kept any longer", code="app.not_found")
         answer = (
-            _edit(state, request, asked, app, taken)
-            if asked.what == "edit"
-            else _restart(state, request, asked, app, taken, live)
+            _edit(state, request, question, app, taken)
+            if question.what == "edit"
+            else _restart(state, request, question, app, taken, live)
         )
     except SpecError as error:
         return AppRejected(
@@ -108,16 +108,16 @@ def answer_request(
             refused="update",
             cause=str(request.seq),
         )
-    taken[f"{app.id} {asked.what}"] = app.id
+    taken[f"{app.id} {question.what}"] = app.id
     return answer
 
 
-def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict[str, str]) -> AppRevised:
+def _edit(state: State, request: Submission, question: Asked, app: App, taken: dict[str, str]) -> AppRevised:
     check_editable(app)
     before = app.owners_spec
     if f"{app.id} edit" in taken:
         raise _stale(app)
-    check_unchanged(app, asked.made_from)
+    check_unchanged(app, question.made_from)
     if request.size > LARGEST_SPEC:
         text = f"the edit has {request.size:,} bytes; at most {LARGEST_SPEC:,} are taken"
         raise SpecError(text, code="spec.too_large")
@@ -125,10 +125,10 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
     check_release(app, before, after)
     if after.origin != before.origin:
         after = with_origin(state, after, app.submission)
-    found = differing(before, after)
-    if not found.all:
+    changed = differing(before, after)
+    if not changed.all:
         raise SpecError(f"the spec is the one that {app.name} has", code="edit.no_change")
-    if any(name in found.all for name in _PLACES):
+    if any(name in changed.all for name in _PLACES):
         check_room(state, after, after.n_min, app.tenant)
     added = edited_links(state, app, before, after, request, taken)
     check_agents(state)
@@ -141,7 +141,7 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
         spec=merged(app.spec, after) if later else after,
         next=after if later else None,
         restarts=restarts,
-        changed=list(found.all),
+        changed=list(changed.all),
         after=added,
         submission=request.id,
         editor=request.who or request.by,
@@ -192,11 +192,11 @@ def check_agents(state: State) -> None:
 
 
 def _restart(
-    state: State, request: Submission, asked: Asked, app: App, taken: dict[str, str], live: LiveApps
+    state: State, request: Submission, question: Asked, app: App, taken: dict[str, str], live: LiveApps
 ) -> AppRestarted:
     if f"{app.id} restart" in taken:
         raise SpecError(f"{app.name} is being restarted already", code="restart.repeated")
-    check_restartable(state, app, fresh=asked.fresh)
+    check_restartable(state, app, fresh=question.fresh)
     if app.ended:
         holder = taken.get(app.name_key) or state.names.get(app.name_key)
         if holder:
@@ -208,12 +208,12 @@ def _restart(
     return AppRestarted(
         app=app.id,
         generation=app.generation,
-        fresh=asked.fresh,
+        fresh=question.fresh,
         spec=app.spec if app.ended else None,
         tenant=tenant_in(app.submission) if app.ended else "",
         submission=request.id,
         editor=request.who or request.by,
-        reason=asked.reason,
+        reason=question.reason,
         cause=str(request.seq),
     )
 
@@ -270,7 +270,7 @@ def restart_requested(state: State, event: k.AppRestartRequested, record: Record
 
 
 def _ask(
-    state: State, event: k.AppEditRequested | k.AppRestartRequested, record: Record, asked: Asked, spec: object
+    state: State, event: k.AppEditRequested | k.AppRestartRequested, record: Record, question: Asked, spec: object
 ) -> Effect:
     app = app_of_request(state, event.app, subjects.who_of(record.subject))
     if app is None:
@@ -285,7 +285,7 @@ def _ask(
         spec=spec,
         size=len(record.body),
         app=app.id,
-        asked=asked,
+        asked=question,
     )
     return queue(state, waiting, record)
 

@@ -124,11 +124,11 @@ class _Room:
         joined, emptied = [app], dict[str, None]()
         while joined:
             nodes = dict[str, None]()
-            for one in joined:
-                for node, count in self._grows[one].items():
+            for member in joined:
+                for node, count in self._grows[member].items():
                     nodes[node] = None
                     of_node = need.setdefault(node, {})
-                    for name, amount in self._demands[one].demand.items():
+                    for name, amount in self._demands[member].demand.items():
                         of_node[name] = of_node.get(name, 0) + amount * count
             joined = []
             for node in nodes:
@@ -151,23 +151,23 @@ def reasons_that_fit(
 ) -> tuple[dict[str, Waiting], dict[str, Waiting]]:
     """The facts to write, and each app's resulting reason in the fold; `order` has the apps, those first whose reason
     matters most."""
-    reasons = {app: Waiting(code=one.code, text=clipped(one.text)) for app, one in reasons.items()}
+    reasons = {app: Waiting(code=waiting.code, text=clipped(waiting.text)) for app, waiting in reasons.items()}
     if size(reasons) <= largest:
         return reasons, reasons
-    short = {app: Waiting(code=one.code, text=min(one.text, CUT, key=len)) for app, one in reasons.items()}
+    short = {app: Waiting(code=waiting.code, text=min(waiting.text, CUT, key=len)) for app, waiting in reasons.items()}
     named: dict[str, Waiting] = {}
-    room, words = largest - _MAP, largest // 8
+    room, spare = largest - _MAP, largest // 8
     for app in order:
         if app not in reasons:
             continue
         more = size(reasons[app]) - size(short[app])
-        reason = reasons[app] if more <= words else short[app]
+        reason = reasons[app] if more <= spare else short[app]
         needed = size(app) + size(reason)
         if needed > room:
             break
         named[app] = reason
         room -= needed
-        words -= more if reason is reasons[app] else words
+        spare -= more if reason is reasons[app] else spare
     for app in named:
         more = size(reasons[app]) - size(named[app])
         if more <= room:

@@ -389,7 +389,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> Effect:
     gains: list[str] = []
     probed: list[str] = []
     # Live apps only, here and below: a round must not cost more for every app that ever ended.
-    debtors = [one for name in state.names.values() if (one := state.apps[name]).debt]
+    debtors = [app_in_debt for name in state.names.values() if (app_in_debt := state.apps[name]).debt]
     left = rooms_left(state, event, debtors) if debtors else None
     kept: list[str] = []
     for change in event.changes:
@@ -443,7 +443,7 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
     # their plans, each waited for the other's room.
     mark_dirty(state)
     target = {placed.slot for placed in change.placement}
-    left = [one.node for slot, one in sorted(generation.containers.items()) if slot not in target]
+    left = [container.node for slot, container in sorted(generation.containers.items()) if slot not in target]
     return [node for node in left if node in state.nodes]
 
 

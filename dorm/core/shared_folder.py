@@ -65,7 +65,7 @@ def check_folder(state: State, change: PolicyChanged) -> None:
     folder = change.checkpoints
     if not folder or folder == state.settings.checkpoints:
         return
-    mounted = [one for one in _announced(state) if one != NO_FOLDER]
+    mounted = [announced for announced in _announced(state) if announced != NO_FOLDER]
     if folder in mounted or (not mounted and folder != NO_FOLDER):
         return
     raise SettingRefused(
@@ -113,7 +113,7 @@ def _folders_of(state: State, app: App) -> list[str]:
     folder: after an upgrade a single node without its mount may be the only one that has announced any, and must not make
     its folder the one of apps that run elsewhere."""
     running = (generation for generation in app.generations.values() if not generation.ended)
-    return [app.checkpoint_in, *(one.folder for one in running if _all_have(state, one))]
+    return [app.checkpoint_in, *(begun.folder for begun in running if _all_have(state, begun))]
 
 
 def _all_have(state: State, generation: Generation) -> bool:

@@ -58,18 +58,18 @@ _LONGEST_REASON = 200
 """Characters: it is part of every decision that states the app's reason."""
 
 
-def counts_at(asked: SizeRequest) -> int:
+def counts_at(request: SizeRequest) -> int:
     """Return when its size counts (UTC ns)."""
-    return asked.lowered_at + RAISE_S * SECOND if asked.before else asked.at
+    return request.lowered_at + RAISE_S * SECOND if request.before else request.at
 
 
 def requested(app: App, now: int) -> tuple[int, str] | None:
     """Return how many containers the app asked for at most, within its bounds, and its reason; None if it wants n_max."""
-    asked = app.size_request
-    if asked is None:
+    request = app.size_request
+    if request is None:
         return None
-    early = now < counts_at(asked)
-    size, reason = (asked.before, asked.before_reason) if early else (asked.containers, asked.reason)
+    early = now < counts_at(request)
+    size, reason = (request.before, request.before_reason) if early else (request.containers, request.reason)
     size = max(app.n_min, size) if size else 0
     return (size, reason) if 0 < size < app.n_max else None
 
@@ -154,10 +154,10 @@ def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
         why.append(f"others made room for it after {failed}: gets no more before it has run for {least} min")
     if takes_free_room_only(app, now):
         why.append(f"nobody is resized for it before it has waited for {ROOM_S // 60} min")
-    asked = requested(app, now)
-    if asked is None or asked[0] >= high:
+    wish = requested(app, now)
+    if wish is None or wish[0] >= high:
         return Bounds(low, high, "; ".join(why))
-    return Bounds(low, max(low, asked[0]), "; ".join(why), in_words(*asked))
+    return Bounds(low, max(low, wish[0]), "; ".join(why), in_words(*wish))
 
 
 def _words(held: Held) -> str:
@@ -304,12 +304,12 @@ def _could_be_back(state: State, places: dict[str, dict[str, int]]) -> dict[str,
             if node in free:
                 for kind, amount in app.demand.items():
                     free[node][kind] = free[node].get(kind, 0) - amount * count
-    found: dict[str, dict[str, int]] = {}
+    back: dict[str, dict[str, int]] = {}
     for app_id, place in places.items():
         needs = [(kind, need) for kind, need in state.apps[app_id].demand.items() if need > 0]
-        found[app_id] = {
+        back[app_id] = {
             node: max(0, min([count, *(free[node].get(kind, 0) // need for kind, need in needs)]))
             for node, count in place.items()
             if node in free
         }
-    return found
+    return back

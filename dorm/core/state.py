@@ -413,12 +413,12 @@ class State(msgspec.Struct):
         `TENANT//NAME`."""
         if name_or_id in self.apps:
             return self.apps[name_or_id]
-        found = [app for app in self.apps.values() if app.name == name_or_id]
-        if tenant and (own := [app for app in found if app.tenant == tenant]):
+        namesakes = [app for app in self.apps.values() if app.name == name_or_id]
+        if tenant and (own := [app for app in namesakes if app.tenant == tenant]):
             return _latest(own)
         if name_or_id in self.names:
             return self.apps[self.names[name_or_id]]
-        return _latest(found)
+        return _latest(namesakes)
 
     def namesakes(self, name: str) -> list[App]:
         """Return the apps of this name, the latest of each tenant, in order of tenants; the live ones if there are any.  An id
@@ -429,8 +429,8 @@ class State(msgspec.Struct):
         for app in self.apps.values():
             if app.name == name:
                 of.setdefault(app.tenant, []).append(app)
-        found = [one for tenant in sorted(of) if (one := _latest(of[tenant])) is not None]
-        return [app for app in found if not app.ended] or found
+        latest = [app_of_tenant for tenant in sorted(of) if (app_of_tenant := _latest(of[tenant])) is not None]
+        return [app for app in latest if not app.ended] or latest
 
 
 def _latest(apps: Sequence[App]) -> App | None:

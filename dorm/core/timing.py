@@ -214,6 +214,6 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
             yield since + (int(patience_s) + 1) * SECOND
 
 
-def _number(found: object, most: float) -> float | None:
+def _number(value: object, most: float) -> float | None:
     """Return a parameter if it is a number of this range: in a plug-in, one of the same name may have another meaning."""
-    return found if isinstance(found, (int, float)) and 0 <= found <= most else None
+    return value if isinstance(value, (int, float)) and 0 <= value <= most else None

@@ -23,7 +23,7 @@ NEW_KIND = {
     ],
     "events/kinds/__init__.py": [("import AppHoldRequested,", "import AppHoldRequested, AppPraised,")],
     "dorm/core/evolve.py": [
-        ("_HANDLERS: dict[type, Handler] = {", "_HANDLERS: dict[type, Handler] = {\n    k.AppPraised: _concerns_no_state,")
+        ("_HANDLERS: dict[type, Handler] = {", "_HANDLERS: dict[type, Handler] = {\n    k.AppPraised: concerns_no_state,")
     ],
 }  # fmt: skip
 NEW_FIELD = {

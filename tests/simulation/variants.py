@@ -161,7 +161,7 @@ VARIANTS: dict[str, Variant] = {
         code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
     ),
     "a start that fails on its node is the app's failure": Variant(
-        code(failures.consequence, ('(failure == "checkpoints" or found.by_node)', '(failure == "checkpoints")'))
+        code(failures.consequence, ('(failure == "checkpoints" or fault.by_node)', '(failure == "checkpoints")'))
     ),
     "exit code 0 is done, asked or not": Variant(code(failures.done, ("and not container.asked", ""))),
     "an app is done with its first slot": Variant(

@@ -59,6 +59,6 @@ class Concerned:
 
     def taken(self) -> tuple[list[str], list[str]]:
         """Return the nodes concerned since the last call, sorted, and those of them that have joined."""
-        nodes, asked = sorted(self.nodes), sorted(self.asked)
+        nodes, joined = sorted(self.nodes), sorted(self.asked)
         self.nodes, self.asked = {}, {}
-        return nodes, asked
+        return nodes, joined

@@ -104,8 +104,8 @@ class Concerns:
 
     def knowledge(self, cluster: str) -> list[str]:
         """Return the subjects of the events to feed to `wants` before starting in the middle of a log; empty for none."""
-        asked = [subjects.fact_pattern(cluster, kind) for kind in _ANSWERED] if self._users else []
-        return [*asked, subjects.rounds(cluster)] if self._nodes else asked
+        requests = [subjects.fact_pattern(cluster, kind) for kind in _ANSWERED] if self._users else []
+        return [*requests, subjects.rounds(cluster)] if self._nodes else requests
 
     def _subjects_of_nodes(self, cluster: str) -> list[str]:
         own = [subjects.fact(cluster, kind, node) for kind in _AGENTS for node in sorted(self._node_tokens)]
@@ -144,11 +144,13 @@ class Concerns:
 
     def _of_user(self, logged: Logged) -> bool:
         event: Any = logged.event
-        said = subjects.who_of(logged.subject) in self._user_tokens and subjects.kind_of(logged.subject) in _CLIENTS
+        published = (
+            subjects.who_of(logged.subject) in self._user_tokens and subjects.kind_of(logged.subject) in _CLIENTS
+        )
         if isinstance(event, k.AppSubmitted):
             by = subjects.who_of(logged.subject) if tenant_in(event.id) else event.by
-            said |= self._own(event.spec, by, event.id)
-        if said:
+            published |= self._own(event.spec, by, event.id)
+        if published:
             self._asked.add(event.id)
             return True
         if isinstance(event, k.AppRejected) and event.submission in self._asked:
@@ -184,15 +186,15 @@ class Concerns:
 
     def _moves(self, changes: Sequence[k.Resize]) -> bool:
         """Return whether changes place containers on one of the nodes or remove them."""
-        found = False
+        concerned = False
         for change in changes:
-            found |= change.app in self._here
+            concerned |= change.app in self._here
             if any(placed.node in self._nodes for placed in change.placement):
                 self._here.add(change.app)
-                found = True
+                concerned = True
             else:
                 self._here.discard(change.app)
-        return found
+        return concerned
 
 
 def is_id(app: str) -> bool:
@@ -202,8 +204,8 @@ def is_id(app: str) -> bool:
 
 def _name_in(app: str) -> str:
     """Return the name in an app's id, '' if it is not an id."""
-    found = _ID.fullmatch(app)
-    return found[1] if found else ""
+    match = _ID.fullmatch(app)
+    return match[1] if match else ""
 
 
 def _user_of(submission: str, spec: Any, by: str) -> str:

@@ -157,7 +157,7 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
     times.append(Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS))
     times.append(Setting(APPS, APPS, most_apps(settings), TENANT_APPS, _MOST))
     most = Setting(SUSPECT_AFTER, SUSPECT_AFTER, settings.suspect_after, Settings().suspect_after, _SUSPECT)
-    before = next(place for place, one in enumerate(times) if one.name == "suspect_within_s")
+    before = next(place for place, setting in enumerate(times) if setting.name == "suspect_within_s")
     return parameters, [*times[:before], most, *times[before:]]
 
 
@@ -217,8 +217,8 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 def offered(plugins: Plugins) -> list[Offered]:
     """Return Dorm's own policies by name, then the plug-ins that the leading master announced."""
     others = [
-        Offered(name=name, version=one.version, plugin=one.plugin, gist="", schema=_schema("", one.defaults))
-        for name, one in sorted(plugins.items())
+        Offered(name=name, version=plugin.version, plugin=plugin.plugin, gist="", schema=_schema("", plugin.defaults))
+        for name, plugin in sorted(plugins.items())
     ]
     return [*_own(), *others]
 
@@ -229,12 +229,12 @@ def _own() -> tuple[Offered, ...]:
     return tuple(
         Offered(
             name=name,
-            version=one.version,
+            version=known_policy.version,
             plugin="",
             gist=gist_of(name),
-            schema=_schema(name, one.check_params({})),
+            schema=_schema(name, known_policy.check_params({})),
         )
-        for name, one in known
+        for name, known_policy in known
     )
 
 
@@ -249,16 +249,16 @@ def _schema(name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _property(policy_name: str, key: str, default: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"default": default}
+    schema: dict[str, Any] = {"default": default}
     if (kind := _type(default)) is not None:
-        found["type"] = kind
+        schema["type"] = kind
     if policy_name and (meaning := meaning_of(key)):
-        found["description"] = meaning
+        schema["description"] = meaning
     declared = _RANGES.get(policy_name, {}).get(key)
     if declared is not None:
-        found |= {"minimum": declared.least, "maximum": declared.most, "description": declared.meaning}
-        found["type"] = "integer" if isinstance(declared.default, int) else "number"
-    return found
+        schema |= {"minimum": declared.least, "maximum": declared.most, "description": declared.meaning}
+        schema["type"] = "integer" if isinstance(declared.default, int) else "number"
+    return schema
 
 
 def _type(value: Any) -> str | None:
@@ -273,13 +273,13 @@ def settings_of(change: PolicyChanged, now: Settings, plugins: Plugins) -> dict[
     """Return what a change sets, by name; a parameter that it returns to its default has that as its value."""
     chosen = change.policy if change.policy is not None else now.policy
     defaults = parameters_in_force(Settings(policy=chosen), plugins)
-    found: dict[str, Any] = {} if change.policy is None else {POLICY: change.policy}
+    values: dict[str, Any] = {} if change.policy is None else {POLICY: change.policy}
     for name, value in {**(change.params or {}), **(change.set_params or {})}.items():
-        found[name] = defaults.get(name) if value is None else value
+        values[name] = defaults.get(name) if value is None else value
     for name in (*TIMES, CHECKPOINTS, SHARES, APPS, SUSPECT_AFTER):
         if getattr(change, name) is not None:
-            found[name] = getattr(change, name)
-    return found
+            values[name] = getattr(change, name)
+    return values
 
 
 def change_for(settings: Mapping[str, Any], state: State) -> tuple[PolicyChanged, list[str]]:
@@ -293,18 +293,18 @@ def change_for(settings: Mapping[str, Any], state: State) -> tuple[PolicyChanged
     known = policy(chosen)
     params = known.check_params({**(now.params if same else {}), **given})
     change = PolicyChanged()
-    words = [] if same else [f"policy {chosen} (now {now.policy})"]
+    changes = [] if same else [f"policy {chosen} (now {now.policy})"]
     if given or not same:
         change = msgspec.structs.replace(change, policy=chosen, params=params)
         before = parameters_in_force(now, plugins) if same else known.check_params({})
         which = "now" if same else "default"
-        words += [f"{name} = {value} ({which} {before.get(name)})" for name, value in given.items()]
+        changes += [f"{name} = {value} ({which} {before.get(name)})" for name, value in given.items()]
     if others:
         change = _with(change, others)
         times_after(times_of(now), change)
         check_folder(state, change)
-        words += [_in_words(name, value, now) for name, value in others.items()]
-    return change, words
+        changes += [_in_words(name, value, now) for name, value in others.items()]
+    return change, changes
 
 
 def _with(change: PolicyChanged, others: Mapping[str, Any]) -> PolicyChanged:

@@ -59,5 +59,5 @@ def standings(problem: Problem) -> Standings:
             possible=bool(instance.possible[row]),
         )
     counted = [app for app in apps.values() if app.possible]
-    loss = shares.fairness_loss([one.share for one in counted], [one.fair for one in counted])
+    loss = shares.fairness_loss([standing.share for standing in counted], [standing.fair for standing in counted])
     return Standings(apps=apps, fairness_loss=loss, kinds=len(instance.kinds))

@@ -65,12 +65,12 @@ class SweptRow(msgspec.Struct, frozen=True):
 def sweeps(state: State) -> dict[tuple[str, str], list[App]]:
     """Return the apps of each sweep by tenant and name, in the order of their indexes; if several had one name, those of
     the latest."""
-    found: dict[tuple[str, str], list[App]] = {}
+    by_group: dict[tuple[str, str], list[App]] = {}
     for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):
         group = app.spec.group
         if group is not None:
-            found.setdefault((app.tenant, group.name), []).append(app)
-    return {key: _latest(apps) for key, apps in found.items()}
+            by_group.setdefault((app.tenant, group.name), []).append(app)
+    return {key: _latest(apps) for key, apps in by_group.items()}
 
 
 def _latest(apps: list[App]) -> list[App]:
@@ -99,7 +99,7 @@ def sweep_row(apps: Sequence[App], now: int) -> SweepRow:
         count=group.count,
         submitted=len(apps),
         parallel=limit_of(apps[-1]),
-        phases=dict(sorted(phases.items(), key=lambda one: _ORDER.get(one[0], len(_ORDER)))),
+        phases=dict(sorted(phases.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER)))),
         containers=sum(sum(sizes(app).values()) for app in apps),
         age_s=round(max(0, end - min(app.submitted_at for app in apps)) / SECOND, 3),
         waits=_waits(apps, now),

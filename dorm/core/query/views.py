@@ -156,8 +156,8 @@ def note_of(app: App, now: int) -> str:
     """Return what people should know of an app apart from figures: why it ended, waits, or has less than it could use."""
     if app.ended:
         return app.end_reason
-    if said := _early_end(app) or delay_shown(app, now):
-        return said
+    if note := _early_end(app) or delay_shown(app, now):
+        return note
     return reason.text if (reason := reason_of(app, now)) is not None else _builds(app)
 
 
@@ -167,7 +167,7 @@ def _early_end(app: App) -> str:
     if current is None or not current.exited or current.exited == len(current.containers):
         return ""
     ended = [container for container in current.containers.values() if container.state == "exited"]
-    first = min(ended, key=lambda one: (one.exited_at, one.slot))
+    first = min(ended, key=lambda container_ended: (container_ended.exited_at, container_ended.slot))
     how = f"exit code {first.exit_code}" if first.exit_code is not None else first.reason.replace("_", " ")
     left = len(current.containers) - len(ended)
     return f"slot {first.slot} on {first.node} has ended ({how}), and {left} of {len(current.containers)} still run"
@@ -212,24 +212,26 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
         checkpoints=node.checkpoints,
         trouble=trouble(state, node)
         or trouble_with_fitness(node)
-        or "; ".join(said for said in (with_remedy(state, node), trouble_with_volumes(node)) if said),
+        or "; ".join(
+            trouble_text for trouble_text in (with_remedy(state, node), trouble_with_volumes(node)) if trouble_text
+        ),
         volumes=shown_volumes(node),
         suspect=_suspect(node),
     )
 
 
 def _suspect(node: Node) -> SuspectRow | None:
-    found = node.suspect
-    if found is None:
+    suspect = node.suspect
+    if suspect is None:
         return None
     return SuspectRow(
-        since=found.since,
-        apps=found.apps,
-        failures=found.failures,
-        reason=found.reason,
-        probe_at=found.probe_at,
-        failed_probes=found.failed_probes,
-        probe=found.probe,
+        since=suspect.since,
+        apps=suspect.apps,
+        failures=suspect.failures,
+        reason=suspect.reason,
+        probe_at=suspect.probe_at,
+        failed_probes=suspect.failed_probes,
+        probe=suspect.probe,
     )
 
 
@@ -354,7 +356,9 @@ def describe(
         "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
         "require": app.spec.require,
         "environment": _environment(app),
-        "volumes": {one.name: "read-only" if one.read_only else "writable" for one in volumes_of(app.spec.volumes)},
+        "volumes": {
+            volume.name: "read-only" if volume.read_only else "writable" for volume in volumes_of(app.spec.volumes)
+        },
         "placement": app.spec.placement,
         "gang": app.spec.gang,
         "elastic": app.spec.elastic,
