@@ -114,11 +114,12 @@ def _refuse_change(state: State, event: k.PolicyChanged, error: DormError, *, wh
     return _REFUSED_SETTINGS
 
 
-def idle_ticked(state: State, basis: int) -> None:
+def idle_ticked(state: State, basis: int) -> Effect:
     """It ends the looking again, unless something has happened that it could not know, or a `Resized` follows."""
     state.ticked_at = state.time
     if state.dirty_seq <= basis:
         state.rebalance_from = 0
+    return APPLIED
 
 
 def choose_policy(state: State, policy: str, params: dict[str, Any]) -> None:

@@ -154,30 +154,26 @@ def fold_round(state: State, event: k.Round, fence: int) -> Effect:
         note_leap(state, event.at)
         if not any(isinstance(fact, k.MasterElected) for fact in event.events[:1]):  # It may state its own wall clock.
             catch_up(state, event.at)
-    facts = tuple([_fold_fact(state, event, fact) for fact in event.events])
+    basis, facts = event.basis, []
+    for fact in event.events:
+        handler = _FACTS.get(type(fact))
+        if handler is not None:
+            facts.append(handler(state, fact))
+        elif isinstance(fact, k.Resized):
+            facts.append(_resized(state, fact, basis))
+        elif isinstance(fact, k.LiveResizeFailed):
+            facts.append(_live_resize_failed(state, fact, basis))
+        elif isinstance(fact, k.IdleTicked):
+            facts.append(policy_in_force.idle_ticked(state, basis))
+        elif isinstance(fact, k.MasterElected):
+            facts.append(_master_elected(state, fact, event.by))
+        else:
+            state.counters.unknown += 1
+            facts.append(UNKNOWN)
     apps = note_groups(state, event.events)
     if state.next_drop_at and state.time >= state.next_drop_at and not has_leapt(state, event.at):
         apps += drop_ended(state)
-    everything = settle_again(state)
-    return Effect(apps=tuple(apps), everything=everything, facts=facts)
-
-
-def _fold_fact(state: State, event: k.Round, fact: Any) -> Effect:
-    handler = _FACTS.get(type(fact))
-    if handler is not None:
-        return handler(state, fact)
-    if isinstance(fact, k.Resized):
-        return _resized(state, fact, event.basis)
-    if isinstance(fact, k.LiveResizeFailed):
-        return _live_resize_failed(state, fact, event.basis)
-    if isinstance(fact, k.IdleTicked):
-        policy_in_force.idle_ticked(state, event.basis)
-        return APPLIED
-    if isinstance(fact, k.MasterElected):
-        _master_elected(state, fact, event.by)
-        return APPLIED
-    state.counters.unknown += 1
-    return UNKNOWN
+    return Effect("applied", False, False, tuple(apps), (), settle_again(state), False, "", tuple(facts))
 
 
 # --- apps ---------------------------------------------------------------------------------------------------------------
@@ -620,10 +616,11 @@ def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> Effect:
     return NODE_PARTS
 
 
-def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
+def _master_elected(state: State, event: k.MasterElected, by: str) -> Effect:
     if event.epoch == state.epoch:
         state.leader, state.elected_at = by, state.time
         policy_in_force.note_plugins(state, event)
+    return APPLIED
 
 
 def _log_sealed(state: State, event: k.LogSealed) -> Effect:
