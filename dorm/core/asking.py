@@ -84,12 +84,12 @@ def _bounded(weight: float) -> float:
 # --- apps that are kept whole -----------------------------------------------------------------------------------------
 
 _FLOOR = 0.5
-"""Of its fair share: an app that has less may take room from one that is kept whole."""
+"""Part of its fair share: an app that has less may take room from one that is kept whole."""
 _TOO_LARGE = 2
-"""Times its fair share: beyond it, an app that is kept whole gives room to all that have less than theirs.  With a lower
-factor, each app that arrives would restart it."""
+"""Multiple of its fair share: beyond it, an app that is kept whole gives room to all that have less than theirs. With a
+lower factor, each app that arrives would restart it."""
 _STEP = 4
-"""A factor: with hundreds of apps that are kept whole, a policy is asked a few times more."""
+"""Factor between the problems: with hundreds of apps that are kept whole, a policy is asked a few times more."""
 
 
 class _HasAnswer(Protocol):
@@ -109,7 +109,7 @@ class Kept(NamedTuple):
     undone_s: float
     """The work that a restart would undo, in seconds."""
     too_large: bool
-    """It has more than `_TOO_LARGE` times its fair share."""
+    """Whether it has more than `_TOO_LARGE` times its fair share."""
 
 
 def kept_of(state: State, problem: Problem, instance: Instance, now: int) -> dict[str, Kept]:
@@ -238,9 +238,9 @@ class Question(NamedTuple):
     whole: Mapping[str, Kept]
     """Apps that are kept whole."""
     limited: Mapping[str, Reason]
-    """Why these, and apps that start and are never resized, get no more."""
+    """Reason why these, and apps that start and are never resized, get no more."""
     where: Placing
-    """Which nodes apps avoid, and which are suspect."""
+    """Nodes that apps avoid, and suspect ones."""
 
     @property
     def decided(self) -> Problem:

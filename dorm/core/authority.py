@@ -290,5 +290,5 @@ _BY_WORD: dict[k.Rule, Rule] = {
     "of_session": _of_session,
     "rotates": _rotates,
 }
-"""The rules that kinds name.  Identities have their own, which the agents share (`events.identities.takes`)."""
+"""Rules that kinds name. Identities have their own, which the agents share (`events.identities.takes`)."""
 _RULES: dict[type[k.Event], Rule] = {kind: _BY_WORD[kind.KIND.rule] for kind in k.EVENTS if kind.KIND.rule in _BY_WORD}

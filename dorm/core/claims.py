@@ -36,7 +36,7 @@ HOLD_S = 60
 """By then, nodes of one cluster that start together have joined."""
 FIRST_S = 600
 NO_NODE = ""
-"""Stands for a present node without room left for the containers that ran there; no node has this name."""
+"""Name that stands for a present node without room left for the containers that ran there; no node has this name."""
 
 
 class Claim(NamedTuple):
@@ -46,7 +46,7 @@ class Claim(NamedTuple):
     """Containers by node; nodes that are gone among them for an app that was interrupted."""
     n_max: int
     pausing: bool
-    """It can't start yet."""
+    """Whether it can't start yet."""
     interrupted: bool
 
 

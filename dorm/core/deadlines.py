@@ -46,7 +46,7 @@ class Deadline(NamedTuple):
     due: int
     reason: str
     node: str = ""
-    """Of the first container that is late."""
+    """Node of the first container that is late."""
 
 
 def noticed_s(state: State) -> float:

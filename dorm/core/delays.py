@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # --- the fold ---------------------------------------------------------------------------------------------------------
 
 _OF_RUNNING = ("tell", "stop", "report")
-"""What is done for a container that runs."""
+"""Things that are done for a container that runs."""
 
 
 def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -> Effect:
@@ -80,7 +80,7 @@ _LASTS = {
     "pull": "pulls its image",
     "read": "waits for its checkpoint",
 }
-"""What only takes long."""
+"""Things that only take long."""
 _MINUTE = 60
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from events.kinds import Resized
 
 SWEEPS = 16
-"""How often ended apps are scanned within one retention."""
+"""Number of scans of ended apps within one retention."""
 
 
 def mark_dirty(state: State) -> None:

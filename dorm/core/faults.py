@@ -72,23 +72,23 @@ if TYPE_CHECKING:
 OF_A_PAIR = ("exit", "command", "spec", "image", "device", "unknown", "start", "stalled")
 """Causes of failures that may be a node's.  The others have rules of their own (`dorm.core.failures`)."""
 SHORT_S = 60
-"""A container that ran for longer had what it needs to start."""
+"""Running time after which a container had what it needs to start."""
 FIRST_PROBE_S = 1800
 """With k failures before and one probe within the hour, a broken node wastes at most k + 1 tries an hour."""
 LONGEST_PROBE_S = 86_400
 FORGIVEN = 24
-"""After so many times t in which a node runs apps well, half of its returns are forgotten: a day by default."""
+"""Multiple of the time t after which, while a node runs apps well, half of its returns are forgotten: a day by default."""
 NO_ANSWER = ("lost", "stopped")
 """Causes of failures that say nothing about a probe: its node was lost, or it was stopped from outside."""
 MOST_PAIRS = 32
-"""How many apps a node remembers, and how many nodes an app."""
+"""Number of apps that a node remembers, and of nodes that an app does."""
 MOST_OPEN = 10
-"""How many failures of an app may be open, however long ago: after long pauses, no earlier one is recent."""
+"""Number of failures of an app that may be open, however long ago: after long pauses, no earlier one is recent."""
 MOST_NAMED = 4
 OUTLIER = 2
-"""A node is suspect if it has more than so many times the failures that others have on average."""
+"""Multiple of the others' average number of failures beyond which a node is suspect."""
 PART = 3
-"""At most one of so many nodes is suspect by rule."""
+"""Number of nodes of which at most one is suspect by rule."""
 SUSPECT = "suspect"
 WATCHED = "watched"
 _AVOIDED = "avoided/"
@@ -100,14 +100,14 @@ class Fault(msgspec.Struct, frozen=True):
 
     failure: Failure
     reason: str
-    """In words."""
+    """Reason in words."""
     worked_until: int
-    """When (UTC ns) the generation last worked as far as known."""
+    """Time (UTC ns) at which the generation last worked as far as known."""
     exit_code: int | None = None
     node: str = ""
-    """Where; "" if it is not one node's."""
+    """Node where it failed; "" if it is not one node's."""
     ran_s: float = 0.0
-    """How long the container had run."""
+    """Running time of the container."""
     by_node: bool = False
     """Whether the container's node could not start it, for a reason of its own."""
     newcomer: bool = False
@@ -118,9 +118,9 @@ class Verdict(NamedTuple):
     """Whose fault a failure is."""
 
     fault: Literal["", "app", "node", "open"]
-    """"" for a failure that says nothing about a pair, or that no other node could disprove."""
+    """Whose fault it is; "" for a failure that says nothing about a pair, or that no other node could disprove."""
     why: str = ""
-    """As the end of the failure's reason."""
+    """Reason as the end of the failure's reason."""
     open_before: int = 0
     """Earlier failures that were open and now count against the app."""
 
@@ -344,13 +344,13 @@ class Placing(NamedTuple):
     """What a decision has to know of pairs and suspect nodes.  Empty on a cluster without either."""
 
     avoiding: Mapping[str, list[str]]
-    """By app, the nodes that it avoids."""
+    """Nodes that each app avoids."""
     probes: Mapping[str, str]
-    """By node that is probed now, the app for that."""
+    """App that probes each node that is probed now."""
     suspect: bool
     """Whether any node is suspect."""
     watched: Mapping[str, list[str]]
-    """By node that is watched, the apps that may be there: those that are, and the next one."""
+    """Apps that may be on each watched node: those that are, and the next one."""
 
     def labels(self, node: Node, labels: Mapping[str, str]) -> Mapping[str, str]:
         """Return a node's labels, with those for pairs and probes."""
@@ -875,16 +875,16 @@ class FailedPair(msgspec.Struct, frozen=True, kw_only=True):
 
     app: str
     name: str
-    """Of the app."""
+    """Name of the app."""
     node: str
     failure: str
     """The cause, as in `GenerationFailed`."""
     why: str
     """The cause in words; "" if it is another tenant's."""
     at: int
-    """UTC ns."""
+    """Time of the last failure (UTC ns)."""
     tries: int
-    """How often it failed there in a row."""
+    """Number of failures there in a row."""
     avoided: bool
     """Whether the app is not placed there again for now."""
 

@@ -79,7 +79,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 
 APPLIED = Effect()
-"""It touched neither apps nor nodes."""
+"""Effect that touches neither apps nor nodes."""
 IGNORED = Effect("ignored")
 FORBIDDEN = Effect("forbidden")
 REFUSED = Effect("refused")
@@ -87,13 +87,13 @@ VOID = Effect("void")
 UNKNOWN = Effect("unknown")
 UNREADABLE = Effect("unreadable")
 APP = Effect(app=True)
-"""It touched the app that it names, in a way that no agent has to know."""
+"""Effect on the app that the event names, which no agent has to know."""
 APP_PARTS = Effect(app=True, parts="touched")
-"""It touched the app that it names, as its agents have to know."""
+"""Effect on the app that the event names, which its agents have to know."""
 NODE = Effect(node=True, everything=True)
-"""It touched the node that it names, and plans of any app."""
+"""Effect on the node that the event names, and on plans of any app."""
 NODE_PARTS = Effect(node=True, everything=True, parts="touched")
-"""The same, as the node's agent has to know."""
+"""The same effect, which the node's agent has to know."""
 EVERYTHING = Effect(everything=True)
 
 

@@ -158,7 +158,7 @@ def open_again(app: App, now: int) -> bool:
 # --- the limit of a group ---------------------------------------------------------------------------------------------
 
 CODE = "group"
-"""Of the reason why such an app waits."""
+"""Code of the reason why such an app waits."""
 
 
 def held_back(state: State, now: int) -> dict[str, Waiting]:
@@ -206,7 +206,7 @@ def _held_back(members: list[App], now: int) -> dict[str, Waiting]:
 # --- what a new app waits for -----------------------------------------------------------------------------------------
 
 VERBS = {"completed": "complete", "failed": "fail", "ended": "end"}
-"""By `when`, what the other app has to do."""
+"""Verb for what the other app has to do, by `when`."""
 
 
 def awaited_apps(state: State, spec: AppSpec, submission: Submission, taken: dict[str, str]) -> list[str]:
@@ -513,7 +513,7 @@ class Stops(NamedTuple):
 
     changes: list[Resize]
     put_off: int
-    """How many more there are than fit; they come with the next decision."""
+    """Number of those that do not fit; they come with the next decision."""
 
     @property
     def size(self) -> int:

@@ -43,16 +43,16 @@ class Moment(NamedTuple):
     """One moment by two clocks."""
 
     now: int
-    """Log time, UTC ns."""
+    """Log time (UTC ns)."""
     at: int
-    """Monotonic, ns."""
+    """Monotonic time (ns)."""
 
 
 class Publish(NamedTuple):
     """A round to publish."""
 
     round: Round
-    """Without `id` and `by`, which are the shell's."""
+    """Round without `id` and `by`, which are the shell's."""
     expected_last: int
     """The fence: the sequence of the last round, after which this one may be stored."""
 
@@ -61,9 +61,9 @@ class Compute(NamedTuple):
     """An allocation to compute."""
 
     now: int
-    """Log time, UTC ns."""
+    """Log time (UTC ns)."""
     basis: int
-    """The state's sequence."""
+    """Sequence of the state."""
 
 
 class Ready(NamedTuple):
@@ -73,7 +73,7 @@ class Ready(NamedTuple):
     publish: Publish | None = None
     compute: Compute | None = None
     wake: int | None = None
-    """When to step again at the latest (monotonic ns); None if only records bring anything new."""
+    """Latest time to step again (monotonic ns); None if only records bring anything new."""
 
 
 class Detector(Protocol):
@@ -125,7 +125,7 @@ class Leader:
     def __init__(self, state: State, detector: Detector | None = None, *, epoch: int = 0) -> None:
         self.state = state
         self.epoch = epoch
-        """Of the election that it published last; 0 before the first."""
+        """Epoch of the election that it published last; 0 before the first."""
         self._detector = detector or NoDetector()
         self._quiet = Quiet()
         self._dirty_seq = state.dirty_seq

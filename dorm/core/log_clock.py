@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, State
 
 SLACK = 10 * SECOND
-"""Servers that take turns may differ by this much: for such a difference log time stands still."""
+"""Difference that servers which take turns may have: for such a difference log time stands still."""
 LEAP = 20 * SECOND
-"""How far log time may be ahead of a round's `at`: rounds take a moment to be stored."""
+"""Time by which log time may be ahead of a round's `at`: rounds take a moment to be stored."""
 
 
 def set_back(state: State, time: int) -> None:

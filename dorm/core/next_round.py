@@ -285,7 +285,7 @@ class _Free(msgspec.Struct):
     """Room and ports that are certainly free."""
 
     room: dict[str, dict[str, int]]
-    """By node."""
+    """Free room by node."""
     held: dict[tuple[str, int], None]
     """Address and port of each port that is not free."""
 

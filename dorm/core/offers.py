@@ -53,13 +53,13 @@ class Stated(NamedTuple):
     secrets: bool = True
     """Whether some know their secrets."""
     tenants: tuple[str, ...] | None = None
-    """Those that are some node's only one; None for any."""
+    """Tenants that are some node's only one; None for any."""
     unfit: bool = True
     """Whether some take nothing new."""
 
 
 EVERYTHING = Stated()
-"""Requires as much as a problem could: right for one node, whatever it states."""
+"""Requirement of as much as a problem could ask for: right for one node, whatever it states."""
 
 
 def volumes_on(node: Node) -> Mapping[str, VolumeOffer]:

@@ -130,7 +130,7 @@ def _has_room(free: Mapping[str, Mapping[str, int]], move: _Move) -> bool:
 # --- slots and ports --------------------------------------------------------------------------------------------------
 
 MOST_QUESTIONS = 8
-"""How often a policy is run for one decision because of ports; the last answer changes no app that can't be placed."""
+"""Number of runs of a policy for one decision because of ports; the last answer changes no app that can't be placed."""
 
 
 class Arranged(NamedTuple):
@@ -139,7 +139,7 @@ class Arranged(NamedTuple):
     answer: Allocation
     changes: list[Resize]
     reasons: dict[str, Waiting]
-    """Of apps that have less because of ports, if the answer itself does not state it."""
+    """Reasons of apps that have less because of ports, if the answer itself does not state it."""
 
 
 def with_ports(state: State, problem: Problem) -> Problem:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = Effect(everything=True, parts="all")
 _REFUSED_SETTINGS = Effect("refused", everything=True, parts="all")
-"""Refused in part at least: the times that it sets may hold."""
+"""Effect of a change that is refused in part at least: the times that it sets may hold."""
 
 
 def policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Effect:

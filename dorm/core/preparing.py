@@ -64,8 +64,8 @@ def containers_prepared(state: State, event: k.ContainersPrepared, record: Recor
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 PREPARE_S = 30.0
-"""Enough for an image of some gigabytes on a local network, and for most partly cached images; an app that waits for
-this one's room waits at most this long."""
+"""Time that is enough for an image of some gigabytes on a local network, and for most partly cached images; an app that
+waits for this one's room waits at most this long."""
 
 
 def prepare_s(state: State, app: App, placement: Iterable[Placed]) -> float:

@@ -157,7 +157,7 @@ class Reported(msgspec.Struct, frozen=True):
     """One report of the stream."""
 
     time: int
-    """When it was stored (UTC ns)."""
+    """Time at which it was stored (UTC ns)."""
     who: str
     """The subject token of the node that published it."""
     event: AppProgressed
@@ -171,7 +171,7 @@ class Shown(msgspec.Struct, frozen=True):
     loss_is: LossIs
     samples_per_s: float | None
     at: int
-    """When it reported progress or a checkpoint last, in its present generation (UTC ns); 0 if it has not."""
+    """Time at which it reported progress or a checkpoint last, in its present generation (UTC ns); 0 if it has not."""
 
 
 def doubt_shown(app: App) -> dict[str, Any] | None:
@@ -214,7 +214,7 @@ def doubt_text(doubted: Doubted, step: int | None) -> str:
 
 
 Newest = dict[str, Reported]
-"""By the app's id."""
+"""Newest reports by the app's id."""
 
 
 def newest_of(records: Iterable[Record]) -> Newest:

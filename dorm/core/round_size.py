@@ -31,12 +31,13 @@ LARGEST_CHANGES = LARGEST_FACTS // 2
 LARGEST_REST = 64 * 1024
 """Bytes reserved for the other fields of a decision."""
 MOST_CONTAINERS = 4096
-"""Of one app in one generation: its placement has to fit into one decision, at some 60 bytes a container."""
+"""Number of containers of one app in one generation: its placement has to fit into one decision, at some 60 bytes a
+container."""
 MOST_NAMED = 1000
 """Nodes, or slots, that a fact names one by one."""
 PUT_OFF = Waiting(code="put_off", text="its turn comes with a later decision: this one is as large as a message may be")
 CUT = "many apps wait for the same"
-"""Instead of the text of a reason that does not fit."""
+"""Text in place of that of a reason that does not fit."""
 UNSAID = Waiting(code="unsaid", text="more apps wait than one decision can give reasons for")
 """The fold's note on an app whose reason is left out."""
 
@@ -91,9 +92,9 @@ class _Room:
         self._free = {node.id: dict(node.capacity) for node in problem.nodes}
         self._demands: dict[str, AppDemand] = {app.id: app for app in problem.apps}
         self._grows: dict[str, dict[str, int]] = {}
-        """By changing app: how many more containers it gets on each node; negative if it leaves some."""
+        """Number of additional containers on each node, by changing app; negative if it leaves some."""
         self._leaves: dict[str, list[str]] = {node: [] for node in self._free}
-        """By node, the changing apps that make room there."""
+        """Changing apps that make room on each node."""
         for app in problem.apps:
             self._hold(app, app.holds)
             if app.id in changing:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from events.kinds import PolicyChanged
 
 LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s.  If the folder itself is gone, or is back, all of them have reported that by
-then.  Nothing is moved from one node without it to another, or to the first node that has it back."""
+"""Time for which apps are left alone: agents look at their folders every 5 s. If the folder itself is gone, or is back,
+all of them have reported that by then. Nothing is moved from one node without it to another, or to the first node that
+has it back."""
 
 
 def settle_folder(state: State) -> bool:

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 # --- an app's own requests --------------------------------------------------------------------------------------------
 
 RAISE_S = 300
-"""As long as an app that was resized may take to show that it works (`SETTLE_S`)."""
+"""Time that an app that was resized may take to show that it works (`SETTLE_S`)."""
 _LONGEST_REASON = 200
-"""Characters: it is part of every decision that states the app's reason."""
+"""Number of characters: it is part of every decision that states the app's reason."""
 
 
 def counts_at(request: SizeRequest) -> int:
@@ -109,17 +109,18 @@ def in_words(size: int, reason: str) -> str:
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 TRIAL_S = 60
-"""Longer than an app that fails immediately takes to fail, and short compared with the hours that an app runs."""
+"""Time longer than an app that fails immediately takes to fail, and short compared with the hours that an app runs."""
 
 ROOM_S = 1800
 """With two restarts of a neighbor in that time, at 20 s each, a crash loop costs others about 2 % of their time."""
 
 
 STABLE_S = 1800
-"""For each failure. Two restarts in that time cost an app that needs 20 s for each about 2 % of its time."""
+"""Time for each failure. Two restarts in that time cost an app that needs 20 s for each about 2 % of its time."""
 
 SETTLE_S = 300
-"""Longer than most apps take to load and to make a step; an app that hangs must not keep others waiting for longer."""
+"""Time longer than most apps take to load and to make a step; an app that hangs must not keep others waiting for
+longer."""
 
 
 class Bounds(NamedTuple):
@@ -256,7 +257,7 @@ class RoomsLeft(NamedTuple):
     grown: dict[str, None]
     """Nodes on which it gives more containers to apps that run."""
     rooms: dict[str, dict[str, int]]
-    """By app, and by node of its last place: how many of its containers could be back there."""
+    """Number of its containers that could be back, by app and by node of its last place."""
 
 
 def rooms_left(state: State, event: k.Resized, debtors: list[App]) -> RoomsLeft:

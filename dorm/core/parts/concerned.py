@@ -27,7 +27,7 @@ class Concerned:
         self.asked: dict[str, None] = {}
         """Nodes that have joined, and wait for a part that is derived from a later record, even if nothing else differs."""
         self._of_app: dict[str, list[str]] = {}
-        """For each app, the nodes whose parts may mention it."""
+        """Nodes whose parts may mention an app, by app."""
 
     def start(self, state: State) -> None:
         """Begin with a state whose parts are known to be stored."""

@@ -39,14 +39,14 @@ POLICY = "policy"
 CHECKPOINTS = "checkpoints"
 """The cluster's folder of checkpoints, by the id in its marker."""
 SHARES = "weights"
-"""What weights count against; its name in the log as well."""
+"""Setting of what weights count against; its name in the log as well."""
 _MEANS = "scope of weights: apps for all apps, tenants for those of the same tenant, with equal tenants"
 
 APPS = "tenant_apps"
-"""How many apps a tenant may have that have not ended; its name in the log as well."""
+"""Number of apps of a tenant that have not ended at most; its name in the log as well."""
 _MOST = "how many apps a tenant may have that have not ended; an open cluster has no tenants"
 SUSPECT_AFTER = "suspect_after"
-"""After the failures of how many different apps a node is suspect; its name in the log as well."""
+"""Number of different apps after whose failures a node is suspect; its name in the log as well."""
 _SUSPECT = "a node is suspect, and takes nothing new, when so many different apps failed there; 0: never"
 
 
@@ -55,7 +55,7 @@ class Time(NamedTuple):
 
     word: str
     unit: float
-    """Seconds."""
+    """Unit of the value: seconds."""
     meaning: str
 
 
@@ -71,7 +71,7 @@ TIMES = {
     ),
     "retention_s": Time("retention", 1.0, "how long an ended app, its logs, checkpoints and outputs stay"),
 }
-"""By their names in `PolicyChanged`."""
+"""Times by their names in `PolicyChanged`."""
 RETENTION = "retention_s"
 _kept = TIMES[RETENTION]
 
@@ -209,7 +209,7 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     plugin: str
     """The distribution that it comes from; "" for a policy of Dorm itself."""
     gist: str
-    """What it does, in a few words."""
+    """Gist of the policy in a few words."""
     schema: dict[str, Any]
     """The JSON Schema of its parameters."""
 

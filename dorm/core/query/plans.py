@@ -70,7 +70,7 @@ def as_holder(state: State, event: E) -> E:
 # --- live adjustments -------------------------------------------------------------------------------------------------
 
 _MOST_ROUNDS = 1000
-"""More than adjustments can wait for each other's room."""
+"""Number of rounds, more than adjustments can wait for each other's room."""
 
 
 def play_live(state: State, say: Callable[[k.Event, str], None], settle: Callable[[], object]) -> None:

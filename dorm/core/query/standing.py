@@ -35,7 +35,7 @@ class Standings(msgspec.Struct, frozen=True):
     """All apps of a problem as they are placed now."""
 
     apps: dict[str, Standing]
-    """By id, sorted."""
+    """Standings by id, sorted."""
     fairness_loss: float
     """F = Σ |s_i - ŝ_i| over the apps that an empty cluster could run."""
     kinds: int

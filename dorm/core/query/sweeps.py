@@ -29,16 +29,16 @@ class SweepRow(msgspec.Struct, frozen=True):
     name: str
     user: str
     count: int
-    """How many apps it is to have."""
+    """Number of apps that it is to have."""
     submitted: int
     parallel: int
-    """How many of them may have a place at once; 0 for no limit."""
+    """Number of them that may have a place at once; 0 for no limit."""
     phases: dict[str, int]
-    """How many of its apps are in which phase."""
+    """Numbers of its apps by phase."""
     containers: int
     age_s: float
     waits: str = ""
-    """What the first of its waiting apps waits for, while none has a place."""
+    """Reason why the first of its waiting apps waits, while none has a place."""
 
 
 class SweptRow(msgspec.Struct, frozen=True):
@@ -55,11 +55,11 @@ class SweptRow(msgspec.Struct, frozen=True):
     loss_is: str
     samples_per_s: float | None
     container_s: float
-    """How long its containers have run, all together."""
+    """Running time of all its containers together, in seconds."""
     adjustments: int
     failures: int
     note: str
-    """Why it waits, or how it ended."""
+    """Reason why it waits, or how it ended."""
 
 
 def sweeps(state: State) -> dict[tuple[str, str], list[App]]:

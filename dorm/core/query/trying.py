@@ -30,7 +30,7 @@ class Touched(msgspec.Struct, frozen=True):
     """The consequences of a change; names are sorted."""
 
     refused: str
-    """Why the change would be refused, "" if it would not."""
+    """Reason why the change would be refused, "" if it would not."""
     rules: list[Rule]
     """Every constraint between the times that would result."""
     leases: list[str]
@@ -99,7 +99,7 @@ class ResizedApp(msgspec.Struct, frozen=True):
     id: str
     now: int
     otherwise: int
-    """By the next decision without the change."""
+    """Containers by the next decision without the change."""
     then: int
 
 
@@ -116,7 +116,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
     accepted: bool
     refused: str
-    """Why it would be refused."""
+    """Reason why it would be refused."""
     changes: list[str]
     constraints: list[Constraint]
     nodes: TouchedNodes

@@ -49,11 +49,11 @@ class AppRow(msgspec.Struct, frozen=True):
     failures: int
     age_s: float
     note: str
-    """Why it waits or has fewer containers than it could use, or how it ended."""
+    """Reason why it waits or has fewer containers than it could use, or how it ended."""
     loss_is: str = ""
     """`nan`, `inf` or `-inf` if the last loss is not a finite number."""
     progress_age_s: float | None = None
-    """Since its last progress or checkpoint; None if its present generation has reported neither, and once it has
+    """Time since its last progress or checkpoint; None if its present generation has reported neither, and once it has
     ended."""
     sweep: str = ""
     """The sweep that it belongs to, "" for none."""
@@ -63,14 +63,14 @@ class SuspectRow(msgspec.Struct, frozen=True):
     """Why a node takes nothing new: apps failed there."""
 
     since: int
-    """UTC ns."""
+    """Time since which it is suspect (UTC ns)."""
     apps: list[str]
     """Ids of those that failed there."""
     failures: list[str]
-    """How each of them failed, in words."""
+    """Failure of each of them in words."""
     reason: str
     probe_at: int
-    """UTC ns from which one app may be tried there."""
+    """Time from which one app may be tried there (UTC ns)."""
     failed_probes: int
     probe: str
     """Id of the app that was tried there last; "" for none."""
@@ -86,18 +86,18 @@ class NodeRow(msgspec.Struct, frozen=True):
     containers: int
     capacity: dict[str, int]
     used: dict[str, int]
-    """Reserved for containers that may run, in base units."""
+    """Resources reserved for containers that may run, in base units."""
     labels: dict[str, str]
     note: str = ""
     """Another machine that requested its name and was refused."""
     checkpoints: str = ""
     """Id of its folder of checkpoints."""
     trouble: str = ""
-    """Why it gets no containers, or not those of all apps, although it is up, and what to do."""
+    """Reason why it gets no containers, or not those of all apps, although it is up, and what to do."""
     suspect: SuspectRow | None = None
-    """Why it is suspect; null if it is not."""
+    """Reason why it is suspect; null if it is not."""
     volumes: dict[str, str] = {}
-    """What apps may do in the folders that it offers, by name."""
+    """Access that apps have to the folders that it offers, by name."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class Summary(msgspec.Struct, frozen=True):
     utilization_max: int
     """Number of resources, U's upper bound."""
     fairness_loss: float
-    """Of the last decision."""
+    """Fairness loss of the last decision."""
     adjustments: int
     decisions: int
 
@@ -278,7 +278,7 @@ class Leaving(msgspec.Struct, frozen=True):
     id: str
     containers: int
     next: str
-    """Their next step, in words."""
+    """Next step in words."""
 
 
 def leaving(state: State, node: str) -> list[Leaving]:
