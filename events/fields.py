@@ -119,7 +119,7 @@ def is_silent(kind: Any) -> bool:
 def named_in(value: msgspec.Struct, what: Holds) -> Iterator[str]:
     """Yield the names of one sort that a struct holds, in the order of its fields: as a field, in a list, as keys, and in
     the structs of a list.  A name may come more than once."""
-    for field, how in _naming(type(value), what):  # type: ignore[arg-type]  # a class is hashable
+    for field, how in _naming(type(value), what):
         content = getattr(value, field)
         if how == "one":
             if content:
@@ -144,7 +144,7 @@ def _naming(cls: type[Any], what: Holds) -> tuple[tuple[str, Literal["one", "man
             continue
         elif held_in(first) == what:
             fields.append((field, "many"))
-        elif isinstance(first, type) and issubclass(first, msgspec.Struct) and _naming(first, what):
+        elif isinstance(first, type) and issubclass(first, msgspec.Struct) and _naming(first, what):  # type: ignore[arg-type]
             fields.append((field, "parts"))
     return tuple(fields)
 

@@ -59,7 +59,7 @@ def app_id(name: str, submission: str) -> str:
 DIGITS = "abcdefghijklmnopqrstuvwxyz234567"
 """RFC 4648's digits, in lower case."""
 ID_DIGITS = r"[a-z2-7]{12}|[a-z2-7]{6}"
-"""What follows the name in an app's id, as a pattern: the longer one if submissions belong to tenants.  A name has at most
+"""Pattern of what follows the name in an app's id: the longer one if submissions belong to tenants.  A name has at most
 48 characters, so an id can be a host's name."""
 
 

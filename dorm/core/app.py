@@ -205,7 +205,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     generation: int
     """The generation that did not start to work."""
     containers: int
-    """Its number of containers."""
+    """Number of containers of that generation."""
     worked_with: int
     """Number of containers of the last generation that worked."""
 
@@ -397,9 +397,9 @@ class App(msgspec.Struct):
     noise: float | None = None
     """The gradient noise scale that it reported last, in samples; None while it has reported none."""
     batch: int = 0
-    """Its batch size as decided last; 0 while it has its initial one, or none."""
+    """Batch size as decided last; 0 while it has its initial one, or none."""
     size_request: SizeRequest | None = None
-    """Its last request for a size; None for n_max (`dorm.core.sizes`)."""
+    """Last request of the app for a size; None for n_max (`dorm.core.sizes`)."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
     speeds: list[MeasuredSpeed] = []

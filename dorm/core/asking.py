@@ -234,7 +234,7 @@ class Question(NamedTuple):
     kept: tuple[str, ...]
     """Apps that pause and hold room: no decision about them is possible now."""
     give_way: tuple[str, ...]
-    """Those of them whose room a waiting app may use."""
+    """Apps that pause and whose room a waiting app may use."""
     whole: Mapping[str, Kept]
     """Apps that are kept whole."""
     limited: Mapping[str, Reason]

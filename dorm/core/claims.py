@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 KEPT_S = 300
 """About ten restarts of 30 s: in a shorter pause, growing and shrinking again costs more than the room gains."""
 HOLD_S = 60
-"""By then, nodes of one cluster that start together have joined."""
+"""Time within which nodes of one cluster that start together have joined."""
 FIRST_S = 600
 NO_NODE = ""
 """Name that stands for a present node without room left for the containers that ran there; no node has this name."""

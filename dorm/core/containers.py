@@ -1,6 +1,6 @@
-"""The life of containers on the log: how each ends, and what the work of its generation shows.
+"""The life of containers on the log: how each starts and ends, and what the work of its generation shows.
 
-A container is a place that the master decided (`desired`), then what a node reports (`running`, `exited`).  Three
+A container is a place that the master decided (`desired`), then what a node reports (`running`, `exited`).  Four
 invariants hold:
 
     final      an exited container stays exited.  Reports about it are ignored, so a late or repeated report changes
@@ -9,7 +9,10 @@ invariants hold:
                once the node has left or its lease has certainly ended.  A silent node ends nothing, for unreachable is
                not dead; room that such a container holds is given to nobody else
     counted    a generation counts its members by state (`running`, `exited`), because each start and each end needs
-               these numbers; `end_container` and `dorm.core.effects.adjust_counts` are the only writers
+               these numbers; `container_started`, `end_container` and `dorm.core.effects.adjust_counts` are the only
+               writers
+    believed   a report counts if it is of the machine that holds the node's name, about a container that was placed
+               there and released.  Any other changes nothing
 
 An end that nobody asked for overtakes decisions in progress about its app (`App.changed_seq`): they were made for an
 app that was complete.  An end that was asked for is what such a decision waits for, so it overtakes nothing; the end of

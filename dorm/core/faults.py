@@ -74,7 +74,8 @@ OF_A_PAIR = ("exit", "command", "spec", "image", "device", "unknown", "start", "
 SHORT_S = 60
 """Running time after which a container had what it needs to start."""
 FIRST_PROBE_S = 1800
-"""With k failures before and one probe within the hour, a broken node wastes at most k + 1 tries an hour."""
+"""Pause before the first probe: with k failures before and one probe within the hour,
+a broken node wastes at most k + 1 tries an hour."""
 LONGEST_PROBE_S = 86_400
 FORGIVEN = 24
 """Multiple of the time t after which, while a node runs apps well, half of its returns are forgotten: a day by default."""

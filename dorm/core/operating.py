@@ -5,6 +5,7 @@ drain      empty a node; in maintenance it may be silent too.  It stays so throu
 forget     remove a node of which nothing can run any more.  One that may still run something stays: its room is not free
 trust      a suspect node takes new containers again, and the failures there are forgotten
 pause      no allocation is computed.  Answers, ends, failures and releases go on, so what was decided is carried out
+cancel     an app that has not ended ends with the master's next round; a submission that waits for its answer is refused
 kill       what still runs of an app ends at once: the request is noted, the master answers it with `AppKilled` in its next
            round, and agents follow that
 retry      the pause of an app after a failure is over; so is the rest of a live app that has lost members"""

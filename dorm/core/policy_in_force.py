@@ -1,4 +1,8 @@
-"""The policy in force: whether it works, the check of its answers, and the plug-ins of the leading master.
+"""The policy in force: the changes of settings that choose it, whether it works, the check of its answers, and the plug-ins
+of the leading master.
+
+A change of settings (`PolicyChanged`) holds in parts: harmful times refuse all of it, here as on every agent, while an
+unknown policy, refused parameters or a folder that no node has leave only these as they were (`policy_changed`).
 
 The core asks no policy without the check (`Guarded`): a policy may come from anyone, so any error is its failure and
 none of the master's.  A failure keeps every place.  It is recorded once (`PolicyFailed`); then idle ticks ask again,

@@ -1,4 +1,7 @@
-"""Revisions: edits and restarts of existing apps, from the request to the generation that satisfies it.
+"""Revisions: updates, edits and restarts of existing apps, from the request to the generation that satisfies it.
+
+An update (`AppUpdated`) changes only bounds and weight, which restarts nothing, so the fold applies it at once, or refuses
+what would make a running app impossible (`check_update`).
 
 A request waits for the master's answer, as a submission does (`dorm.core.submissions`), because only the master may say
 yes.  The answer changes:

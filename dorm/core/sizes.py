@@ -112,7 +112,7 @@ TRIAL_S = 60
 """Time longer than an app that fails immediately takes to fail, and short compared with the hours that an app runs."""
 
 ROOM_S = 1800
-"""With two restarts of a neighbor in that time, at 20 s each, a crash loop costs others about 2 % of their time."""
+"""Time of waiting: with two restarts of a neighbor in it, at 20 s each, a crash loop costs others about 2 % of their time."""
 
 
 STABLE_S = 1800
