@@ -132,7 +132,7 @@ def named_in(value: msgspec.Struct, what: Holds) -> Iterator[str]:
 
 
 @cache
-def _naming(cls: type[Any], what: Holds) -> tuple[tuple[str, Literal["one", "many", "parts"]], ...]:
+def _naming(cls: Any, what: Holds) -> tuple[tuple[str, Literal["one", "many", "parts"]], ...]:
     """Return the fields of a struct that name something of this sort, and how."""
     fields: list[tuple[str, Literal["one", "many", "parts"]]] = []
     for field, marked in types_of(cls).items():
@@ -144,7 +144,7 @@ def _naming(cls: type[Any], what: Holds) -> tuple[tuple[str, Literal["one", "man
             continue
         elif held_in(first) == what:
             fields.append((field, "many"))
-        elif isinstance(first, type) and issubclass(first, msgspec.Struct) and _naming(first, what):  # type: ignore[arg-type]
+        elif isinstance(first, type) and issubclass(first, msgspec.Struct) and _naming(first, what):
             fields.append((field, "parts"))
     return tuple(fields)
 

@@ -38,6 +38,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from events.kinds import Event
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -100,7 +102,7 @@ EVERYTHING = Effect(everything=True)
 class Folded(msgspec.Struct, frozen=True, gc=False):
     """What the fold of one record did."""
 
-    event: Any
+    event: Event
     """Event of the record, as it counts: by the author that the record's subject names."""
     effect: Effect
 
@@ -150,10 +152,10 @@ class Folded(msgspec.Struct, frozen=True, gc=False):
 
     def steps(self) -> Iterator[tuple[Any, Effect]]:
         """Yield the facts of a round with their effects, in order, then the record's event with what it did as a whole."""
-        event, effect = self.event, self.effect
-        if effect.facts:
-            yield from zip(event.events, effect.facts, strict=True)
-        yield event, effect
+        event: Any = self.event
+        if self.effect.facts:
+            yield from zip(event.events, self.effect.facts, strict=True)
+        yield event, self.effect
 
 
 class Observer(Protocol):

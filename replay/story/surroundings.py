@@ -85,8 +85,8 @@ class Surroundings:
 
     def fact(self, state: State, folded: Folded, index: int) -> None:
         """Follow one fact of a round that is not void, after the round was folded; called for each fact in order."""
-        event, effect = folded.event, folded.effect.facts[index]
-        fact = event.events[index]
+        event: Any = folded.event
+        fact, effect = event.events[index], folded.effect.facts[index]
         position = f"{state.seq}.{index}"
         kind = type(fact)
         if isinstance(fact, k.Resized):
