@@ -8,10 +8,13 @@ import msgspec
 import pytest
 
 from dorm.core.evolve import evolve
-from dorm.core.folded import APP
+from dorm.core.folded import APP, Folded
 from dorm.core.state import State
 from events import kinds as k
+from tests.core import suspect_node
+from tests.core.fold.test_revisions import edit
 from tests.core.golden_log import recorded
+from tests.core.records import Bench, joined
 from tests.core.virtual.world import World
 from tests.kinds.golden import logs
 from tests.replay.tenants.lives import Life
@@ -89,3 +92,77 @@ def test_most_records_name_all_that_they_change() -> None:
         if folded.outcome in ("ignored", "void", "unreadable"):
             assert not folded.touched
     assert everything < len(records) / 2
+
+
+def bench_of_two() -> Bench:
+    bench = Bench()
+    bench.add(joined("a", 8, abilities=["edits"]))
+    return bench
+
+
+def test_an_edit_touches_what_the_app_waits_for_no_longer() -> None:
+    bench = bench_of_two()
+    bench.running("prep", n_max=1)
+    bench.submit("app", after=["prep"], n_max=1)
+    bench.settle()
+    assert isinstance(edit(bench, after=[]), k.AppRevised)
+    assert bench.app("prep").id in touched_by(bench.records, k.AppRevised).apps
+    check(bench.records)
+
+
+def test_an_edit_of_a_limit_touches_the_whole_group() -> None:
+    bench = bench_of_two()
+    group = {"name": "lr", "count": 3, "parallel": 1}
+    for index in range(3):
+        bench.submit(f"lr-{index}", group={**group, "index": index}, n_max=1)
+    bench.settle()
+    edit(bench, of="lr-0", group={**group, "index": 0, "parallel": 2})
+    assert set(touched_by(bench.records, k.AppRevised).apps) == {app.id for app in bench.state.apps.values()}
+    check(bench.records)
+
+
+def test_an_app_that_ends_touches_those_that_wait_for_it() -> None:
+    bench = bench_of_two()
+    bench.running("prep", n_max=1)
+    bench.submit("app", after=["prep"], n_max=1)
+    bench.settle()
+    bench.all_exited("prep")
+    bench.settle()
+    assert bench.app("app").id in touched_by(bench.records, k.AppCompleted).apps
+    check(bench.records)
+
+
+def test_a_broken_app_touches_the_nodes_that_it_made_suspect() -> None:
+    check(suspect_node.suspect().records)
+
+
+def test_a_dropped_app_is_touched_by_the_round_that_drops_it() -> None:
+    bench = bench_of_two()
+    bench.running("app", n_max=1)
+    bench.all_exited("app")
+    bench.settle()
+    app = bench.app("app").id
+    bench.wait(100_000)
+    bench.submit("other", n_max=1)
+    bench.settle()
+    assert app not in bench.state.apps
+    check(bench.records)
+
+
+def test_a_round_reports_an_effect_for_each_fact() -> None:
+    state = State()
+    for record in recorded()[0]:
+        folded = evolve(state, record)
+        if isinstance(folded.event, k.Round) and folded.outcome != "void":
+            assert [event for event, _ in folded.steps()] == [*folded.event.events, folded.event]
+
+
+def touched_by(records: Iterable[Record], kind: type[k.Event]) -> Folded:
+    """What the fold reports of the last round with a fact of this kind."""
+    state, last = State(), None
+    for record in records:
+        folded = evolve(state, record)
+        if isinstance(folded.event, k.Round) and any(isinstance(fact, kind) for fact in folded.event.events):
+            last = folded
+    assert last is not None
+    return last
