@@ -215,7 +215,7 @@ def _with_held(
     for demand in problem.apps:
         app = state.apps[demand.id]
         given = None if demand.pinned else bounds(app, now)
-        why = "; ".join(cause for cause in (given.why, given.asked) if cause) if given is not None else ""
+        why = "; ".join(cause for cause in (given.why, given.request) if cause) if given is not None else ""
         if given is None or not why or sum(answer.counts.get(app.id, {}).values()) >= app.n_max:
             continue
         reason = reasons.get(app.id)

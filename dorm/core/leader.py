@@ -133,7 +133,7 @@ class Leader:
         """Log time of the last allocation: pauses and waits that were over by then were looked at."""
         self._news = True
         """Whether a record was folded since the last immediate facts were published."""
-        self._asked: set[str] = set()
+        self._queried: set[str] = set()
         """Silent nodes whose stored heartbeats were read for the look that is under way."""
         self._deadline: tuple[int, int, int | None] = (-1, 0, None)
         """Sequence, `_allocated_at`, and the next deadline as of those: it is asked for more often than it changes."""
@@ -152,7 +152,7 @@ class Leader:
         not know what the last one has considered, so a live master passes `at`."""
         self._quiet, self.allocated_at, self._news = Quiet(), allocated_at, True
         self._dirty_seq = self.state.dirty_seq
-        self._asked.clear()
+        self._queried.clear()
         if dirty_at is not None:
             self._quiet.mark_dirty(dirty_at)
 
@@ -214,16 +214,16 @@ class Leader:
             return None
         facts = conclude(self.state, self._detector.heard(moment), moment.now, self._detector.alive)
         silent = {fact.node for fact in facts if isinstance(fact, NodeLost | NodeLeaseEnded)}
-        if self._detector.asks and not silent <= self._asked:
-            unknown = tuple(sorted(silent - self._asked))
-            self._asked |= silent
+        if self._detector.asks and not silent <= self._queried:
+            unknown = tuple(sorted(silent - self._queried))
+            self._queried |= silent
             return Ready(ask=unknown)
         self.give_up_look(moment.at)
         return Ready(publish=self.round(first_that_fit(facts), moment.now)) if facts else None
 
     def give_up_look(self, at: int) -> None:
         """Until the next one: for example if the stored heartbeats that a step asked for cannot be read."""
-        self._asked.clear()
+        self._queried.clear()
         self._detector.looked(at)
 
     # --- time -----------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class Bounds(NamedTuple):
     n_min: int
     n_max: int
     why: str
-    asked: str = ""
+    request: str = ""
     """The size that the app itself asked for, if that lowers its bounds."""
 
 

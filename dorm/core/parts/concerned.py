@@ -24,21 +24,21 @@ class Concerned:
 
     def __init__(self) -> None:
         self.nodes: dict[str, None] = {}
-        self.asked: dict[str, None] = {}
+        self.joined: dict[str, None] = {}
         """Nodes that have joined, and wait for a part that is derived from a later record, even if nothing else differs."""
         self._of_app: dict[str, list[str]] = {}
         """Nodes whose parts may mention an app, by app."""
 
     def start(self, state: State) -> None:
         """Begin with a state whose parts are known to be stored."""
-        self.nodes, self.asked = {}, {}
+        self.nodes, self.joined = {}, {}
         self._of_app = {app.id: nodes for app in state.apps.values() if (nodes := nodes_of(app))}
 
     def see(self, state: State, record: Record, folded: Folded) -> None:
         event = folded.event
         if isinstance(event, k.NodeJoined) and subjects.who_of(record.subject) == subjects.token(event.node):
             # Whatever became of it, the node waits for an answer.
-            self.nodes[event.node] = self.asked[event.node] = None
+            self.nodes[event.node] = self.joined[event.node] = None
         for fact, effect in folded.steps():
             if effect.parts == "all":
                 self.nodes |= dict.fromkeys(known_nodes(state))
@@ -59,6 +59,6 @@ class Concerned:
 
     def taken(self) -> tuple[list[str], list[str]]:
         """Return the nodes concerned since the last call, sorted, and those of them that have joined."""
-        nodes, joined = sorted(self.nodes), sorted(self.asked)
-        self.nodes, self.asked = {}, {}
+        nodes, joined = sorted(self.nodes), sorted(self.joined)
+        self.nodes, self.joined = {}, {}
         return nodes, joined

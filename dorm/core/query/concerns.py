@@ -71,7 +71,7 @@ class Concerns:
         self._node_tokens = frozenset(map(subjects.token, self._nodes))
         self._owned: set[str] = set()
         """Ids and names of the users' apps."""
-        self._asked: set[str] = set()
+        self._requests: set[str] = set()
         """Ids of the users' requests to the master."""
         self._here: set[str] = set()
         """Apps whose last decision has containers on the nodes."""
@@ -118,7 +118,7 @@ class Concerns:
             if subjects.token(submission.by) in self._user_tokens or (
                 not submission.app and _user_of(submission.id, submission.spec, submission.by) in self._users
             ):
-                self._asked.add(submission.id)
+                self._requests.add(submission.id)
             if not submission.app:
                 self._own(submission.spec, submission.by, submission.id)
         for app in state.apps.values():
@@ -151,9 +151,9 @@ class Concerns:
             by = subjects.who_of(logged.subject) if tenant_in(event.id) else event.by
             published |= self._own(event.spec, by, event.id)
         if published:
-            self._asked.add(event.id)
+            self._requests.add(event.id)
             return True
-        if isinstance(event, k.AppRejected) and event.submission in self._asked:
+        if isinstance(event, k.AppRejected) and event.submission in self._requests:
             return True
         return any(app in self._owned for app in k.apps_named(event))
 

@@ -374,7 +374,7 @@ def describe(
         "lost_steps": app.lost_steps,
         "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,
-        "asked": "" if app.ended else bounds(app, now).asked,
+        "asked": "" if app.ended else bounds(app, now).request,
         "code": shown_reason(app, now)[0],
         "hold": hold_shown(app),
         "failed_on": msgspec.to_builtins(failed_where(state, app, now)) if state is not None else [],
