@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dorm.core.asking import problem_of
 from dorm.core.evolve import evolve
+from dorm.core.folded import Folded
 from dorm.core.query.standing import standings
 from dorm.core.query.views import summary
 from dorm.core.state import State
@@ -29,7 +30,6 @@ from replay.simulator.workload import SimulatedApp, SimulatedNode
 from tests.golden.made import FOLDER
 
 if TYPE_CHECKING:
-    from dorm.core.folded import Folded
     from events.log.records import Record
     from replay.simulator.outcome import Run
 
@@ -154,7 +154,7 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
                 for fact in event.events
             ]
             event = msgspec.structs.replace(event, events=facts)
-        measures.see(state, record, folded)
+        measures.see(state, record, Folded(event, folded.effect))
 
     simulation.observe(falsified)
     simulation.run()
