@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from events.log.interface import ReadableLog
     from events.log.records import Record
 
-    Observer = Callable[[State, Record, Event, Folded], None]
-    """Called in the state's thread with each record after it was folded: the state after it, the record, and its event."""
+    Observer = Callable[[State, Record, Folded], None]
+    """Called in the state's thread with each record after it was folded: the state after it, the record, what it did."""
     Watcher = Callable[[list[Record]], None]
     """Called on the loop with each piece after it was folded."""
     Step = Callable[[State, Sequence[Record]], None]
@@ -147,13 +147,13 @@ class Fold:
                 self.begun = True
         return self.state
 
-    def take(self, record: Record) -> tuple[Event, Folded]:
-        """Fold the next record; return its event and what became of it.  Raises GapError."""
+    def take(self, record: Record) -> Folded:
+        """Fold the next record; return what became of it.  Raises GapError."""
         return evolve(self.state, record)
 
     def take_new(self, record: Record) -> Event:
         """Fold a record unless that is done, since several readers may bring one state up to date; return its event."""
-        return self.take(record)[0] if record.seq > self.state.seq else decode(record)
+        return self.take(record).event if record.seq > self.state.seq else decode(record)
 
     async def catch_up(self) -> State:
         """Return the state at the present end of the log.  Several callers may bring the one state up to date at once.
@@ -276,9 +276,9 @@ class LiveFold:
 
     def _evolve(self, state: State, records: Sequence[Record]) -> None:
         for record in records:
-            event, folded = evolve(state, record)
+            folded = evolve(state, record)
             for see in self.observers:
-                see(state, record, event, folded)
+                see(state, record, folded)
 
     def _reached(self, seq: int, time: int) -> None:
         self.seq, self.time = seq, time

@@ -13,11 +13,14 @@ from __future__ import annotations
 import types
 import typing
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
 from events.limits import LONGEST_TEXT, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Holds = Literal[
     "app", "node", "user", "request", "address", "identity", "webhook", "token", "master",
@@ -111,6 +114,39 @@ def is_silent(kind: Any) -> bool:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return any(map(is_silent, types_of(kind).values()))
     return any(map(is_silent, get_args(kind)))
+
+
+def named_in(value: msgspec.Struct, what: Holds) -> Iterator[str]:
+    """Yield the names of one sort that a struct holds, in the order of its fields: as a field, in a list, as keys, and in
+    the structs of a list.  A name may come more than once."""
+    for field, how in _naming(type(value), what):
+        content = getattr(value, field)
+        if how == "one":
+            if content:
+                yield content
+        elif how == "many":
+            yield from content
+        else:
+            for part in content:
+                yield from named_in(part, what)
+
+
+@cache
+def _naming(cls: Any, what: Holds) -> tuple[tuple[str, Literal["one", "many", "parts"]], ...]:
+    """Return the fields of a struct that name something of this sort, and how."""
+    fields: list[tuple[str, Literal["one", "many", "parts"]]] = []
+    for field, marked in types_of(cls).items():
+        kind = without_none(marked)
+        first = next(iter(get_args(unmarked(kind))), None)
+        if held_in(kind) == what:
+            fields.append((field, "one"))
+        elif get_origin(unmarked(kind)) not in (list, dict):
+            continue
+        elif held_in(first) == what:
+            fields.append((field, "many"))
+        elif isinstance(first, type) and issubclass(first, msgspec.Struct) and _naming(first, what):
+            fields.append((field, "parts"))
+    return tuple(fields)
 
 
 def unmarked(kind: Any) -> Any:

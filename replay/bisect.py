@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import App
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
@@ -367,7 +366,7 @@ class Judge:
     def done(self) -> bool:
         return None not in self.verdicts
 
-    def see(self, state: State, record: Record, _event: Event, _folded: Folded) -> None:
+    def see(self, state: State, record: Record, _folded: Folded) -> None:
         """Evaluate clauses about events; called after each folded record."""
         for index, clause in enumerate(self._clauses):
             if self.verdicts[index] is not None or not isinstance(clause, Happens):
@@ -566,9 +565,9 @@ class _Search:
         names = _ids(self._clauses, end)
         judge = Judge(self._clauses, names)
 
-        def seen(state: State, record: Record, event: Event, folded: Folded) -> None:
-            history.see(state, record, event, folded)
-            judge.see(state, record, event, folded)
+        def seen(state: State, record: Record, folded: Folded) -> None:
+            history.see(state, record, folded)
+            judge.see(state, record, folded)
             for name in missing:  # Ended apps leave the state, so the last one need not have them.
                 if (app := state.find_app(name)) is not None:
                     names[name] = app.id

@@ -115,13 +115,14 @@ class Watched:
         self.teller.begin(state)
         self._adopt(state)
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         assert self._ledger is not None
-        self._ledger.see(state, record, event, folded)
-        self.teller.see(state, record, event, folded)
+        self._ledger.see(state, record, folded)
+        self.teller.see(state, record, folded)
         if isinstance(event, k.AppProgressed):
-            if self.app is not None and event.app == self.app.id and folded == "applied":
+            if self.app is not None and event.app == self.app.id and folded.outcome == "applied":
                 self._point(state, event)
         elif isinstance(event, k.Round):
             self._adopt(state)

@@ -428,8 +428,9 @@ async def settings_between(log: ReadableLog, first: State, second: State) -> lis
                     return changes_made
                 before = copy.copy(state.settings)
                 state.seq = record.seq - 1
-                event, folded = evolve(state, record)
+                folded = evolve(state, record)
+                event = folded.event
                 changes = settings_changed(before, state.settings)
-                if isinstance(event, k.PolicyChanged) and changes and folded in ("applied", "refused"):
+                if isinstance(event, k.PolicyChanged) and changes and folded.outcome in ("applied", "refused"):
                     changes_made.append(SetBy(record.seq, record.time, event.by, changes))
     return changes_made

@@ -133,17 +133,18 @@ class Happenings:
         self.builds: dict[str, None] = {}
         """Lines of masters and agents about their builds."""
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         if isinstance(event, k.Round):
-            if folded != "void":
+            if folded.outcome != "void":
                 for index, fact in enumerate(event.events):
                     follow = _FACTS.get(type(fact))
                     if follow is not None:
                         follow(self, state, f"{state.seq}.{index}", fact, event)
             return
         handler = _RECORDS.get(type(event))
-        if handler is not None and folded not in ("ignored", "forbidden", "unreadable"):
+        if handler is not None and folded.outcome not in ("ignored", "forbidden", "unreadable"):
             handler(self, state, str(state.seq), event, folded)
 
     def all(self) -> list[Happened]:
@@ -172,7 +173,7 @@ class Happenings:
         consequence = settings_changed(state, event)
         if consequence and consequence not in text:
             text += f"; {consequence}"
-        if folded == "refused" and not consequence:
+        if folded.outcome == "refused" and not consequence:
             text += "; refused, at least in part"
         self._note(state, position, "settings", text)
 
@@ -187,7 +188,7 @@ class Happenings:
     def _joined(self, state: State, position: str, event: k.NodeJoined, folded: Folded) -> None:
         self._build(event.build)
         self.nodes[event.node] += 1
-        refused = ", and was refused: another machine holds the name" if folded == "refused" else ""
+        refused = ", and was refused: another machine holds the name" if folded.outcome == "refused" else ""
         self._note(state, position, "nodes", f"{event.node} joined with {story_words.amounts(event.capacity)}{refused}")
 
     def _left(self, state: State, position: str, event: k.NodeLeft, folded: Folded) -> None:

@@ -138,10 +138,11 @@ class _Watched:
             self._apps[app.id] = app
             self._until_sweep -= 1
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         del record
-        if not isinstance(event, k.Round) or folded != "applied":
+        if not isinstance(event, k.Round) or folded.outcome != "applied":
             return
         for fact in event.events:
             if isinstance(fact, k.AppAccepted) and fact.app not in self._apps and fact.app in state.apps:

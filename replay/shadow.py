@@ -305,9 +305,10 @@ class Shadow:
         state = fold.state
         for record in part:
             before = {app.id: held(app) for app in state.live_apps()} if _may_decide(record) else {}
-            event, folded = fold.take(record)
+            folded = fold.take(record)
+            event = folded.event
             facts = [fact for fact in event.events if isinstance(fact, _DECISIONS)] if isinstance(event, Round) else []
-            if facts and folded == "applied":
+            if facts and folded.outcome == "applied":
                 decided.append(facts[-1])
                 now = {app.id: held(app) for app in state.live_apps()}
                 self._changes_really += sum(1 for app, had in before.items() if had and now.get(app, had) != had)

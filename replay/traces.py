@@ -133,8 +133,9 @@ class Tracer:
             elif latest is current or current is None or not current.released_at:
                 self._run(app, latest)
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
-        if folded != "applied":
+    def see(self, state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
+        if folded.outcome != "applied":
             return
         if isinstance(event, k.Round):
             for fact in event.events:

@@ -22,7 +22,6 @@ from dorm.core.folded import Folded
 from dorm.core.progress import newest_of
 from dorm.core.snapshot import FOLDED_BY, load
 from dorm.core.state import SCHEMA, State
-from events.kinds import Event
 from events.log.interface import nearest, time_of
 from events.log.records import LogRefused, LogUnavailable, Record
 from events.log.stores import upto
@@ -38,12 +37,8 @@ if TYPE_CHECKING:
     from replay import Progress
     from replay.moments import Moment
 
-
-# --- states -----------------------------------------------------------------------------------------------------------
-
-Seen = Callable[[State, Record, Event, Folded], None]
-"""Function that is called with each record after it was folded: the state after it, the record, the event that it held, and
-what the fold made of it."""
+Seen = Callable[[State, Record, Folded], None]
+"""Called with each record after it was folded: the state after it, the record, and the event that it held."""
 
 
 async def state_at(
@@ -118,9 +113,9 @@ def fold(
     for record in records:
         if record.seq > last or (latest is not None and record.time > latest):
             return True
-        event, folded = evolve(state, record)
+        folded = evolve(state, record)
         if seen:
-            seen(state, record, event, folded)
+            seen(state, record, folded)
     return state.seq >= last
 
 

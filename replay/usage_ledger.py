@@ -1,18 +1,14 @@
 """Adds up what apps were given, used and lost, as an observer of a fold: `see` after each record, `close` at the end.
 
-An `Account` is of one app: which nodes keep room for it, and since when an adjustment keeps it from working.  The `Ledger`
-sums over accounts, by user, app, node and resource.  All amounts are integers, container-nanoseconds by node, and become
-amounts of resources only when they are summed up, so sums over parts equal the whole.
-
-An app is looked at only when a record may have changed it (`dorm.core.changed`).  Most records of a log report progress, and
-cost nothing here.  Memory grows with the apps that hold room now, and with the rows of the answer, not with the log.
+An app is looked at only when a record may have changed it (`dorm.core.folded`).  Most records of a log report
+progress, and cost nothing here.  Memory grows with the apps that hold
+room now, and with the rows of the answer, not with the log.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dorm.core.changed import NOTHING, changed_by
 from dorm.core.query.views import room_held
 from events import kinds as k
 from events.quantities import CPU, MEMORY, SECOND
@@ -20,9 +16,10 @@ from events.quantities import CPU, MEMORY, SECOND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dorm.core.app import AdjustmentRecord
     from dorm.core.folded import Folded
-    from dorm.core.state import AdjustmentRecord, App, Generation, State
-    from events.kinds import Event
+    from dorm.core.generation import Generation
+    from dorm.core.state import App, State
     from events.log.records import Record
 
 
@@ -233,8 +230,9 @@ class Ledger:
 
     # --- following ------------------------------------------------------------------------------------------------------
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         if not self._time:
             self._begin(state.time)
         if state.time > self._time:
@@ -244,14 +242,13 @@ class Ledger:
             if account is not None and account.awaits:
                 account.reported()
             return
-        changed = changed_by(state, record, event, folded)
-        if changed is NOTHING:
+        if not folded.touched:
             return
         if isinstance(event, k.ContainerExited):
             self._exited(state, event)
-        if changed.everything:
+        if folded.everything:
             self._all(state)
-        for name in changed.apps:
+        for name in folded.apps:
             self._look_by_id(state, name)
         if isinstance(event, k.MembershipChanged):
             self._resized_live(state, event)

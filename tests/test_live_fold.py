@@ -94,9 +94,7 @@ async def test_a_log_that_cannot_be_followed_is_folded_again(thread: Thread | No
         seen: list[int] = []
         restarts: list[int] = []
         fold.on_begin.append(lambda state: started.append(state.seq))
-        fold.on_begin.append(
-            lambda _: fold.observers.append(lambda _state, record, _event, _folded: seen.append(record.seq))
-        )
+        fold.on_begin.append(lambda _: fold.observers.append(lambda _state, record, _folded: seen.append(record.seq)))
         fold.on_restart.append(lambda: restarts.append(fold.seq))
         await has_the_state_of(fold, log, 100)
         assert seen == list(range(1, 101))
@@ -145,7 +143,7 @@ async def test_an_observer_that_raises_is_dropped_with_the_state_that_it_saw(thr
     broken = {90}
     seen: list[int] = []
 
-    def see(_state: State, record: Record, _event: object, _folded: object) -> None:
+    def see(_state: State, record: Record, _folded: object) -> None:
         if record.seq in broken:
             broken.clear()
             raise ZeroDivisionError("a mistake in a reader")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import Event
     from events.log.interface import Bus, EventLog
     from events.log.records import Record
     from events.log.stores import ReadableSnapshots
@@ -83,8 +82,9 @@ class Follower(LiveFold):
         self.decided = decision_in(self._decided_at_begin) if self._decided_at_begin is not None else None
         self.observers.append(self._note_decision)
 
-    def _note_decision(self, _state: State, record: Record, event: Event, folded: Folded) -> None:
-        if isinstance(event, Round) and folded != "void":
+    def _note_decision(self, _state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
+        if isinstance(event, Round) and folded.outcome != "void":
             self.decided = decision_in(record) or self.decided
 
     async def _look_ahead(self) -> None:

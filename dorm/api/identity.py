@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from dorm.api.follower import Follower
+    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.identities import Identities, User
-    from events.kinds import Event
 
 HEADER = "Dorm-User"
 PATTERN = r"^[A-Za-z0-9._@+=-]{1,64}$"
@@ -134,8 +134,9 @@ class Doorkeeper:
     def _forget(self) -> None:
         self._read = False
 
-    def _note_record(self, state: State, record: object, event: Event, folded: str) -> None:
-        if isinstance(event, get_args(OfIdentities)) and folded == "applied":
+    def _note_record(self, state: State, record: object, folded: Folded) -> None:
+        event = folded.event
+        if isinstance(event, get_args(OfIdentities)) and folded.outcome == "applied":
             self._copy_identities(state.known)
 
     def _copy_identities(self, known: Identities | None) -> None:

@@ -162,9 +162,9 @@ class Life:
 
     def follow(self, records: list[Record]) -> None:
         for record in records:
-            event, folded = evolve(self.state, record)
+            folded = evolve(self.state, record)
             for follower in self.followers:
-                follower.see(self.state, record, event, folded)
+                follower.see(self.state, record, folded)
 
 
 class _Known:

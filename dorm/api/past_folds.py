@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from dorm.api.threads import Heavy
     from dorm.core.app import App
     from dorm.core.folded import Folded
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay.moments import Moment
@@ -226,9 +225,9 @@ class Pictures:
         self._watcher, self._seen = Watcher(state), 0
         self._follower.observers.append(self._observe)
 
-    def _observe(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def _observe(self, state: State, record: Record, folded: Folded) -> None:
         assert self._watcher is not None
-        self._watcher.see(state, record, event, folded)
+        self._watcher.see(state, record, folded)
         self._seen += 1
         if self._seen % _KEEP_EVERY == 0:
             self._watcher.keep_within_bounds()

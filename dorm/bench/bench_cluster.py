@@ -133,7 +133,7 @@ class Watch:
                 while True:
                     if not self._pending:
                         self._pending = list(reversed(await anext(self._records)))
-                    event, _ = evolve(self.state, self._pending.pop())
+                    event = evolve(self.state, self._pending.pop()).event
                     _no_failure(event)
                     if holds(self.state, event):
                         return

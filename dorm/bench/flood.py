@@ -173,7 +173,7 @@ class _Measured:
 
     def _take(self, batch: list[Record]) -> None:
         for record in batch:
-            event, _ = evolve(self._state, record)
+            event = evolve(self._state, record).event
             if isinstance(event, Round):
                 self._elections += sum(isinstance(fact, MasterElected) for fact in event.events)
                 for fact in event.events:

@@ -36,7 +36,7 @@ from dorm.client.live_reports import newest as newest_reports
 from dorm.client.output import Output
 from dorm.core.admission import app_id
 from dorm.core.authority import forbidden
-from dorm.core.evolve import check_update
+from dorm.core.revisions import check_update
 from dorm.core.settings import all_after
 from dorm.core.shared_folder import check_folder
 from dorm.core.state import App, RefusedChange, Settings, State

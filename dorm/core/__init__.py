@@ -12,12 +12,13 @@ The state:
 
 Concepts, each with its rules, its fold, its part of decisions and its words:
 
-    folded            the outcome of a record, and observers
+    folded            the outcome of a record, what it touched, and observers
     effects           consequences of a fact beyond itself: void plans, dropped apps
-    containers        how containers end, and what the work of a generation shows
+    joins             how a machine joins under a node's name, and leaves
+    containers        how containers start and end, and what the work of a generation shows
     submissions       requests that wait for an answer, and what they name
     admission         which submissions may run
-    revisions         edits and restarts of apps
+    revisions         updates, edits and restarts of apps
     gates             why an app may not run at all: holds, times, other apps, the limit of its group
     deadlines         how long an app may take to start, to show work, and in all
     sizes             how many containers an app may have, given its past and its own requests
@@ -34,12 +35,12 @@ Concepts, each with its rules, its fold, its part of decisions and its words:
     promises          what a policy that plans ahead has promised
     shared_folder     which checkpoint folder is the cluster's
     log_clock         log time, and how it follows the server's clock when that jumps
-    operating         drains, forgotten nodes, a pause of scheduling, kills, retries ahead of time
+    operating         drains, forgotten nodes, a pause of scheduling, cancels, kills, retries ahead of time
     progress          what apps report: progress, checkpoints, and what size they ask for
-    policy_in_force   whether the policy works, the guard of its answers, and plug-ins
+    policy_in_force   changes of settings, whether the policy works, the guard of its answers, and plug-ins
     identities        who is known, and records that are refused
     authority         which records an author may publish
-    changed           which apps and nodes a record changed
+    unread            records of unknown kinds, and those that cannot be read
 
 The fold and the decisions, which put them together:
 
@@ -80,8 +81,9 @@ a record: retries, deadlines, and idle ticks, which use capacity that θ2 left f
 alone (`dorm.core.timing`), so a new master continues them and an audit considers the same moments. Settings are events
 as well, and `events.times` refuses harmful ones.
 
-`evolve` returns each event with its outcome: applied, ignored, refused, void, unknown or unreadable
-(`dorm.core.folded`). Explanations, stories, timelines and measures are `Observer`s of a fold.
+`evolve` returns what the fold of a record did: its event, its outcome (applied, ignored, forbidden, refused, void, unknown or
+unreadable), and the apps and nodes that it touched (`dorm.core.folded`). Explanations, stories, timelines and measures are
+`Observer`s of a fold.
 
 Several masters. One leads; the others follow: they fold the log and publish nothing. A lease in a KV bucket says who
 should lead; the expected sequence of each round protects the log. No clocks are compared (`dorm.master.lease`). Silence

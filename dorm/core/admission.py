@@ -21,11 +21,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dorm.core.app import TENANTS, name_key
+from dorm.core.folded import Effect, ignored
 from dorm.core.gates import awaited_apps
 from dorm.core.offers import check_offered
 from dorm.core.round_size import MOST_CONTAINERS
 from dorm.core.settings import most_apps
-from dorm.core.submissions import with_origin
+from dorm.core.state import Submission
+from dorm.core.submissions import queue, with_origin
 from events.identities import tenant_in
 from events.kinds import AppAccepted, AppRejected
 from events.limits import clipped
@@ -37,7 +39,9 @@ from events.spec.requirements import RequirementError, requirement
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from dorm.core.state import Node, State, Submission
+    from dorm.core.state import Node, State
+    from events import kinds as k
+    from events.log.records import Record
     from events.spec import AppSpec, CheckedSpec
 
 
@@ -55,7 +59,7 @@ def app_id(name: str, submission: str) -> str:
 DIGITS = "abcdefghijklmnopqrstuvwxyz234567"
 """RFC 4648's digits, in lower case."""
 ID_DIGITS = r"[a-z2-7]{12}|[a-z2-7]{6}"
-"""What follows the name in an app's id, as a pattern: the longer one if submissions belong to tenants.  A name has at most
+"""Pattern of what follows the name in an app's id: the longer one if submissions belong to tenants.  A name has at most
 48 characters, so an id can be a host's name."""
 
 
@@ -132,7 +136,7 @@ def refusals(state: State, spec: CheckedSpec, submission: Submission) -> list[Sp
     """Return everything for which `answer` would refuse this submission of a checked spec now; it states only the first.
     `submission` tells whose it is, by its id.  A folder that is still to be shipped counts as shipped."""
     live = LiveApps(state)
-    found = []
+    errors = []
     for check in (
         lambda: _check_name(state, spec, submission, {}),
         lambda: check_room(state, spec, spec.n_min, submission.tenant),
@@ -143,8 +147,8 @@ def refusals(state: State, spec: CheckedSpec, submission: Submission) -> list[Sp
         try:
             check()
         except SpecError as error:
-            found.append(error)
-    return found
+            errors.append(error)
+    return errors
 
 
 def _checked(submission: Submission) -> CheckedSpec:
@@ -162,6 +166,16 @@ def name_of(document: Any) -> str:
     """Return the name in a submission, checked or not; '' if it has none that can be shown."""
     name = document.get("name") if isinstance(document, dict) else None
     return name[:48] if isinstance(name, str) and name.isascii() and name.isprintable() else ""
+
+
+def app_submitted(state: State, event: k.AppSubmitted, record: Record) -> Effect:
+    if app_id(name_of(event.spec), event.id) in state.apps:
+        return ignored(state)
+    return queue(
+        state,
+        Submission(id=event.id, seq=state.seq, at=state.time, by=event.by, spec=event.spec, size=len(record.body)),
+        record,
+    )
 
 
 def _check_name(state: State, spec: CheckedSpec, submission: Submission, taken: dict[str, str]) -> None:

@@ -98,17 +98,17 @@ def _allocate(state: State, now: int) -> list[Decided]:
     chosen = in_force(state)
     params = chosen.check_params(settings.params)
     stopped = stops(state, now)
-    asked, (answer, planned, without_port) = _answered(
+    question_asked, (answer, planned, without_port) = _answered(
         chosen, state, params, [change.app for change in stopped.changes], now
     )
-    problem = asked.decided
+    problem = question_asked.decided
     plans, without_plan = promises(problem, answer)
     possible = [change for change in planned if change.app not in without_plan]
     by_answer = changes_that_fit(problem, answer, possible, reserved=stopped.size)
     fitting = {change.app for change in by_answer}
     changes = [_priced(state, change, now) for change in (*stopped.changes, *by_answer)]
     put_off = {change.app: PUT_OFF for change in planned if change.app not in fitting}
-    in_words = {**reasons_in_words(state, asked, answer), **without_port, **put_off}
+    in_words = {**reasons_in_words(state, question_asked, answer), **without_port, **put_off}
     reasons = _with_held(in_words, state, problem, answer, now)
     room = LARGEST_FACTS - LARGEST_REST - sum(map(size, changes)) - sum(map(size, plans))
     in_turn = [app.id for app in problem.apps]
@@ -152,10 +152,10 @@ def _answered(
 ) -> tuple[Question, Arranged]:
     """Ask the policy.  If it finds no place for an app that is to be tried on a suspect node, ask again with that app as any
     other: it must not wait for that node alone."""
-    asked, found = _answered_at_once(chosen, state, params, stopped, now)
-    placed = {change.app for change in found[1] if change.placement}
-    left = [app_id for app_id in asked.where.probes.values() if app_id not in placed]
-    return _answered_at_once(chosen, state, params, stopped, now, left) if left else (asked, found)
+    query, arranged = _answered_at_once(chosen, state, params, stopped, now)
+    placed = {change.app for change in arranged[1] if change.placement}
+    left = [app_id for app_id in query.where.probes.values() if app_id not in placed]
+    return _answered_at_once(chosen, state, params, stopped, now, left) if left else (query, arranged)
 
 
 def _answered_at_once(
@@ -168,19 +168,19 @@ def _answered_at_once(
 ) -> tuple[Question, Arranged]:
     """Ask the policy; again, with less that is kept whole, if that leaves an app short and another answer helps it."""
 
-    asked = question(state, now, passed_over)
+    query = question(state, now, passed_over)
 
     def answer_to(problem: Problem) -> Arranged:
         return arrange(
             state,
             with_ports(state, problem),
-            lambda within: ask(chosen, state, asked, within, params, now),
-            kept=asked.kept,
+            lambda within: ask(chosen, state, query, within, params, now),
+            kept=query.kept,
             stopped=stopped,
         )
 
-    problem, found = answered(state, asked.problem, asked.whole, now, answer_to)
-    return asked._replace(problem=problem), found
+    problem, arranged = answered(state, query.problem, query.whole, now, answer_to)
+    return query._replace(problem=problem), arranged
 
 
 def _priced(state: State, change: Resize, now: int) -> Resize:
@@ -211,20 +211,20 @@ def _with_held(
 ) -> dict[str, Waiting]:
     """Add the reason if an app gets less than its owner allows, or waits, because of its earlier failures or because
     it asked for less."""
-    found = dict(reasons)
+    complete = dict(reasons)
     for demand in problem.apps:
         app = state.apps[demand.id]
         given = None if demand.pinned else bounds(app, now)
-        why = "; ".join(one for one in (given.why, given.asked) if one) if given is not None else ""
+        why = "; ".join(cause for cause in (given.why, given.request) if cause) if given is not None else ""
         if given is None or not why or sum(answer.counts.get(app.id, {}).values()) >= app.n_max:
             continue
         reason = reasons.get(app.id)
-        found[app.id] = (
+        complete[app.id] = (
             Waiting(code="held" if given.why else "asked", text=why)
             if reason is None
             else Waiting(code=reason.code, text=f"{reason.text} ({why})")
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(complete.items()))
 
 
 def _reasons_changed(state: State, problem: Problem, reasons: dict[str, Waiting]) -> bool:

@@ -35,19 +35,19 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     """Log time (UTC ns)."""
     reason: str
     operator: bool = False
-    """An operator holds another user's app: only operators release it."""
+    """Whether an operator holds another user's app, so that only operators release it."""
 
 
 class Awaited(msgspec.Struct, frozen=True, gc=False):
     """Another app that this one waits for (`after` of its spec)."""
 
     app: str
-    """Its id; "" once it has ended, because the state forgets it some time later."""
+    """Id of the app; "" once it has ended, because the state forgets it some time later."""
     name: str
     when: When
-    """How it has to end."""
+    """End that it has to have."""
     outcome: Literal["", "completed", "failed", "cancelled"] = ""
-    """How it has ended, "" before."""
+    """End that it had, "" before."""
 
     @property
     def holds(self) -> bool:
@@ -64,31 +64,32 @@ class Gates(msgspec.Struct):
     """The gates of an app.  While one is closed, the app has and gets no containers, and is not a demand for any policy."""
 
     hold: Hold | None = None
-    """None while it is not held."""
+    """The hold; None while there is none."""
     after: list[Awaited] = []
     """Apps that it waits for, or has waited for."""
     starts_at: int = 0
-    """Before then it gets no containers (log time, UTC ns); 0 for any time."""
+    """Log time (UTC ns) before which it gets no containers; 0 for any time."""
     closed_at: int = 0
-    """Since when a gate is closed that a record opens (log time, UTC ns), not before `starts_at`; 0 while there is none."""
+    """Log time (UTC ns) since which a gate is closed that a record opens, not before `starts_at`; 0 while there is
+    none."""
     closed_ns: int = 0
-    """How long gates were closed before that, until `starts_at` included: this time does not count towards an app's
-    age."""
+    """Time for which gates were closed before that, until `starts_at` included: this time does not count towards an
+    app's age."""
 
 
 class RunTime(msgspec.Struct, gc=False):
     """How long an app with a limit has run."""
 
     ran_ns: int = 0
-    """Of generations that have ended."""
+    """Running time of generations that have ended."""
     since: int = 0
-    """Since when the present one runs (log time, UTC ns); 0 while none does."""
+    """Log time (UTC ns) since which the present one runs; 0 while none does."""
 
 
 # --- edits and restarts -----------------------------------------------------------------------------------------------
 
 MOST_REVISIONS = 20
-"""How many revisions of an app are remembered."""
+"""Number of revisions of an app that are remembered."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -100,7 +101,7 @@ class Revision(msgspec.Struct, frozen=True):
     """Log time (UTC ns)."""
     by: str
     changed: list[str]
-    """Fields of the spec."""
+    """Changed fields of the spec."""
 
 
 class Earlier(msgspec.Struct, frozen=True):
@@ -115,7 +116,7 @@ class Revisions(msgspec.Struct):
     """An app's edits."""
 
     latest: int
-    """Counts specs: the submitted one is 1."""
+    """Number of the latest spec: the submitted one is 1."""
     in_force: int
     """The revision that `App.spec` is of."""
     pending: AppSpec | None = None
@@ -130,7 +131,7 @@ class Restart(msgspec.Struct, frozen=True):
 
     seq: int
     fresh: bool
-    """Without a checkpoint."""
+    """Whether it starts without a checkpoint."""
     by: str
 
 
@@ -139,7 +140,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     what: Literal["edit", "restart"]
     made_from: str = ""
-    """Of an edit: the fingerprint of the spec that was edited."""
+    """Fingerprint of the spec that was edited, for an edit."""
     fresh: bool = False
     reason: str = ""
 
@@ -147,7 +148,7 @@ class Asked(msgspec.Struct, frozen=True):
 # --- apps -------------------------------------------------------------------------------------------------------------
 
 HISTORY = 50
-"""How many adjustments are remembered of an app."""
+"""Number of adjustments of an app that are remembered."""
 
 
 class AdjustmentRecord(msgspec.Struct, gc=False):
@@ -166,22 +167,23 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     killed: int = 0
     """Containers that did not exit within their grace time and were killed."""
     prepared_at: int = 0
-    """Until when the previous generation worked on, while the new one was prepared; 0 if it stopped at the decision."""
+    """Log time until which the previous generation worked on, while the new one was prepared; 0 if it stopped at the
+    decision."""
     resumed_at: int = 0
-    """When the new generation first reported progress or a checkpoint; 0 before."""
+    """Log time at which the new generation first reported progress or a checkpoint; 0 before."""
     resumed_step: int = 0
     """The step that it reported then."""
     steps_per_s: float = 0.0
-    """How fast the previous generation worked, with `containers_before`; 0 if unknown."""
+    """Speed of the previous generation, with `containers_before`; 0 if unknown."""
     live: bool = False
-    """It kept its generation: `released_at` is when the membership was announced, `started_at` when it trained.  The next
-    four are what its leader reported."""
+    """Whether it kept its generation: `released_at` is when the membership was announced, `started_at` when it trained.
+    The next four are what its leader reported."""
     warm_up_s: float = 0.0
     barrier_s: float = 0.0
     pause_s: float = 0.0
     bytes_moved: int = 0
     revision: int | msgspec.UnsetType = msgspec.UNSET
-    """Of the new generation, as `Generation.revision`."""
+    """Revision of the new generation, as `Generation.revision`."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
@@ -189,7 +191,7 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
 
     containers: int
     nodes: int
-    """On how many nodes they were."""
+    """Number of nodes on which they were."""
     type: str
     """The value of the label `type` of these nodes; "" if they have none, or differ."""
     steps: int
@@ -203,23 +205,23 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     generation: int
     """The generation that did not start to work."""
     containers: int
-    """Its number of containers."""
+    """Number of containers of that generation."""
     worked_with: int
-    """How many containers the last generation that worked had."""
+    """Number of containers of the last generation that worked."""
 
 
 class SizeRequest(msgspec.Struct, frozen=True, gc=False):
     """An app's own request for at most this many containers (`dorm.core.sizes`)."""
 
     containers: int
-    """0 if it was withdrawn."""
+    """Requested number of containers; 0 if the request was withdrawn."""
     reason: str
     at: int
     """Log time (UTC ns)."""
     lowered_at: int
-    """When a request last lowered what the app may get."""
+    """Log time at which a request last lowered what the app may get."""
     before: int = 0
-    """What counts for a while if `containers` is higher; 0 if `containers` counts."""
+    """Size that counts for a while if `containers` is higher; 0 if `containers` counts."""
     before_reason: str = ""
 
 
@@ -230,13 +232,13 @@ class Promise(msgspec.Struct, frozen=True, gc=False):
     worth: float
     cost: float
     seq: int
-    """Of the round that promised it."""
+    """Sequence of the round that promised it."""
     at: int
-    """Its log time (UTC ns)."""
+    """Log time of that round (UTC ns)."""
 
 
 TENANTS = "//"
-"""What follows the tenant in the key of a name; no name of an app or a tenant has it."""
+"""Separator after the tenant in the key of a name; no name of an app or a tenant has it."""
 
 
 def name_key(name: str, submission: str) -> str:
@@ -283,7 +285,7 @@ class PairFailure(msgspec.Struct, frozen=True, gc=False):
     at: int
     """Log time."""
     tries: int
-    """How often it failed there in a row."""
+    """Number of failures there in a row."""
     proven: bool
     """Whether the app had run well there since its last failure there."""
     confirmed: bool = False
@@ -293,7 +295,7 @@ class PairFailure(msgspec.Struct, frozen=True, gc=False):
     outvoted: bool = False
     """Whether that was an app of another owner."""
     needs: list[str] = []
-    """What the app needs of a node (`needs_of`)."""
+    """Needs of the app of a node (`needs_of`)."""
 
 
 Ended = Literal["", "completed", "failed", "cancelled"]
@@ -334,29 +336,30 @@ class App(msgspec.Struct):
     port_failures: int = 0
     """Generations that ended because a port was taken: not the app's fault, until there are too many of them."""
     retries_used: dict[str, int] = {}
-    """By what they count against (`dorm.core.failures`); reset, like the next two, once it has worked for long."""
+    """Numbers of used retries, by what they count against (`dorm.core.failures`); reset, like the next two, once it has
+    worked for long."""
     failures_in_a_row: int = 0
-    """Of any kind: determines the next pause."""
+    """Number of failures of any kind in a row, which determines the next pause."""
     ran_ns: int = 0
-    """How long all containers of its generations have run since the app's last own failure, excluding the current
+    """Time for which all containers of its generations have run since the app's last own failure, excluding the current
     generation."""
     retry_at: int = 0
     reports_progress: bool = False
     """Whether it has ever reported progress or a checkpoint."""
     worked_with: int = 0
-    """How many containers the last generation that worked had; 0 if none ever did."""
+    """Number of containers of the last generation that worked; 0 if none ever did."""
     failed_trials: int = 0
     """Number of generations since then that failed by the app's own fault without having worked."""
     debt: int = 0
     """Failures that no node's loss excuses, since it last ran stably (`dorm.core.sizes`)."""
     disturbs: bool = False
-    """Others were resized to make room for it while it was in debt."""
+    """Whether others were resized to make room for it while it was in debt."""
     room_taken: bool = False
-    """Others were resized to use the room that it had left while it was in debt."""
+    """Whether others were resized to use the room that it had left while it was in debt."""
     barred: bool = False
-    """It has failed again after either, so it keeps its place and no app is resized for it."""
+    """Whether it has failed again after either, so it keeps its place and no app is resized for it."""
     interrupted_at: int = 0
-    """When it lost its partition because its nodes went away. 0 once it runs again."""
+    """Log time at which it lost its partition because its nodes went away; 0 once it runs again."""
     held_most: Held | None = None
     held_least: Held | None = None
     checkpoint: int | None = None
@@ -364,66 +367,67 @@ class App(msgspec.Struct):
     checkpoint_in: str = ""
     """The folder of that checkpoint, "" if its node had announced none."""
     doubt: Doubted | msgspec.UnsetType = msgspec.UNSET
-    """Why that checkpoint may be incomplete.  Unset if nothing says so, as for `kill`."""
+    """Reason why that checkpoint may be incomplete. Unset if nothing says so, as for `kill`."""
     step: int = 0
     loss: float | None = None
     loss_is: LossIs | msgspec.UnsetType = msgspec.UNSET
-    """If the last loss is not a finite number, which one it is.  Unset elsewhere, as for `kill`."""
+    """Name of the last loss if it is not a finite number. Unset elsewhere, as for `kill`."""
     skipped_lines: SkippedLines | msgspec.UnsetType = msgspec.UNSET
-    """What its last generation that wrote unusable lines wrote; unset while none did."""
+    """Unusable lines of its last generation that wrote any; unset while none did."""
     samples_per_s: float | None = None
     waiting: Waiting | None = None
-    """Why it waits or is below its n_max, as the last decision states it."""
+    """Reason why it waits or is below its n_max, as the last decision states it."""
     waiting_since: int = 0
-    """When it was accepted, or lost its partition (after a failure: when its pause ends). A place that is revoked
-    before its release does not restart the wait. 0 while a partition is released."""
+    """Log time at which it was accepted, or lost its partition (after a failure: when its pause ends). A place that is
+    revoked before its release does not restart the wait. 0 while a partition is released."""
     steps_per_s: float = 0.0
-    """Of the last generation for which it could be measured; 0 before."""
+    """Speed of the last generation for which it could be measured; 0 before."""
     adjustments: int = 0
-    """How often a running partition was resized."""
+    """Number of adjustments of a running partition."""
     lost_steps: int = 0
     served_ns: int = 0
-    """Its attained service: container-nanoseconds, by log times, of its containers that have started and exited."""
+    """Attained service: container-nanoseconds, by log times, of its containers that have started and exited."""
     served_on: dict[str, int] = {}
-    """Of these, the ones on nodes that had a type, by type."""
+    """Attained service on nodes that had a type, by type."""
     epoch: int = 0
     """The last epoch of data that a live app completed."""
     missed_live: bool = False
-    """Its last live resize missed its deadline, and it has not reported a membership since: it is resized by
+    """Whether its last live resize missed its deadline, and it has not reported a membership since: it is resized by
     restarts."""
     noise: float | None = None
     """The gradient noise scale that it reported last, in samples; None while it has reported none."""
     batch: int = 0
-    """Its batch size as decided last; 0 while it has its initial one, or none."""
+    """Batch size as decided last; 0 while it has its initial one, or none."""
     size_request: SizeRequest | None = None
-    """What it asked for last; None for n_max (`dorm.core.sizes`)."""
+    """Last request of the app for a size; None for n_max (`dorm.core.sizes`)."""
     history: list[AdjustmentRecord] = []
     """The latest adjustments, at most `HISTORY`."""
     speeds: list[MeasuredSpeed] = []
-    """What its earlier partitions did, without the present one."""
+    """Measured speeds of its earlier partitions, without the present one."""
     plan: Promise | None = None
     """The promise of the current policy; None if the policy does not plan, or has refused the app."""
     gates: Gates | msgspec.UnsetType = msgspec.UNSET
-    """Its gates (`dorm.core.gates`). Unset if it never had one, as for `kill`."""
+    """Gates of the app (`dorm.core.gates`). Unset if it never had one, as for `kill`."""
     run_time: RunTime | msgspec.UnsetType = msgspec.UNSET
-    """How long it has run, if its running time is limited (`dorm.core.deadlines`)."""
+    """Running time so far, if its running time is limited (`dorm.core.deadlines`)."""
     awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Live apps that wait for its end, by id in order of their acceptance. Unset if there are none."""
     end_code: str | msgspec.UnsetType = msgspec.UNSET
-    """Why the master cancelled it without a request (`AppCancelled.code`).  Unset for all other ends."""
+    """Code of the reason why the master cancelled it without a request (`AppCancelled.code`). Unset for all other ends."""
     revisions: Revisions | msgspec.UnsetType = msgspec.UNSET
-    """Unset until its spec is edited, as for `kill`."""
+    """Edits of its spec; unset until there is one, as for `kill`."""
     restart: Restart | msgspec.UnsetType = msgspec.UNSET
     """A restart that its owner asked for, until the generation that satisfies it is released."""
 
     origin_digest: str | msgspec.UnsetType = msgspec.UNSET
-    """Of the files that it started from, if `from` of its spec names another app's checkpoint.  Unset for all others."""
+    """Digest of the files that it started from, if `from` of its spec names another app's checkpoint. Unset for all
+    others."""
     failed_on: dict[str, PairFailure] = {}
-    """By node, where it failed lately at its start or shortly after it (`dorm.core.faults`)."""
+    """Recent failures at its start or shortly after it, by node (`dorm.core.faults`)."""
     ran_well_on: list[str] = []
     """The nodes where it ran well last, and has not failed since."""
     parallel: int | msgspec.UnsetType = msgspec.UNSET
-    """How many apps of its group may run at a time, if an edit has changed that (`dorm.core.gates`). Unset
+    """Number of apps of its group that may run at a time, if an edit has changed that (`dorm.core.gates`); unset
     otherwise."""
 
     @property

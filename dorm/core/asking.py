@@ -84,12 +84,12 @@ def _bounded(weight: float) -> float:
 # --- apps that are kept whole -----------------------------------------------------------------------------------------
 
 _FLOOR = 0.5
-"""Of its fair share: an app that has less may take room from one that is kept whole."""
+"""Part of its fair share: an app that has less may take room from one that is kept whole."""
 _TOO_LARGE = 2
-"""Times its fair share: beyond it, an app that is kept whole gives room to all that have less than theirs.  With a lower
-factor, each app that arrives would restart it."""
+"""Multiple of its fair share: beyond it, an app that is kept whole gives room to all that have less than theirs. With a
+lower factor, each app that arrives would restart it."""
 _STEP = 4
-"""A factor: with hundreds of apps that are kept whole, a policy is asked a few times more."""
+"""Factor between the problems: with hundreds of apps that are kept whole, a policy is asked a few times more."""
 
 
 class _HasAnswer(Protocol):
@@ -109,34 +109,34 @@ class Kept(NamedTuple):
     undone_s: float
     """The work that a restart would undo, in seconds."""
     too_large: bool
-    """It has more than `_TOO_LARGE` times its fair share."""
+    """Whether it has more than `_TOO_LARGE` times its fair share."""
 
 
 def kept_of(state: State, problem: Problem, instance: Instance, now: int) -> dict[str, Kept]:
     """Return the apps that are kept whole at `now` (UTC ns): not those that are pinned for another reason, or that have to
     change.  `instance` is the problem's."""
-    found, fair = {}, _containers(instance, 1.0)
+    kept, fair = {}, _containers(instance, 1.0)
     forced = dict(zip((app.id for app in instance.apps), instance.forced.tolist(), strict=True))
     for app in problem.apps:
-        one = state.apps[app.id]
-        if app.pinned or app.again or forced[app.id] or (why := kept_whole(one, now)) is None:
+        known = state.apps[app.id]
+        if app.pinned or app.again or forced[app.id] or (why := kept_whole(known, now)) is None:
             continue
         least = max(app.n_min, fair[app.id]) if why.code == NEVER else app.n_min
         too_large = sum(app.current.values()) > max(app.n_min, _TOO_LARGE * fair[app.id])
-        found[app.id] = Kept(why, least, undone_s(one, now), too_large)
-    return found
+        kept[app.id] = Kept(why, least, undone_s(known, now), too_large)
+    return kept
 
 
 def limited(state: State, problem: Problem, instance: Instance, kept: Collection[str]) -> dict[str, int]:
     """Return the apps that are never resized and start now, or have to start again, with the most containers that they may
     start with.  `instance` is the problem's."""
-    asked = [app for app in problem.apps if state.apps[app.id].spec.resizable == "never"]
-    if not asked:
+    never_resized = [app for app in problem.apps if state.apps[app.id].spec.resizable == "never"]
+    if not never_resized:
         return {}
     fair = _containers(instance, 1.0)
     return {
         app.id: max(app.n_min, fair[app.id])
-        for app in asked
+        for app in never_resized
         if not app.pinned and not app.absent and app.id not in kept and max(app.n_min, fair[app.id]) < app.n_max
     }
 
@@ -170,10 +170,10 @@ def answered(
         if lack is None or lack <= (0, 0):
             continue
         for other in _relief(problem, kept, released):
-            found = ask(other)
-            then = _lacking(state, problem, found.answer, kept, part, now)
+            answer_to_other = ask(other)
+            then = _lacking(state, problem, answer_to_other.answer, kept, part, now)
             if then is not None and then < lack:
-                return other, found
+                return other, answer_to_other
     return problem, first
 
 
@@ -234,13 +234,13 @@ class Question(NamedTuple):
     kept: tuple[str, ...]
     """Apps that pause and hold room: no decision about them is possible now."""
     give_way: tuple[str, ...]
-    """Those of them whose room a waiting app may use."""
+    """Apps that pause and whose room a waiting app may use."""
     whole: Mapping[str, Kept]
     """Apps that are kept whole."""
     limited: Mapping[str, Reason]
-    """Why these, and apps that start and are never resized, get no more."""
+    """Reason why these, and apps that start and are never resized, get no more."""
     where: Placing
-    """Which nodes apps avoid, and which are suspect."""
+    """Nodes that apps avoid, and suspect ones."""
 
     @property
     def decided(self) -> Problem:
@@ -268,19 +268,19 @@ def question(state: State, now: int, passed_over: Collection[str] = ()) -> Quest
 
 
 def ask(
-    chosen: Policy, state: State, asked: Question, problem: Problem, params: dict[str, Any], now: int
+    chosen: Policy, state: State, query: Question, problem: Problem, params: dict[str, Any], now: int
 ) -> Allocation:
     """The policy's allocation for `problem`: the question's own, or one in which fewer apps may change."""
     answer = _first_those_who_ran(chosen, state, problem, params, now)
     waiting = [app.id for app in problem.apps if not app.current and not answer.counts.get(app.id)]
-    may_start = [app_id for app_id in waiting if asked.give_way or app_id not in answer.counts]
+    may_start = [app_id for app_id in waiting if query.give_way or app_id not in answer.counts]
     if may_start and not _held_back(state, answer, now):
         left_out = [app_id for app_id in may_start if app_id not in answer.counts]
         if left_out and (first := _cleared_for(state, problem, answer, left_out)):
             reserved = Reason("reserved", f"room is being made for {first}, over several rounds")
             answer = _missing(answer, dict.fromkeys(left_out, reserved))
             may_start = [app_id for app_id in may_start if app_id not in left_out]
-        answer = _with_starts(chosen, problem, params, answer, asked.give_way, may_start) if may_start else answer
+        answer = _with_starts(chosen, problem, params, answer, query.give_way, may_start) if may_start else answer
     return answer
 
 
@@ -376,7 +376,7 @@ def _demand_of(
         speed=tuple(spec.speed),
         speed_on={kind: tuple(points) for kind, points in spec.speed_on.items()},
         measured=known,
-        tried=max((one.containers for one in known), default=0) if not spec.speed else 0,
+        tried=max((speed.containers for speed in known), default=0) if not spec.speed else 0,
         alike=alike.of(app) if not known and not spec.speed else (),
         alike_by_type=alike.of_types(app, known),
         age_s=age_ns(app, now) / SECOND,
@@ -460,7 +460,7 @@ def _pinned(
         )
         for app in problem.apps
     )
-    why = {app_id: one.reason for app_id, one in whole.items()}
+    why = {app_id: kept.reason for app_id, kept in whole.items()}
     why |= {app_id: starts_with(count) for app_id, count in most.items()}
     return msgspec.structs.replace(problem, apps=apps), settling, whole, why
 
@@ -555,39 +555,39 @@ def _with_starts(
 # --- in words -----------------------------------------------------------------------------------------------------------
 
 
-def reasons_in_words(state: State, asked: Question, answer: Allocation) -> dict[str, Waiting]:
+def reasons_in_words(state: State, query: Question, answer: Allocation) -> dict[str, Waiting]:
     """By app.  An app in the middle of an adjustment keeps its reason, so that a change of phase alone puts no decision
     on the log."""
     reasons: dict[str, Waiting] = {}
     up = _up(state)
     among = stated(up)
     for app_id, reason in sorted(answer.reasons.items()):
-        if app_id in asked.kept or (app_id in asked.limited and answer.counts.get(app_id)):
+        if app_id in query.kept or (app_id in query.limited and answer.counts.get(app_id)):
             continue
         before = state.apps[app_id].waiting
         if reason.code != "adjusting":
             app = state.apps[app_id]
-            text = asked.where.in_words(state, app, require_of(app, among), reason.text)
+            text = query.where.in_words(state, app, require_of(app, among), reason.text)
             own = Reason(reason.code, in_words(up, among, app, text))
-            reasons[app_id] = _in_words(app_id, own, asked, answer)
+            reasons[app_id] = _in_words(app_id, own, query, answer)
         elif before is not None:
             reasons[app_id] = before
-    for app_id, reason in asked.limited.items():
+    for app_id, reason in query.limited.items():
         if 0 < sum(answer.counts.get(app_id, {}).values()) < state.apps[app_id].n_max:
             reasons[app_id] = Waiting(code=reason.code, text=reason.text)
     return reasons
 
 
-def _in_words(app_id: str, reason: Reason, asked: Question, answer: Allocation) -> Waiting:
+def _in_words(app_id: str, reason: Reason, query: Question, answer: Allocation) -> Waiting:
     """With two things that the policy can't know: which apps are left alone for a while, and which room only looks
     free."""
-    if reason.code not in ("resources", "overhead", "floor") or app_id in asked.settling:
+    if reason.code not in ("resources", "overhead", "floor") or app_id in query.settling:
         return Waiting(code=reason.code, text=reason.text)
     text = reason.text
-    if asked.kept:
-        text += f"; what {_named(asked.kept)} left by failing is kept for the next try"
-    if asked.settling and not answer.counts.get(app_id):
-        text += f"; {_named(asked.settling)} was resized last and is left alone until it works again"
+    if query.kept:
+        text += f"; what {_named(query.kept)} left by failing is kept for the next try"
+    if query.settling and not answer.counts.get(app_id):
+        text += f"; {_named(query.settling)} was resized last and is left alone until it works again"
         return Waiting(code="settling", text=text)
     return Waiting(code=reason.code, text=text)
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from dorm.core.admission import app_id, name_of
+from dorm.core.folded import Effect, ignored
 from dorm.core.gates import hold_of
 from dorm.core.identities import refuse
 from dorm.core.submissions import app_of_request, queue_refused
@@ -44,7 +45,6 @@ from events.limits import LONGEST_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dorm.core.folded import Folded
     from dorm.core.state import State, Submission
     from events.identities import Identities
     from events.log.records import Record
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     )
 
 
-def enforce(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Folded | None]:
-    """Return the event that counts, and its outcome if its author may not publish it; None if the fold continues."""
+def enforce(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Effect | None]:
+    """Return the event that counts, and the effect if its author may not publish it; None if the fold continues."""
     rule = _RULES.get(type(event))
     if rule is None:
         return _without_rule(state, known, event, record)
@@ -86,7 +86,7 @@ def forbidden(state: State, event: k.Event, who: str) -> NotAllowed | None:
     return rule(state, known, event, who) if known is not None and rule is not None else None
 
 
-def _without_rule(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Folded | None]:
+def _without_rule(state: State, known: Identities, event: k.Event, record: Record) -> tuple[k.Event, Effect | None]:
     """Rounds are guarded by their subject and their signature.  An unreadable submission is answered only to a user."""
     if not isinstance(event, k.Unreadable) or not submission_of(event):
         return event, None
@@ -106,7 +106,7 @@ def _own_id(known: Identities, event: Any, who: str, seq: int) -> Any:
     return event if id == event.id else msgspec.structs.replace(event, id=id)
 
 
-def _refused(state: State, known: Identities, event: Any, record: Record, why: NotAllowed) -> Folded:
+def _refused(state: State, known: Identities, event: Any, record: Record, why: NotAllowed) -> Effect:
     who = subjects.who_of(record.subject)
     answered = who in known.users and type(event) in _SCOPED
     if answered and isinstance(event, k.AppSubmitted):
@@ -213,6 +213,15 @@ def is_by_master(state: State, event: k.Round, record: Record) -> bool:
     return False
 
 
+def is_own(state: State, event: Any, record: Record) -> bool:
+    """Return whether a record is on the node's own subject: permissions go by subjects, and its agent reads no other.
+    Count it as ignored if it is not."""
+    if subjects.who_of(record.subject) == subjects.token(event.node):
+        return True
+    ignored(state)
+    return False
+
+
 def _rotates(state: State, known: Identities, event: k.LogRotated | k.RotationFailed, who: str) -> NotAllowed | None:
     if who != subjects.MASTER:
         return NotAllowed("identity.not_master", f"{who} is no master, and only masters move the log into archives")
@@ -281,5 +290,5 @@ _BY_WORD: dict[k.Rule, Rule] = {
     "of_session": _of_session,
     "rotates": _rotates,
 }
-"""The rules that kinds name.  Identities have their own, which the agents share (`events.identities.takes`)."""
+"""Rules that kinds name. Identities have their own, which the agents share (`events.identities.takes`)."""
 _RULES: dict[type[k.Event], Rule] = {kind: _BY_WORD[kind.KIND.rule] for kind in k.EVENTS if kind.KIND.rule in _BY_WORD}

@@ -49,25 +49,25 @@ def note_batches(state: State, event: Resized) -> None:
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 STEP = 1.2
-"""An app that keeps its containers gets a new batch size only if it differs by this factor: the best size moves a
-little with every report of the noise, and goodput is flat around it."""
+"""Factor by which a new batch size has to differ for an app that keeps its containers: the best size moves a little
+with every report of the noise, and goodput is flat around it."""
 MOST_BATCHES = 500
-"""In one decision; the others follow with the next ones."""
+"""Number of batch sizes in one decision; the others follow with the next ones."""
 
 
 def batches_of(state: State, problem: Problem, answer: Allocation, changing: Collection[str]) -> dict[str, int]:
     """Return the new batch sizes, by app.  `changing` are the apps whose containers this decision changes."""
-    found: dict[str, int] = {}
+    changed: dict[str, int] = {}
     staying: dict[str, int] = {}
     for demand in problem.apps:
         size = _size(state.apps[demand.id], answer.batches.get(demand.id, 0))
         if not size:
             continue
         if demand.id in changing:
-            found[demand.id] = size
+            changed[demand.id] = size
         elif _stays(demand, answer) and _differs(size, _has(state.apps[demand.id])):
             staying[demand.id] = size
-    return dict(sorted([*found.items(), *staying.items()][:MOST_BATCHES]))
+    return dict(sorted([*changed.items(), *staying.items()][:MOST_BATCHES]))
 
 
 def _size(app: App, size: int) -> int:
@@ -107,9 +107,9 @@ class BatchNow(msgspec.Struct, frozen=True):
     efficiency: float | None
     """The progress per sample, relative to a sample of the initial batch: (noise + initial) / (noise + now)."""
     steps: float | None
-    """How many steps of the initial size one step is worth: the app's progress."""
+    """Number of steps of the initial size that one step is worth: the app's progress."""
     why: str
-    """A sentence."""
+    """Reason as a sentence."""
 
 
 def batch_now(app: App, state: State | None = None) -> BatchNow | None:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 KEPT_S = 300
 """About ten restarts of 30 s: in a shorter pause, growing and shrinking again costs more than the room gains."""
 HOLD_S = 60
-"""By then, nodes of one cluster that start together have joined."""
+"""Time within which nodes of one cluster that start together have joined."""
 FIRST_S = 600
 NO_NODE = ""
-"""Stands for a present node without room left for the containers that ran there; no node has this name."""
+"""Name that stands for a present node without room left for the containers that ran there; no node has this name."""
 
 
 class Claim(NamedTuple):
@@ -46,7 +46,7 @@ class Claim(NamedTuple):
     """Containers by node; nodes that are gone among them for an app that was interrupted."""
     n_max: int
     pausing: bool
-    """It can't start yet."""
+    """Whether it can't start yet."""
     interrupted: bool
 
 
@@ -56,7 +56,7 @@ def claims(state: State, now: int) -> dict[str, Claim]:
     if not asking:
         return {}
     free = _free(state)
-    found = {}
+    by_app = {}
     for app in asking:
         last = last_of(app)
         if last is None:
@@ -67,8 +67,8 @@ def claims(state: State, now: int) -> dict[str, Claim]:
             else _after_failure(state, app, last, free, now)
         )
         if claim is not None:
-            found[app.id] = claim
-    return found
+            by_app[app.id] = claim
+    return by_app
 
 
 def _may_claim(app: App) -> bool:

@@ -1,6 +1,6 @@
-"""The life of containers on the log: how each ends, and what the work of its generation shows.
+"""The life of containers on the log: how each starts and ends, and what the work of its generation shows.
 
-A container is a place that the master decided (`desired`), then what a node reports (`running`, `exited`).  Three
+A container is a place that the master decided (`desired`), then what a node reports (`running`, `exited`).  Four
 invariants hold:
 
     final      an exited container stays exited.  Reports about it are ignored, so a late or repeated report changes
@@ -9,7 +9,10 @@ invariants hold:
                once the node has left or its lease has certainly ended.  A silent node ends nothing, for unreachable is
                not dead; room that such a container holds is given to nobody else
     counted    a generation counts its members by state (`running`, `exited`), because each start and each end needs
-               these numbers; `end_container` and `dorm.core.effects.adjust_counts` are the only writers
+               these numbers; `container_started`, `end_container` and `dorm.core.effects.adjust_counts` are the only
+               writers
+    believed   a report counts if it is of the machine that holds the node's name, about a container that was placed
+               there and released.  Any other changes nothing
 
 An end that nobody asked for overtakes decisions in progress about its app (`App.changed_seq`): they were made for an
 app that was complete.  An end that was asked for is what such a decision waits for, so it overtakes nothing; the end of
@@ -23,21 +26,118 @@ members are others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec import UNSET
 
+from dorm.core.authority import is_own
 from dorm.core.costs import point_of, with_point
-from dorm.core.deadlines import note_ended
+from dorm.core.deadlines import note_ended, note_started
 from dorm.core.effects import forget_ended, mark_dirty, plan_drop
-from dorm.core.faults import note_ran_well, ran_well
+from dorm.core.faults import note_brief_run, note_ran_well, ran_well
+from dorm.core.folded import APP, IGNORED, Effect, ignored
 from dorm.core.generation import Mark
 from dorm.core.sizes import has_worked, settles_until
-from dorm.core.state import MOST
+from dorm.core.state import MOST, Doubted
+from events import kinds as k
 from events.limits import clipped
 
 if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, State
+    from events.log.records import Record
+
+
+# --- the fold of reports ---------------------------------------------------------------------------------------------
+
+
+def _container_of(state: State, event: Any, record: Record) -> tuple[App, Generation, Container] | None:
+    """Return the container of an agent's report: a released container of its own node, reported by the machine that
+    holds the node's name."""
+    if not is_own(state, event, record):
+        return None
+    node = state.nodes.get(event.node)
+    if node is not None and event.identity != node.identity:
+        ignored(state)
+        return None
+    try:
+        app = state.apps[event.app]
+        generation = app.generations[event.generation]
+    except KeyError:
+        ignored(state)
+        return None
+    container = generation.find(event.slot)
+    if container is None or not generation.released_at or container.node != event.node:
+        ignored(state)
+        return None
+    return app, generation, container
+
+
+def container_started(state: State, event: k.ContainerStarted, record: Record) -> Effect:
+    reported = _container_of(state, event, record)
+    if reported is None:
+        return IGNORED
+    app, generation, container = reported
+    if container.state != "desired":
+        return ignored(state)
+    container.state, container.started_at, container.delay = "running", state.time, UNSET
+    app.origin_digest = event.origin_digest or app.origin_digest
+    note_doubt(app, event)
+    if app.run_time is not UNSET:
+        note_started(app, state.time)
+    if event.environment_s and not (
+        generation.environment_s is not UNSET and event.environment_s <= generation.environment_s
+    ):
+        generation.environment_s = event.environment_s
+    if generation.containers.get(event.slot) is not container:
+        return APP
+    generation.running += 1
+    if generation.running == len(generation.containers):
+        if not generation.started_at:
+            generation.started_at = state.time
+            if app.history and app.history[-1].to_generation == generation.number:
+                app.history[-1].started_at = state.time
+        mark_dirty(state)
+    return APP
+
+
+def container_exited(state: State, event: k.ContainerExited, record: Record) -> Effect:
+    reported = _container_of(state, event, record)
+    if reported is None:
+        return IGNORED
+    app, generation, container = reported
+    if container.state == "exited":
+        return ignored(state)
+    container.exit_code, container.asked, container.killed = event.exit_code, event.asked, event.killed
+    app.origin_digest = event.origin_digest or app.origin_digest
+    note_doubt(app, event)
+    if container.started_at == 0 and event.started_at:
+        container.started_at = state.time
+    note_brief_run(state, container, event)
+    if event.peer_lost and event.slot not in generation.accused:  # Else its peers lost it first.
+        container.peer_lost = True
+    end_container(state, app, generation, container, event.reason, event.message)
+    if app.ended:
+        forget_ended(app)
+    return APP
+
+
+def note_doubt(app: App, event: k.ContainerStarted | k.ContainerExited) -> None:
+    """Note that files of the app's last checkpoint changed after it was reported, as far as a report of one counts.  Nodes
+    look at no files after a container that was done: what its exit names was found before its start, which may not have
+    been reported."""
+    if event.doubt is None or app.checkpoint is None:
+        return
+    how: Literal["killed", "ended", "found"] = "found"
+    if isinstance(event, k.ContainerExited) and (event.exit_code != 0 or event.asked):
+        how = "killed" if event.killed else "ended"
+    elif app.doubt is not UNSET and not app.doubt.what.aside:  # The node of the container that ended said how.
+        app.doubt = msgspec.structs.replace(app.doubt, what=event.doubt)
+        return
+    app.doubt = Doubted(event.generation, event.slot, how, event.doubt)
+
+
+# --- ends and work ------------------------------------------------------------------------------------------------------
 
 
 def end_containers_on(state: State, node: str, message: str) -> None:

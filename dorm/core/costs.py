@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 # --- costs ------------------------------------------------------------------------------------------------------------
 
 LATEST = 5
-"""How many adjustments count: enough to even out one that waited for another app's room, few enough to follow an app whose
-checkpoints grow."""
+"""Number of adjustments that count: enough to even out one that waited for another app's room, few enough to follow an
+app whose checkpoints grow."""
 
 
 UNMEASURED_LIVE_S = 1.0
-"""What a live resize is assumed to cost until one was measured: members agree on it within a few iterations."""
+"""Assumed cost of a live resize until one was measured: members agree on it within a few iterations."""
 
 
 def adjust_s(app: App) -> float | None:
@@ -116,11 +116,11 @@ def first_step_at(app: App, generation: int, reported_at: int) -> int:
 # --- speeds -----------------------------------------------------------------------------------------------------------
 
 MOST_POINTS = 24
-"""How many different partitions are remembered of an app: the longest measured ones."""
+"""Number of different partitions of an app that are remembered: the longest measured ones."""
 LATEST_NS = 3_600 * 10**9
-"""Beyond this age a point counts half, so that the estimate follows an app whose steps change."""
+"""Age beyond which a point counts half, so that the estimate follows an app whose steps change."""
 LEAST_NS = 10**9
-"""A shorter stretch says nothing."""
+"""Shortest stretch that says something."""
 
 
 def point_of(state: State, generation: Generation) -> MeasuredSpeed | None:

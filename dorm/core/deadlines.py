@@ -46,7 +46,7 @@ class Deadline(NamedTuple):
     due: int
     reason: str
     node: str = ""
-    """Of the first container that is late."""
+    """Node of the first container that is late."""
 
 
 def noticed_s(state: State) -> float:
@@ -56,8 +56,8 @@ def noticed_s(state: State) -> float:
 
 def missed(state: State, app: App, now: int) -> Deadline | None:
     """Return the deadline that the app's latest generation has missed by `now` (UTC ns), None for none."""
-    deadline = _deadline(state, app, words=False)
-    return _deadline(state, app, words=True) if deadline is not None and deadline.due <= now else None
+    deadline = _deadline(state, app, explained=False)
+    return _deadline(state, app, explained=True) if deadline is not None and deadline.due <= now else None
 
 
 def live_due_at(state: State, app: App) -> int | None:
@@ -77,7 +77,7 @@ def live_due_at(state: State, app: App) -> int | None:
 def due_at(state: State, app: App) -> int | None:
     """Return when (UTC ns) a deadline is missed if nothing happens; None if none runs.  Cheap: called on each app after each
     record."""
-    deadline, live = _deadline(state, app, words=False), live_due_at(state, app)
+    deadline, live = _deadline(state, app, explained=False), live_due_at(state, app)
     if deadline is None or live is None:
         return live if deadline is None else deadline.due
     return min(deadline.due, live)
@@ -89,7 +89,7 @@ def may_have_one(app: App, generation: Generation) -> bool:
     return waits or app.spec.deadlines.progress != ""
 
 
-def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
+def _deadline(state: State, app: App, *, explained: bool) -> Deadline | None:
     generation = app.generations.get(app.generation)
     if generation is None or app.ended or app.cancel_requested or not generation.released_at or generation.failed:
         return None
@@ -114,7 +114,7 @@ def _deadline(state: State, app: App, *, words: bool) -> Deadline | None:
         failure,
         since,
         due,
-        _reason(app, generation, failure, margin_s) if words else "",
+        _reason(app, generation, failure, margin_s) if explained else "",
         late[0] if late else "",
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APP, APPLIED, Effect, ignored
 from dorm.core.generation import Delay
 from events import subjects
 from events.limits import clipped
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 # --- the fold ---------------------------------------------------------------------------------------------------------
 
 _OF_RUNNING = ("tell", "stop", "report")
-"""What is done for a container that runs."""
+"""Things that are done for a container that runs."""
 
 
-def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -> Folded:
+def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -> Effect:
     """Note or drop the delay of a container on this node, also of one that is prepared before its release."""
     app, node = state.apps.get(event.app), state.nodes.get(event.node)
     generation = app.generations.get(event.generation) if app is not None else None
@@ -44,20 +44,20 @@ def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -
     if container is None or container.node != event.node:
         return ignored(state)
     if container.state == "exited" or (container.state == "running" and event.doing not in _OF_RUNNING):
-        return "applied"  # It is for those who read the log.
+        return APPLIED  # It is for those who read the log.
     if event.over:
         container.delay = UNSET
     else:
         since = max(0, state.time - int(event.for_s * SECOND))
         container.delay = Delay(event.doing, clipped(event.reason), since, event.failing)
-    return "applied"
+    return APP
 
 
 def _find(generation: Generation, slot: int) -> Container | None:
-    found = generation.find(slot)
-    if found is None and generation.change is not None:
+    container = generation.find(slot)
+    if container is None and generation.change is not None:
         return generation.change.newcomers.get(slot)
-    return found
+    return container
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ _LASTS = {
     "pull": "pulls its image",
     "read": "waits for its checkpoint",
 }
-"""What only takes long."""
+"""Things that only take long."""
 _MINUTE = 60
 
 
@@ -101,8 +101,8 @@ def delayed(state: State) -> Iterator[tuple[App, Container, Delay]]:
 
 def delay_words(node: str, delay: Delay) -> str:
     """`node-1 can't create it: invalid log driver`"""
-    words = _FAILS[delay.doing] if delay.failing else _LASTS.get(delay.doing, "waits")
-    return f"{node} {words}" + (f": {delay.reason}" if delay.reason else "")
+    trouble = _FAILS[delay.doing] if delay.failing else _LASTS.get(delay.doing, "waits")
+    return f"{node} {trouble}" + (f": {delay.reason}" if delay.reason else "")
 
 
 def delay_shown(app: App, now: int) -> str:
@@ -128,7 +128,7 @@ def delay_without_time(app: App) -> str:
 
 
 def _first(app: App) -> tuple[Container, Delay] | None:
-    return min(delays_of(app), key=lambda one: (not one[1].failing, one[1].since, one[0].slot), default=None)
+    return min(delays_of(app), key=lambda pair: (not pair[1].failing, pair[1].since, pair[0].slot), default=None)
 
 
 def _span(ns: int) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from events.kinds import Resized
 
 SWEEPS = 16
-"""How often ended apps are scanned within one retention."""
+"""Number of scans of ended apps within one retention."""
 
 
 def mark_dirty(state: State) -> None:
@@ -72,7 +72,7 @@ def _dropped(generation: Generation) -> list[str]:
     """Return the nodes on which its members stay after all."""
     change, generation.change = generation.change, None
     stay = change.stay if change is not None else []
-    return [one.node for slot, one in sorted(generation.containers.items()) if slot not in stay]
+    return [member.node for slot, member in sorted(generation.containers.items()) if slot not in stay]
 
 
 def void_plans(state: State, nodes: list[str]) -> None:
@@ -108,7 +108,9 @@ def dissolve(generation: Generation) -> None:
     change, generation.change = generation.change, None
     generation.untold, generation.accused = 0, []
     if change is not None and change.released_at:
-        generation.leaving |= {slot: one for slot, one in change.newcomers.items() if one.state != "exited"}
+        generation.leaving |= {
+            slot: newcomer for slot, newcomer in change.newcomers.items() if newcomer.state != "exited"
+        }
 
 
 def adjust_counts(generation: Generation) -> None:
@@ -136,15 +138,16 @@ def plan_drops(state: State) -> None:
     state.next_drop_at = min((due for app in state.apps.values() if (due := _drop_at(state, app))), default=0)
 
 
-def drop_ended(state: State) -> None:
-    """Drop apps whose retention is over.  One scan of all apps serves many: the next is a part of the retention away, so on a
-    long log each app is scanned a few times instead of once for every other app that ends."""
+def drop_ended(state: State) -> list[str]:
+    """Drop apps whose retention is over, and return their ids.  One scan of all apps serves many: the next is a part of the
+    retention away, so on a long log each app is scanned a few times instead of once for every other app that ends."""
     due = {app.id: _drop_at(state, app) for app in state.apps.values()}
-    for name, at in due.items():
-        if at and at <= state.time:
-            del state.apps[name]
+    over = [name for name, at in due.items() if at and at <= state.time]
+    for name in over:
+        del state.apps[name]
     later = min((at for at in due.values() if at > state.time), default=0)
     state.next_drop_at = later and max(later, state.time + int(state.settings.retention_s * 1e9) // SWEEPS)
+    return over
 
 
 def _drop_at(state: State, app: App) -> int:

@@ -84,7 +84,7 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
     if failed:
         return _with_early_end(fault_of(state, generation, failed), generation)
     if unproven(app, generation):
-        last = max(generation.containers.values(), key=lambda one: (one.exited_at, one.slot))
+        last = max(generation.containers.values(), key=lambda container: (container.exited_at, container.slot))
         reason = (
             f"slot {last.slot} on {last.node} ended with exit code 0 without a step after a doubtful checkpoint; see "
             f"`dorm checkpoints {app.name}`"
@@ -104,17 +104,21 @@ def fault_of(state: State, generation: Generation, failed: Sequence[Container]) 
     ran_s = first.ran_ns / SECOND
     by_node = first.reason == "start" and not first.asked
     newcomer = first.slot not in generation.containers and not _has_member_on(generation, first.node)
-    found = Fault(
+    blamed = Fault(
         _failure_of(first), _why(first), first.exited_at, first.exit_code, first.node, ran_s, by_node, newcomer
     )
     if own or not (left := _left(generation, failed)):
-        return found
-    silent = [one for one in left if not _heard(state, one)]
+        return blamed
+    silent = [suspected for suspected in left if not _heard(state, suspected)]
     if silent:
         where = _named(silent)
-        return Fault("lost", f"{where} is silent with its node, and others lost it: {found.reason}", found.worked_until)
+        return Fault(
+            "lost",
+            f"{where} is silent with its node, and others lost it: {blamed.reason}",
+            blamed.worked_until,
+        )
     return msgspec.structs.replace(
-        found, reason=f"{found.reason}; {_named(left)} has not ended, and may be what it lost"
+        blamed, reason=f"{blamed.reason}; {_named(left)} has not ended, and may be what it lost"
     )
 
 
@@ -130,8 +134,12 @@ def _named(containers: Sequence[Container]) -> str:
 def _left(generation: Generation, failed: Sequence[Container]) -> list[Container]:
     """Return the containers whose end may explain those: if peers report some as gone, only these."""
     joining = generation.change.newcomers if generation.change is not None and generation.change.released_at else {}
-    left = [one for _, one in sorted({**generation.containers, **joining}.items()) if one.state != "exited"]
-    return [one for one in left if one.slot in generation.accused] or left
+    left = [
+        container
+        for _, container in sorted({**generation.containers, **joining}.items())
+        if container.state != "exited"
+    ]
+    return [container for container in left if container.slot in generation.accused] or left
 
 
 def _heard(state: State, container: Container) -> bool:
@@ -148,12 +156,12 @@ def cause_due_at(state: State, app: App) -> int | None:
     live = app.spec.elastic == "live"
     accused = generation.accused if live else []
     failed = ended_badly(generation) if generation.exited or (live and generation.change is not None) else []
-    if not (failed or accused) or not all(one.follows_another for one in failed):
+    if not (failed or accused) or not all(container.follows_another for container in failed):
         return None
     left = _left(generation, failed)
-    if not left or not all(_heard(state, one) for one in left):
+    if not left or not all(_heard(state, container) for container in left):
         return None
-    since = [one.exited_at for one in failed]
+    since = [container.exited_at for container in failed]
     if accused:
         since.append(generation.accused_at if isinstance(generation.accused_at, int) else 0)
     return min(since) + int(deadlines.noticed_s(state) * SECOND)
@@ -162,24 +170,24 @@ def cause_due_at(state: State, app: App) -> int | None:
 def ended_badly(generation: Generation) -> list[Container]:
     """Return members, and newcomers that were released, that ended without being done."""
     joining = generation.change.newcomers if generation.change is not None else {}
-    found = [*generation.containers.values(), *joining.values()]
-    return [one for one in found if one.state == "exited" and not done(one)]
+    containers = [*generation.containers.values(), *joining.values()]
+    return [container for container in containers if container.state == "exited" and not done(container)]
 
 
-def _with_early_end(found: Fault, generation: Generation) -> Fault:
+def _with_early_end(late: Fault, generation: Generation) -> Fault:
     """Name the first container that was done before the fault: the others may have failed for want of it."""
     early = [
         container
         for container in generation.containers.values()
-        if done(container) and container.exited_at < found.worked_until
+        if done(container) and container.exited_at < late.worked_until
     ]
     if not early:
-        return found
-    first = min(early, key=lambda one: (one.exited_at, one.slot))
-    seconds = (found.worked_until - first.exited_at) / SECOND
+        return late
+    first = min(early, key=lambda done_early: (done_early.exited_at, done_early.slot))
+    seconds = (late.worked_until - first.exited_at) / SECOND
     more = f" (and {len(early) - 1} more)" if len(early) > 1 else ""
-    text = f"{found.reason}; slot {first.slot} on {first.node}{more} had ended with exit code 0 {seconds:.1f} s before"
-    return msgspec.structs.replace(found, reason=text)
+    text = f"{late.reason}; slot {first.slot} on {first.node}{more} had ended with exit code 0 {seconds:.1f} s before"
+    return msgspec.structs.replace(late, reason=text)
 
 
 def _failure_of(container: Container) -> Failure:
@@ -188,63 +196,63 @@ def _failure_of(container: Container) -> Failure:
     return cast("Failure", container.reason)  # As in the exit event: its reasons are all causes of failures.
 
 
-def consequence(state: State, app: App, generation: Generation, found: Fault, now: int) -> AppFailed | GenerationFailed:
+def consequence(state: State, app: App, generation: Generation, fault: Fault, now: int) -> AppFailed | GenerationFailed:
     """Return the fact that follows from a fault."""
-    retries, failure = app.spec.retries, found.failure
-    anew = ran_well(app, found.worked_until)
-    ports = 0 if anew else app.port_failures
-    in_a_row = 0 if anew else app.failures_in_a_row
-    judged = faults.verdict(state, app, generation, found, now)
-    if judged.fault == "open" and found.by_node and in_a_row < MOST_UNMOUNTED:
+    retries, failure = app.spec.retries, fault.failure
+    afresh = ran_well(app, fault.worked_until)
+    ports = 0 if afresh else app.port_failures
+    in_a_row = 0 if afresh else app.failures_in_a_row
+    judged = faults.verdict(state, app, generation, fault, now)
+    if judged.fault == "open" and fault.by_node and in_a_row < MOST_UNMOUNTED:
         judged = faults.Verdict("node", "; that is the node's fault, and costs no retry")
     excused = (
         failure in ("stopped", "lost")
         or judged.fault == "node"
-        or ((failure == "checkpoints" or found.by_node) and in_a_row < MOST_UNMOUNTED)
+        or ((failure == "checkpoints" or fault.by_node) and in_a_row < MOST_UNMOUNTED)
         or (failure == "port" and ports < MOST_PORTS)
     )
-    used = (0 if anew else app.retries_used.get(counts_against(app, failure), 0)) + judged.open_before
+    used = (0 if afresh else app.retries_used.get(counts_against(app, failure), 0)) + judged.open_before
     limit = _limit(app, failure)
-    certain = _is_certain(app, found)
-    fatal = found.exit_code in retries.fatal_exit_codes
+    certain = _is_certain(app, fault)
+    fatal = fault.exit_code in retries.fatal_exit_codes
     if not excused and (fatal or (judged.fault != "open" and (used >= limit or certain))):
         named = sorted(generation.containers.items())[:MOST_NAMED]
         codes = {str(slot): container.exit_code for slot, container in named}
         return AppFailed(
             app=app.id,
             generation=generation.number,
-            reason=found.reason + ("" if judged.fault == "open" else judged.why) + _no_more(app, found, used),
+            reason=fault.reason + ("" if judged.fault == "open" else judged.why) + _no_more(app, fault, used),
             failure=failure,
             exit_codes=codes,
-            node=found.node,
+            node=fault.node,
             fault="app" if judged.fault == "open" else judged.fault,
         )
     elsewhere = judged.fault in ("open", "node")
-    pause = _pause_s(retries, in_a_row, least_s=CERTAIN_S if _hardly_changes(found) and not elsewhere else 0.0)
+    pause = _pause_s(retries, in_a_row, least_s=CERTAIN_S if _hardly_changes(fault) and not elsewhere else 0.0)
     counted = not excused and judged.fault != "open"
     return GenerationFailed(
         app=app.id,
         generation=generation.number,
-        reason=found.reason + judged.why,
+        reason=fault.reason + judged.why,
         counted=counted,
         port=failure == "port",
         failure=failure,
         retries=used + 1 if counted else 0,
         limit=limit if counted else 0,
-        anew=anew,
+        anew=afresh,
         retry_at=now + int(pause * SECOND),
-        node=found.node,
+        node=fault.node,
         fault=judged.fault,
     )
 
 
-def _is_certain(app: App, found: Fault) -> bool:
+def _is_certain(app: App, fault: Fault) -> bool:
     """Return whether each retry would end in the same way, and its owner did not ask for any."""
-    return found.failure in CERTAIN and not app.worked_with and counts_against(app, found.failure) == SHARED
+    return fault.failure in CERTAIN and not app.worked_with and counts_against(app, fault.failure) == SHARED
 
 
-def _hardly_changes(found: Fault) -> bool:
-    return found.failure in (*CERTAIN, "image") or found.exit_code in NOT_FOUND
+def _hardly_changes(fault: Fault) -> bool:
+    return fault.failure in (*CERTAIN, "image") or fault.exit_code in NOT_FOUND
 
 
 def _pause_s(retries: Retries, in_a_row: int, *, least_s: float = 0.0) -> float:
@@ -273,17 +281,17 @@ def _limit(app: App, failure: str) -> int:
 
 def limit_of(app: App, against: str) -> int:
     """Return the limit that `counts_against` names."""
-    found: int = getattr(app.spec.retries, against)
-    return found
+    limit: int = getattr(app.spec.retries, against)
+    return limit
 
 
-def _no_more(app: App, found: Fault, used: int) -> str:
+def _no_more(app: App, fault: Fault, used: int) -> str:
     """Return why there is no retry, as the end of the reason."""
-    if found.exit_code in app.spec.retries.fatal_exit_codes:
-        return f" (exit code {found.exit_code} is final)"
-    if _is_certain(app, found):
+    if fault.exit_code in app.spec.retries.fatal_exit_codes:
+        return f" (exit code {fault.exit_code} is final)"
+    if _is_certain(app, fault):
         return " (a retry would end in the same way)"
-    against = counts_against(app, found.failure)
+    against = counts_against(app, fault.failure)
     limit = limit_of(app, against)
     of_its_own = "" if against == SHARED else f" for {against}"
     if limit:

@@ -72,23 +72,24 @@ if TYPE_CHECKING:
 OF_A_PAIR = ("exit", "command", "spec", "image", "device", "unknown", "start", "stalled")
 """Causes of failures that may be a node's.  The others have rules of their own (`dorm.core.failures`)."""
 SHORT_S = 60
-"""A container that ran for longer had what it needs to start."""
+"""Running time after which a container had what it needs to start."""
 FIRST_PROBE_S = 1800
-"""With k failures before and one probe within the hour, a broken node wastes at most k + 1 tries an hour."""
+"""Pause before the first probe: with k failures before and one probe within the hour,
+a broken node wastes at most k + 1 tries an hour."""
 LONGEST_PROBE_S = 86_400
 FORGIVEN = 24
-"""After so many times t in which a node runs apps well, half of its returns are forgotten: a day by default."""
+"""Multiple of the time t after which, while a node runs apps well, half of its returns are forgotten: a day by default."""
 NO_ANSWER = ("lost", "stopped")
 """Causes of failures that say nothing about a probe: its node was lost, or it was stopped from outside."""
 MOST_PAIRS = 32
-"""How many apps a node remembers, and how many nodes an app."""
+"""Number of apps that a node remembers, and of nodes that an app does."""
 MOST_OPEN = 10
-"""How many failures of an app may be open, however long ago: after long pauses, no earlier one is recent."""
+"""Number of failures of an app that may be open, however long ago: after long pauses, no earlier one is recent."""
 MOST_NAMED = 4
 OUTLIER = 2
-"""A node is suspect if it has more than so many times the failures that others have on average."""
+"""Multiple of the others' average number of failures beyond which a node is suspect."""
 PART = 3
-"""At most one of so many nodes is suspect by rule."""
+"""Number of nodes of which at most one is suspect by rule."""
 SUSPECT = "suspect"
 WATCHED = "watched"
 _AVOIDED = "avoided/"
@@ -100,14 +101,14 @@ class Fault(msgspec.Struct, frozen=True):
 
     failure: Failure
     reason: str
-    """In words."""
+    """Reason in words."""
     worked_until: int
-    """When (UTC ns) the generation last worked as far as known."""
+    """Time (UTC ns) at which the generation last worked as far as known."""
     exit_code: int | None = None
     node: str = ""
-    """Where; "" if it is not one node's."""
+    """Node where it failed; "" if it is not one node's."""
     ran_s: float = 0.0
-    """How long the container had run."""
+    """Running time of the container."""
     by_node: bool = False
     """Whether the container's node could not start it, for a reason of its own."""
     newcomer: bool = False
@@ -118,9 +119,9 @@ class Verdict(NamedTuple):
     """Whose fault a failure is."""
 
     fault: Literal["", "app", "node", "open"]
-    """"" for a failure that says nothing about a pair, or that no other node could disprove."""
+    """Whose fault it is; "" for a failure that says nothing about a pair, or that no other node could disprove."""
     why: str = ""
-    """As the end of the failure's reason."""
+    """Reason as the end of the failure's reason."""
     open_before: int = 0
     """Earlier failures that were open and now count against the app."""
 
@@ -138,27 +139,29 @@ def needs_of(app: App) -> list[str]:
     return sorted(needs)
 
 
-def is_of_a_pair(app: App, generation: Generation, found: Fault) -> bool:
+def is_of_a_pair(app: App, generation: Generation, fault: Fault) -> bool:
     """Return whether a failure says something about the pair of app and node."""
-    fresh = found.newcomer or not generation.worked
-    return bool(found.node) and found.failure in OF_A_PAIR and fresh and found.ran_s < SHORT_S
+    fresh = fault.newcomer or not generation.worked
+    return bool(fault.node) and fault.failure in OF_A_PAIR and fresh and fault.ran_s < SHORT_S
 
 
-def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> None:
-    """Fold a failure: remember the pair, or clear the nodes of an app that is broken."""
+def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed) -> tuple[str, ...]:
+    """Fold a failure: remember the pair, or clear the nodes of an app that is broken.  Return the ids of these nodes."""
     app, node = state.apps.get(event.app), state.nodes.get(event.node)
+    cleared: tuple[str, ...] = ()
     if app is None:
-        return
+        return cleared
     if not isinstance(event, AppFailed) and event.anew:
         app.failed_on = {}
     if node is not None and event.failure not in NO_ANSWER:
         _note_failed_probe(state, app, node)
     if not event.fault:
-        return
+        return cleared
     if event.fault == "app":
+        cleared = tuple(app.failed_on)
         _clear_nodes(state, app)
     if node is None:
-        return
+        return cleared
     before = app.failed_on.get(node.id)
     pair = PairFailure(
         app=app.id,
@@ -177,6 +180,7 @@ def note_failure(state: State, event: GenerationFailed | MembersLost | AppFailed
     if event.fault != "app":
         node.failed[app.id] = pair
         _bound(node.failed)
+    return cleared
 
 
 def _note_failed_probe(state: State, app: App, node: Node) -> None:
@@ -210,8 +214,8 @@ def _clear_nodes(state: State, app: App) -> None:
         node.failed.pop(app.id, None)
         suspect = node.suspect
         if suspect is not None and app.id in suspect.apps:
-            told = zip(suspect.apps, suspect.failures, strict=False)
-            left = [(name, why) for name, why in told if name != app.id]
+            listed = zip(suspect.apps, suspect.failures, strict=False)
+            left = [(name, why) for name, why in listed if name != app.id]
             apps, failures = [name for name, _ in left], [why for _, why in left]
             node.suspect = msgspec.structs.replace(suspect, apps=apps, failures=failures)
         elif suspect is not None and suspect.failed_probes and pair.at > suspect.since:
@@ -271,10 +275,10 @@ def note_brief_run(state: State, container: Container, event: ContainerExited) -
 # --- whose fault --------------------------------------------------------------------------------------------------------
 
 
-def verdict(state: State, app: App, generation: Generation, found: Fault, now: int) -> Verdict:
+def verdict(state: State, app: App, generation: Generation, fault: Fault, now: int) -> Verdict:
     """Return whose fault a failure is at `now` (UTC ns)."""
-    node = state.nodes.get(found.node)
-    if node is None or not is_of_a_pair(app, generation, found):
+    node = state.nodes.get(fault.node)
+    if node is None or not is_of_a_pair(app, generation, fault):
         return Verdict("")
     if node.suspect is not None:
         return Verdict("node", f"; {node.id} is suspect, so this is not the app's fault")
@@ -341,13 +345,13 @@ class Placing(NamedTuple):
     """What a decision has to know of pairs and suspect nodes.  Empty on a cluster without either."""
 
     avoiding: Mapping[str, list[str]]
-    """By app, the nodes that it avoids."""
+    """Nodes that each app avoids."""
     probes: Mapping[str, str]
-    """By node that is probed now, the app for that."""
+    """App that probes each node that is probed now."""
     suspect: bool
     """Whether any node is suspect."""
     watched: Mapping[str, list[str]]
-    """By node that is watched, the apps that may be there: those that are, and the next one."""
+    """Apps that may be on each watched node: those that are, and the next one."""
 
     def labels(self, node: Node, labels: Mapping[str, str]) -> Mapping[str, str]:
         """Return a node's labels, with those for pairs and probes."""
@@ -378,13 +382,15 @@ class Placing(NamedTuple):
         whole = self.require(app, require)
         if whole == require:
             return text
-        said = text.replace(whole, require) if require.strip() else text.replace(f"satisfies {whole}", "may take it")
+        with_require = (
+            text.replace(whole, require) if require.strip() else text.replace(f"satisfies {whole}", "may take it")
+        )
         left_out = [f"{name}, where it failed ({brief(app.failed_on[name])})" for name in self.avoiding.get(app.id, [])]
         left_out += [
             f"{name}, which is suspect" for name, node in sorted(state.nodes.items()) if node.suspect is not None
         ]
         left_out += [f"{name}, which takes one app at a time after failures" for name in self._closed_to(app)]
-        return f"{said}; left out: {_listed(left_out)}" if left_out else said
+        return f"{with_require}; left out: {_listed(left_out)}" if left_out else with_require
 
     def _closed_to(self, app: App) -> list[str]:
         return [name for name, allowed in self.watched.items() if app.id not in allowed]
@@ -466,7 +472,7 @@ def _watched(
     next_ones: _NextOnes,
 ) -> dict[str, list[str]]:
     """Return the nodes of which one more failure makes a suspect, and by node the apps that may be there."""
-    found: dict[str, list[str]] = {}
+    by_node: dict[str, list[str]] = {}
     taken = dict.fromkeys(probes.values())
     there = _by_node(state, nearly := _nearly_suspect(state, now))
     for app_id, nodes in sorted(places.items()):
@@ -474,12 +480,12 @@ def _watched(
             if name in there:
                 there[name].append((state.apps[app_id], []))
     for name in nearly:
-        found[name] = [app.id for app, _ in there[name]]
+        by_node[name] = [app.id for app, _ in there[name]]
         if all(_run_well(app, containers, now) for app, containers in there[name]):
             following = _next_of(state.nodes[name], next_ones, avoiding, taken)
-            found[name] += following
+            by_node[name] += following
             taken |= dict.fromkeys(following)
-    return found
+    return by_node
 
 
 def _nearly_suspect(state: State, now: int) -> list[str]:
@@ -510,21 +516,21 @@ def _next_of(node: Node, next_ones: _NextOnes, avoiding: Mapping[str, list[str]]
 def evidence(state: State, now: int) -> dict[str, list[PairFailure]]:
     """Return by node the recent failures that count at `now` (UTC ns): those that their app's run elsewhere confirms, or that
     no app's run there disproves.  Nodes without any are left out."""
-    found = {
+    failures = {
         node.id: pairs for _, node in sorted(state.nodes.items()) if node.failed and (pairs := _kept(state, node, now))
     }
-    for name, apps in _by_node(state, found).items():
+    for name, apps in _by_node(state, failures).items():
         for app, containers in apps:
-            if found[name] and _run_well(app, containers, now):
+            if failures[name] and _run_well(app, containers, now):
                 since, needs = min(container.started_at for container in containers), needs_of(app)
-                found[name] = [
+                failures[name] = [
                     pair
-                    for pair in found[name]
+                    for pair in failures[name]
                     if pair.at > since
                     or not all(need in needs for need in pair.needs)
                     or _is_confirmed(state, pair, now)
                 ]
-    return {name: pairs for name, pairs in found.items() if pairs}
+    return {name: pairs for name, pairs in failures.items() if pairs}
 
 
 def _kept(state: State, node: Node, now: int) -> list[PairFailure]:
@@ -551,17 +557,17 @@ def _is_confirmed(state: State, pair: PairFailure, now: int) -> bool:
 
 def _by_node(state: State, nodes: Collection[str]) -> dict[str, list[tuple[App, list[Container]]]]:
     """Return by node, of these, the apps that have a place there, with their containers there."""
-    found: dict[str, list[tuple[App, list[Container]]]] = {name: [] for name in nodes}
+    placed: dict[str, list[tuple[App, list[Container]]]] = {name: [] for name in nodes}
     if not nodes:
-        return found
+        return placed
     for app in state.live_apps():
         there: dict[str, list[Container]] = {}
         for container in app.current.planned.values() if app.current is not None else ():
-            if container.node in found:
+            if container.node in placed:
                 there.setdefault(container.node, []).append(container)
         for name, containers in there.items():
-            found[name].append((app, containers))
-    return found
+            placed[name].append((app, containers))
+    return placed
 
 
 def _run_well(app: App, containers: list[Container], now: int) -> bool:
@@ -628,12 +634,15 @@ def probing(state: State, node: Node) -> App | None:
     return app
 
 
-def note_placed(state: State, app: App, nodes: list[str]) -> None:
-    """Fold a decision: an app that is placed on a suspect node is its probe."""
+def note_placed(state: State, app: App, nodes: list[str]) -> list[str]:
+    """Fold a decision: an app that is placed on a suspect node is its probe.  Return these nodes' ids."""
+    suspects: list[str] = []
     for name in nodes:
         node = state.nodes.get(name)
         if node is not None and node.suspect is not None:
             node.suspect = msgspec.structs.replace(node.suspect, probe=app.id)
+            suspects.append(name)
+    return suspects
 
 
 # --- suspect nodes ------------------------------------------------------------------------------------------------------
@@ -642,7 +651,7 @@ def note_placed(state: State, app: App, nodes: list[str]) -> None:
 def facts(state: State, now: int) -> list[Event]:
     """Return which nodes become suspect, and which return, at `now` (UTC ns)."""
     suspects = [node for _, node in sorted(state.nodes.items()) if node.suspect is not None]
-    found: list[Event] = [fact for node in suspects if (fact := _returns(state, node, now)) is not None]
+    changes: list[Event] = [fact for node in suspects if (fact := _returns(state, node, now)) is not None]
     candidates = [
         node
         for _, node in sorted(state.nodes.items())
@@ -651,13 +660,13 @@ def facts(state: State, now: int) -> list[Event]:
         and len(_kept(state, node, now)) >= least
     ]
     if not state.settings.suspect_after or not candidates or len(suspects) >= _most_suspects(state):
-        return found
+        return changes
     known = evidence(state, now)
     for node in candidates:
         if (became := _becomes(state, node, known, now)) is not None and len(suspects) < _most_suspects(state):
             suspects.append(node)
-            found.append(became)
-    return found
+            changes.append(became)
+    return changes
 
 
 def _least(state: State, node: Node, now: int) -> int:
@@ -667,7 +676,7 @@ def _least(state: State, node: Node, now: int) -> int:
 
 def _becomes(state: State, node: Node, known: Mapping[str, list[PairFailure]], now: int) -> NodeSuspected | None:
     least, pairs = _least(state, node, now), known.get(node.id, [])
-    others = [one.id for one in state.nodes.values() if one.usable and one.id != node.id]
+    others = [other.id for other in state.nodes.values() if other.usable and other.id != node.id]
     usual = sum(len(known.get(name, ())) for name in others) / max(1, len(others))
     if len(pairs) < least or len(pairs) <= OUTLIER * usual or not _runs_elsewhere(state, node, now):
         return None
@@ -708,7 +717,7 @@ def _runs_elsewhere(state: State, node: Node, now: int) -> bool:
         if any(container.node != node.id for container in state.apps[app_id].running_containers()):
             return True
     since = now - int(state.settings.suspect_within_s * SECOND)
-    return any(one.proven_at > since for one in state.nodes.values() if one.usable and one.id != node.id)
+    return any(other.proven_at > since for other in state.nodes.values() if other.usable and other.id != node.id)
 
 
 def _returns(state: State, node: Node, now: int) -> NodeTrusted | None:
@@ -735,20 +744,20 @@ def _proven_at(node: Node, app: App) -> int | None:
         if current is not None
         else []
     )
-    if current is None or not there or any(one.state != "running" for one in there):
+    if current is None or not there or any(placed.state != "running" for placed in there):
         return None
-    started = max(one.started_at for one in there)
+    started = max(placed.started_at for placed in there)
     return started if current.worked else started + SHORT_S * SECOND
 
 
-def suspected(state: State, event: NodeSuspected) -> list[str]:
-    """Fold it.  Return the node's id if its plans are void."""
+def suspected(state: State, event: NodeSuspected) -> bool:
+    """Fold it; return whether the node takes nothing new from here on, so that plans there are void."""
     node = state.nodes.get(event.node)
     if node is None or node.suspect is not None:
         state.counters.ignored += 1
-        return []
+        return False
     known = [node.failed[app].needs for app in event.apps if app in node.failed]
-    needs = [need for need in known[0] if all(need in one for one in known)] if known else []
+    needs = [need for need in known[0] if all(need in node_id for node_id in known)] if known else []
     node.suspect = Suspect(
         since=state.time,
         seq=state.seq,
@@ -762,9 +771,9 @@ def suspected(state: State, event: NodeSuspected) -> list[str]:
     node.relapses = relapses(state, node, state.time)
     for name in event.apps:
         app = state.apps.get(name)
-        if app is not None and all(_is_suspect(state, one) for one in app.failed_on):
+        if app is not None and all(_is_suspect(state, node_id) for node_id in app.failed_on):
             app.failed_trials, app.debt, app.barred, app.disturbs = 0, 0, False, False
-    return [node.id]
+    return True
 
 
 def _is_suspect(state: State, name: str) -> bool:
@@ -859,16 +868,16 @@ class FailedPair(msgspec.Struct, frozen=True, kw_only=True):
 
     app: str
     name: str
-    """Of the app."""
+    """Name of the app."""
     node: str
     failure: str
     """The cause, as in `GenerationFailed`."""
     why: str
     """The cause in words; "" if it is another tenant's."""
     at: int
-    """UTC ns."""
+    """Time of the last failure (UTC ns)."""
     tries: int
-    """How often it failed there in a row."""
+    """Number of failures there in a row."""
     avoided: bool
     """Whether the app is not placed there again for now."""
 
@@ -881,13 +890,13 @@ def failed_where(state: State, app: App, now: int) -> list[FailedPair]:
 
 def failed_here(state: State, node: Node, now: int) -> list[FailedPair]:
     """Return which apps failed lately on a node, at `now` (UTC ns); not those that turned out to be broken."""
-    found = []
+    pairs = []
     for app_id in sorted(node.failed):
         app = state.apps.get(app_id)
         if app is not None and node.id in app.failed_on:
             left_out = not app.ended and node.id in avoided(state, app, now)
-            found.append(_pair(state, app, node.id, left_out))
-    return found
+            pairs.append(_pair(state, app, node.id, left_out))
+    return pairs
 
 
 def _pair(state: State, app: App, node: str, left_out: bool) -> FailedPair:

@@ -52,7 +52,7 @@ from msgspec import UNSET
 from dorm.core.app import Awaited, Gates, Hold, RunTime, name_key
 from dorm.core.deadlines import ends_at, ran_ns
 from dorm.core.effects import mark_dirty, request_rebalance
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import Effect, ignored, touching
 from dorm.core.round_size import LARGEST_CHANGES, first_that_fit, size
 from dorm.core.submissions import app_of_request, begin
 from events import subjects
@@ -85,7 +85,9 @@ def closed(app: App, now: int) -> bool:
 def waits_for_record(app: App) -> bool:
     """Return whether a gate is closed that only a record opens."""
     gates = app.gates
-    return isinstance(gates, Gates) and (gates.hold is not None or not all(one.holds for one in gates.after))
+    return isinstance(gates, Gates) and (
+        gates.hold is not None or not all(awaited_app.holds for awaited_app in gates.after)
+    )
 
 
 def hold_of(app: App) -> Hold | None:
@@ -100,13 +102,17 @@ def may_start_at(app: App) -> int:
 
 def still_awaited(app: App) -> list[Awaited]:
     """Return the apps that it still waits for, in the order of its spec."""
-    return [one for one in app.gates.after if not one.outcome] if isinstance(app.gates, Gates) else []
+    return (
+        [awaited_app for awaited_app in app.gates.after if not awaited_app.outcome]
+        if isinstance(app.gates, Gates)
+        else []
+    )
 
 
 def broken(app: App) -> Awaited | None:
     """Return the first awaited app that has not ended as required; None if there is none."""
     after = app.gates.after if isinstance(app.gates, Gates) else []
-    return next((one for one in after if one.broken), None)
+    return next((awaited_app for awaited_app in after if awaited_app.broken), None)
 
 
 def closed_since(app: App) -> int:
@@ -152,7 +158,7 @@ def open_again(app: App, now: int) -> bool:
 # --- the limit of a group ---------------------------------------------------------------------------------------------
 
 CODE = "group"
-"""Of the reason why such an app waits."""
+"""Code of the reason why such an app waits."""
 
 
 def held_back(state: State, now: int) -> dict[str, Waiting]:
@@ -162,10 +168,10 @@ def held_back(state: State, now: int) -> dict[str, Waiting]:
         group = app.spec.group
         if group is not None and limit_of(app) and (not app.ended or app.stopping):
             groups.setdefault((app.tenant, group.name), []).append(app)
-    found: dict[str, Waiting] = {}
+    reasons: dict[str, Waiting] = {}
     for members in groups.values():
-        found |= _held_back(members, now)
-    return found
+        reasons |= _held_back(members, now)
+    return reasons
 
 
 def limit_of(app: App) -> int:
@@ -177,8 +183,8 @@ def limit_of(app: App) -> int:
 
 def same_run(app: App, other: App) -> bool:
     """Return whether two apps were submitted as parts of one group."""
-    one, two = app.spec.group, other.spec.group
-    if one is None or two is None or (one.name, one.run) != (two.name, two.run):
+    group, other_group = app.spec.group, other.spec.group
+    if group is None or other_group is None or (group.name, group.run) != (other_group.name, other_group.run):
         return False
     return app.tenant == other.tenant  # Last, for it has to be computed.
 
@@ -200,7 +206,7 @@ def _held_back(members: list[App], now: int) -> dict[str, Waiting]:
 # --- what a new app waits for -----------------------------------------------------------------------------------------
 
 VERBS = {"completed": "complete", "failed": "fail", "ended": "end"}
-"""By `when`, what the other app has to do."""
+"""Verb for what the other app has to do, by `when`."""
 
 
 def awaited_apps(state: State, spec: AppSpec, submission: Submission, taken: dict[str, str]) -> list[str]:
@@ -208,25 +214,25 @@ def awaited_apps(state: State, spec: AppSpec, submission: Submission, taken: dic
 
     `taken` maps names that were assigned earlier in the same round to their apps.  Raises SpecError for an app that is not
     known, and for one that has ended otherwise than it has to."""
-    return [_id_of(state, one, submission, taken) for one in awaited(spec)]
+    return [_id_of(state, entry, submission, taken) for entry in awaited(spec)]
 
 
-def _id_of(state: State, one: After, submission: Submission, taken: dict[str, str]) -> str:
-    newcomer = taken.get(name_key(one.app, submission.id))
+def _id_of(state: State, link: After, submission: Submission, taken: dict[str, str]) -> str:
+    newcomer = taken.get(name_key(link.app, submission.id))
     if newcomer is None:
-        newcomer = one.app if one.app in _own(taken, submission) else None
+        newcomer = link.app if link.app in _own(taken, submission) else None
     if newcomer is not None:
         return newcomer
-    app = _find(state, one.app, submission)
+    app = _find(state, link.app, submission)
     if app is None:
         raise SpecError(
-            f"after: there is no app {one.app!r} of yours; submit it first, and leave out one that ended so long ago that the "
-            "cluster has forgotten it",
+            f"after: there is no app {link.app!r} of yours; submit it first, and leave out one that ended so long ago that "
+            "the cluster has forgotten it",
             code="spec.after.unknown",
         )
-    found = Awaited(app.id, app.name, one.when, app.ended)
-    if found.broken:
-        raise SpecError(f"after: {cannot(found)}; submit {app.name} again first", code="spec.after.never")
+    gate = Awaited(app.id, app.name, link.when, app.ended)
+    if gate.broken:
+        raise SpecError(f"after: {cannot(gate)}; submit {app.name} again first", code="spec.after.never")
     return app.id
 
 
@@ -240,14 +246,14 @@ def _find(state: State, name: str, submission: Submission) -> App | None:
     if named is not None:
         app = state.apps[named]
         return app if not tenant or app.tenant == tenant else None
-    found = [app for app in state.apps.values() if app.name == name and (not tenant or app.tenant == tenant)]
-    return max(found, key=lambda app: app.seq, default=None)
+    namesakes = [app for app in state.apps.values() if app.name == name and (not tenant or app.tenant == tenant)]
+    return max(namesakes, key=lambda app: app.seq, default=None)
 
 
-def cannot(one: Awaited) -> str:
+def cannot(gate: Awaited) -> str:
     """`prep failed, so it can't complete`"""
-    was = "was cancelled" if one.outcome == "cancelled" else one.outcome
-    return f"{one.name} {was}, so it can't {VERBS[one.when]}"
+    was = "was cancelled" if gate.outcome == "cancelled" else gate.outcome
+    return f"{gate.name} {was}, so it can't {VERBS[gate.when]}"
 
 
 # --- which edits may be -----------------------------------------------------------------------------------------------
@@ -274,14 +280,14 @@ def edited_links(
     `taken` notes them for later answers of the same round.  Raises SpecError for an app that is unknown or has ended
     otherwise, and for an app that itself waits for this one."""
     known = awaited(before)
-    added = [one for one in awaited(after) if one not in known]
+    added = [entry for entry in awaited(after) if entry not in known]
     if not added:
         return []
-    asked = msgspec.structs.replace(request, id=app.submission)
-    ids = awaited_apps(state, msgspec.structs.replace(after, after=added), asked, {})
-    for one, id in zip(added, ids, strict=True):
+    submission = msgspec.structs.replace(request, id=app.submission)
+    ids = awaited_apps(state, msgspec.structs.replace(after, after=added), submission, {})
+    for entry, id in zip(added, ids, strict=True):
         if id == app.id or _waits_for(state, id, app.id, taken):
-            text = f"after: {one.app} waits for {app.name}, so neither would ever run; leave one of the two out"
+            text = f"after: {entry.app} waits for {app.name}, so neither would ever run; leave one of the two out"
             raise SpecError(text, code="edit.after.cycle")
     taken[_links(app.id)] = " ".join(ids)
     return ids
@@ -291,16 +297,16 @@ def _waits_for(state: State, app: str, other: str, taken: dict[str, str]) -> boo
     """Return whether an app waits for another, directly or by way of others."""
     seen, left = dict[str, None](), [app]
     while left:
-        one = left.pop()
-        if one == other:
+        name = left.pop()
+        if name == other:
             return True
-        if one in seen:
+        if name in seen:
             continue
-        seen[one] = None
-        found = state.apps.get(one)
-        gates = found.gates if found is not None else None
+        seen[name] = None
+        next_app = state.apps.get(name)
+        gates = next_app.gates if next_app is not None else None
         left += [link.app for link in gates.after if link.app] if isinstance(gates, Gates) else []
-        left += taken.get(_links(one), "").split()
+        left += taken.get(_links(name), "").split()
     return False
 
 
@@ -333,28 +339,31 @@ def close_gates(state: State, app: App, ids: Sequence[str]) -> None:
 
 def links(state: State, app: App, entries: Sequence[After], ids: Sequence[str]) -> list[Awaited]:
     """Return the gates for the entries of `after`, whose apps are `ids`, and note that the app waits for each."""
-    found = []
-    for one, id in zip(entries, ids, strict=False):
+    gates = []
+    for entry, id in zip(entries, ids, strict=False):
         other = state.apps.get(id)
         if other is None or other is app:
             continue  # No master publishes this.
         if not other.ended:
             other.awaited_by = [*(other.awaited_by or []), app.id]
-        found.append(Awaited("" if other.ended else id, other.name, one.when, other.ended))
-    return found
+        gates.append(Awaited("" if other.ended else id, other.name, entry.when, other.ended))
+    return gates
 
 
-def note_end(state: State, app: App) -> None:
-    """The app has ended: note how for each that waits for it."""
+def note_end(state: State, app: App) -> list[str]:
+    """The app has ended: note how for each that waits for it, and return their ids."""
     waiting, app.awaited_by = app.awaited_by, msgspec.UNSET
+    noted: list[str] = []
     for id in waiting or ():
         other = state.apps.get(id)
         if other is None or other.ended or not isinstance(other.gates, Gates):
             continue
         other.gates.after = [
-            Awaited("", one.name, one.when, app.ended) if one.app == app.id else one for one in other.gates.after
+            Awaited("", gate.name, gate.when, app.ended) if gate.app == app.id else gate for gate in other.gates.after
         ]
         open_again(other, state.time)
+        noted.append(id)
+    return noted
 
 
 # --- what an edit changes ---------------------------------------------------------------------------------------------
@@ -363,29 +372,34 @@ EDITED_HELD = "edited so"
 """The reason of a hold that an edit asks for."""
 
 
-def apply_edit(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None:
-    """Apply what an edit says in addition to what containers are started with.  `before` is the spec that was in force."""
+def apply_edit(state: State, app: App, before: AppSpec, event: k.AppRevised) -> list[str]:
+    """Apply what an edit says in addition to what containers are started with.  `before` is the spec that was in force.
+    Return the ids of the other apps that this changes: those of its group, and those that it waits for no longer."""
     after = app.spec
+    others: list[str] = []
     if after.max_runtime_s is not None and app.run_time is UNSET and not app.ended:
         app.run_time = RunTime(since=_runs_since(app))
     if after.group is not None and before.group is not None:
-        _set_limit(state, app, app.parallel if isinstance(app.parallel, int) else before.group.parallel)
+        others += _set_limit(state, app, app.parallel if isinstance(app.parallel, int) else before.group.parallel)
     if has_started(app):
-        return
+        return others
     if after.origin != before.origin:
         app.checkpoint, app.checkpoint_in = None, ""
         begin(state, app)
     if (after.hold, after.after, after.start_after) != (before.hold, before.after, before.start_after):
-        _edit_gates(state, app, before, event)
+        others += _edit_gates(state, app, before, event)
+    return others
 
 
-def _set_limit(state: State, app: App, before: int) -> None:
-    """Give all apps of its group the present limit of the app's spec, if it differs from `before`."""
+def _set_limit(state: State, app: App, before: int) -> list[str]:
+    """Give all apps of its group the present limit of the app's spec, if it differs from `before`; return their ids."""
     limit = app.spec.group.parallel if app.spec.group is not None else 0
-    if limit != before:
-        for other in state.apps.values():
-            if same_run(app, other):
-                other.parallel = limit
+    if limit == before:
+        return []
+    members = [other for other in state.apps.values() if same_run(app, other)]
+    for other in members:
+        other.parallel = limit
+    return [other.id for other in members]
 
 
 def join_group(state: State, app: App) -> None:
@@ -393,7 +407,9 @@ def join_group(state: State, app: App) -> None:
     the likeliest to be of it."""
     if app.spec.group is None:
         return
-    other = next((one for one in reversed(state.apps.values()) if one is not app and same_run(app, one)), None)
+    other = next(
+        (member for member in reversed(state.apps.values()) if member is not app and same_run(app, member)), None
+    )
     if other is not None:
         app.parallel = other.parallel
 
@@ -403,11 +419,13 @@ def _runs_since(app: App) -> int:
     return min((container.started_at for container in app.running_containers()), default=0)
 
 
-def _edit_gates(state: State, app: App, before: AppSpec, event: k.AppRevised) -> None:
+def _edit_gates(state: State, app: App, before: AppSpec, event: k.AppRevised) -> list[str]:
+    """Return the ids of the apps that it waits for no longer."""
     now, spec = state.time, app.spec
     was_closed = bool(closed_since(app)) or (isinstance(app.gates, Gates) and app.gates.starts_at > now)
     gates = app.gates = app.gates if isinstance(app.gates, Gates) else Gates()
     _open_all(gates, now)
+    was = [gate.app for gate in gates.after if gate.app]
     gates.after = _awaited(state, app, before, gates.after, event.after)
     start = starts_at(spec, app.submitted_at)
     if start > now:
@@ -419,6 +437,7 @@ def _edit_gates(state: State, app: App, before: AppSpec, event: k.AppRevised) ->
         app.waiting_since = start
     elif was_closed and not waits_for_record(app) and app.current is None:
         app.waiting_since = max(now, app.retry_at)
+    return was
 
 
 def _open_all(gates: Gates, now: int) -> None:
@@ -435,12 +454,12 @@ def _awaited(state: State, app: App, before: AppSpec, gates: list[Awaited], adde
     was = awaited(before)
     stays = dict(zip(was, gates, strict=True)) if len(was) == len(gates) else {}
     wanted = awaited(app.spec)
-    for one, gate in stays.items():
+    for entry, gate in stays.items():
         other = state.apps.get(gate.app)
-        if one not in wanted and other is not None and isinstance(other.awaited_by, list):
+        if entry not in wanted and other is not None and isinstance(other.awaited_by, list):
             other.awaited_by = [id for id in other.awaited_by if id != app.id] or UNSET
-    fresh = [one for one in wanted if one not in stays]
-    return [*(stays[one] for one in wanted if one in stays), *links(state, app, fresh, added)]
+    fresh = [entry for entry in wanted if entry not in stays]
+    return [*(stays[entry] for entry in wanted if entry in stays), *links(state, app, fresh, added)]
 
 
 # --- holds and releases -----------------------------------------------------------------------------------------------
@@ -461,7 +480,7 @@ def may_be_held(state: State, app: App, who: str) -> bool:
     return not app.ended and not app.cancel_requested
 
 
-def hold_requested(state: State, event: k.AppHoldRequested, record: Record) -> Folded:
+def hold_requested(state: State, event: k.AppHoldRequested, record: Record) -> Effect:
     who = subjects.who_of(record.subject)
     app = app_of_request(state, event.app, who)
     if app is None or not may_be_held(state, app, who):
@@ -472,10 +491,10 @@ def hold_requested(state: State, event: k.AppHoldRequested, record: Record) -> F
     if app.current is not None:
         request_rebalance(state)
     mark_dirty(state)
-    return "applied"
+    return touching(app)
 
 
-def release_requested(state: State, event: k.AppReleaseRequested, record: Record) -> Folded:
+def release_requested(state: State, event: k.AppReleaseRequested, record: Record) -> Effect:
     app = app_of_request(state, event.app, subjects.who_of(record.subject))
     if app is None or app.ended or hold_of(app) is None:
         return ignored(state)
@@ -483,7 +502,7 @@ def release_requested(state: State, event: k.AppReleaseRequested, record: Record
     app.gates.hold = None
     open_again(app, state.time)
     mark_dirty(state)
-    return "applied"
+    return touching(app)
 
 
 # --- decisions: what stops, and what ends -----------------------------------------------------------------------------
@@ -494,7 +513,7 @@ class Stops(NamedTuple):
 
     changes: list[Resize]
     put_off: int
-    """How many more there are than fit; they come with the next decision."""
+    """Number of those that do not fit; they come with the next decision."""
 
     @property
     def size(self) -> int:
@@ -505,7 +524,7 @@ class Stops(NamedTuple):
 def stops(state: State, now: int) -> Stops:
     """Return the adjustments at `now` (UTC ns), in order of arrival.  An app in the middle of an adjustment stops
     too: its hold need not wait for its start."""
-    found = [
+    stopped = [
         Resize(
             app=app.id,
             from_generation=app.generation,
@@ -516,15 +535,15 @@ def stops(state: State, now: int) -> Stops:
         for app in state.live_apps()
         if app.current is not None and not app.cancel_requested and closed(app, now)
     ]
-    fitting = first_that_fit(found, LARGEST_CHANGES // 2)
-    return Stops(fitting, len(found) - len(fitting))
+    fitting = first_that_fit(stopped, LARGEST_CHANGES // 2)
+    return Stops(fitting, len(stopped) - len(fitting))
 
 
 def due_end(app: App, now: int) -> AppCancelled | None:
     """Return the end at `now` (UTC ns) of an app that cannot continue because of its spec; None if it can."""
-    one, end = broken(app), ends_at(app)
-    if one is not None:
-        reason, code = f"{cannot(one)}, and {app.name} was to run once it had {one.when}", "after"
+    gate, end = broken(app), ends_at(app)
+    if gate is not None:
+        reason, code = f"{cannot(gate)}, and {app.name} was to run once it had {gate.when}", "after"
     elif end is not None and end <= now:
         reason, code = f"it has run for {app.spec.max_runtime}, as long as it may (max_runtime)", "max_runtime"
     else:
@@ -572,7 +591,7 @@ def held_by(hold: Hold) -> str:
 
 def awaited_named(awaited: Sequence[Awaited]) -> str:
     """`prep to complete, data to end`"""
-    named = [f"{one.name} to {VERBS[one.when]}" for one in awaited[:MOST_NAMED]]
+    named = [f"{gate.name} to {VERBS[gate.when]}" for gate in awaited[:MOST_NAMED]]
     more = len(awaited) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 

@@ -60,7 +60,7 @@ class Container(msgspec.Struct, gc=False):
     exit_code: int | None = None
     asked: bool = False
     killed: bool = False
-    """It did not exit within its grace time."""
+    """Whether it did not exit within its grace time."""
     reason: str = ""
     message: str = ""
     peer_lost: bool | msgspec.UnsetType = msgspec.UNSET
@@ -68,10 +68,10 @@ class Container(msgspec.Struct, gc=False):
     was known."""
 
     delay: Delay | msgspec.UnsetType = msgspec.UNSET
-    """What delays its start or its stop.  Unset if nothing does, as for `peer_lost`."""
+    """Delay of its start or its stop; unset without one, as for `peer_lost`."""
 
     brief_ns: int | msgspec.UnsetType = msgspec.UNSET
-    """How long it ran by its node's clock, if its end came so late to the log that it seems to have run for long
+    """Running time by its node's clock, if its end came so late to the log that it seems to have run for long
     (`dorm.core.faults`); else unset."""
 
     @property
@@ -97,7 +97,7 @@ class LiveChange(msgspec.Struct):
     decided_at: int
     decided_seq: int
     released_at: int = 0
-    """When it was announced and its newcomers were released; 0 while their room is not free."""
+    """Log time at which it was announced and its newcomers were released; 0 while their room is not free."""
 
 
 class Generation(msgspec.Struct):
@@ -105,67 +105,68 @@ class Generation(msgspec.Struct):
 
     number: int
     containers: dict[int, Container]
-    """By slot."""
+    """Members by slot."""
     adjustment: str
     decided_at: int
     decided_seq: int
     master_port: int = 0
     void: bool = False
-    """Overtaken between its basis and its decision: it is never released, another decision follows."""
+    """Whether it was overtaken between its basis and its decision: it is never released, another decision follows."""
     released_at: int = 0
     started_at: int = 0
-    """When the last of its containers had started."""
+    """Log time at which the last of its containers had started."""
     resume: bool = False
     failed: bool = False
-    """A `GenerationFailed` of it is on the log."""
+    """Whether a `GenerationFailed` of it is on the log."""
     stopped_at: int = 0
-    """When its last container had ended."""
+    """Log time at which its last container had ended."""
     running: int = 0
     exited: int = 0
-    """How many containers are in these states: kept as counters, because every start and exit needs them."""
+    """Numbers of containers in these states: kept as counters, because every start and exit needs them."""
     pace: Pace | None = None
     same_since: Mark | None = None
-    """Its last report when its members changed; None while they are the first."""
+    """Last report when its members changed; None while they are the first."""
     checkpointed_at: int = 0
-    """When it last reported a checkpoint."""
+    """Log time of its last report of a checkpoint."""
     folder: str = ""
     """The cluster's folder of checkpoints when it was released."""
     worked: bool = False
     """Whether it has worked (`dorm.core.sizes`)."""
 
     master_address: str = ""
-    """Where the rendezvous is, "" for none: it stays there even if the first slot leaves."""
+    """Address of the rendezvous, "" for none: it stays there even if the first slot leaves."""
     next_slot: int = 0
-    """Above every slot that it has had: an exited container's key stays final."""
+    """First slot above all that it has had: an exited container's key stays final."""
     membership: int = 1
     """The membership in which it trains, as far as the log shows; `containers` are its members."""
     announced: int = 1
     """The last membership that was announced to its members."""
     committed_at: int = 0
-    """When that membership was committed, 0 for the first."""
+    """Log time at which that membership was committed, 0 for the first."""
     untold: int = 0
     """The committed membership that agents do not know yet, 0 for none."""
     change: LiveChange | None = None
     leaving: dict[int, Container] = {}
-    """By slot, containers that are no longer members and may still run."""
+    """Containers that are no longer members and may still run, by slot."""
     accused: list[int] = []
     """Slots of members that their peers report as gone, and that may still run."""
     accused_at: int | msgspec.UnsetType = msgspec.UNSET
-    """Since when its peers have reported the first of them; unset if they have never reported one."""
+    """Log time since which its peers report the first of them; unset if they have never reported one."""
     prepare_until: int = 0
-    """Until when the previous generation may work on while this one is prepared; 0 if it stops at the decision."""
+    """Log time until which the previous generation may work on while this one is prepared; 0 if it stops at the
+    decision."""
     preparing: list[str] = []
     """Nodes that have not prepared their containers yet."""
     prepared_at: int = 0
-    """When the last of them had."""
+    """Log time at which the last of them had."""
     environment_s: float | msgspec.UnsetType = msgspec.UNSET
     """The longest time, in seconds, that one of its containers built its environment; unset if none had to."""
     rests_until: int = 0
-    """It is not resized before this time, because members of it failed."""
+    """Log time before which it is not resized, because members of it failed."""
     revision: int | msgspec.UnsetType = msgspec.UNSET
-    """Which revision of the spec it was started with; unset if the app has never been edited."""
+    """Revision of the spec that it was started with; unset if the app has never been edited."""
     founders: list[int] | msgspec.UnsetType = msgspec.UNSET
-    """Of a live app: the slots of its first membership.  Unset for others, whose members never change."""
+    """Slots of a live app's first membership; unset for other apps, whose members never change."""
 
     @property
     def released(self) -> bool:
@@ -213,10 +214,10 @@ class Generation(msgspec.Struct):
 
     def find(self, slot: int) -> Container | None:
         """Return the container in that slot, if it may run or has ended as a member."""
-        found = self.containers.get(slot) or self.leaving.get(slot)
-        if found is None and self.change is not None and self.change.released_at:
+        container = self.containers.get(slot) or self.leaving.get(slot)
+        if container is None and self.change is not None and self.change.released_at:
             return self.change.newcomers.get(slot)
-        return found
+        return container
 
     def by_node(self) -> dict[str, int]:
         """How many containers it is to have on each node, sorted by node."""

@@ -5,21 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dorm.core.effects import request_rebalance, void_plans_on
+from dorm.core.folded import APPLIED, FORBIDDEN, NODE_PARTS, Effect, ignored
 from events import kinds as k
 from events import subjects
 from events.identities import MOST_REFUSALS, Identities, NotAllowed, Refusal, after, takes
 from events.limits import clipped
 
 if TYPE_CHECKING:
-    from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.log.records import Record
 
 _ABOUT = ("app", "node", "webhook", "name", "token")
 """Fields that name the subject of an event; the first one that it has counts."""
+_KNOWN_TO_AGENTS: dict[type, Effect] = {
+    k.NodeEnrolled: Effect(node=True, parts="touched"),
+    k.TrustEnabled: Effect(parts="all"),
+}
+"""Effects of events that agents have to know."""
 
 
-def identities_changed(state: State, event: k.OfIdentities, record: Record) -> Folded:
+def identities_changed(state: State, event: k.OfIdentities, record: Record) -> Effect:
     """Fold an event about identities."""
     who = subjects.who_of(record.subject)
     refused = takes(state.known, event, who, record.seq)
@@ -28,7 +33,8 @@ def identities_changed(state: State, event: k.OfIdentities, record: Record) -> F
     state.identities = after(state.known, event, who, state.seq)
     if isinstance(event, k.NodeExpelled):
         _expel(state, event.node)
-    return "applied"
+        return NODE_PARTS
+    return _KNOWN_TO_AGENTS.get(type(event), APPLIED)
 
 
 def _expel(state: State, name: str) -> None:
@@ -41,13 +47,12 @@ def _expel(state: State, name: str) -> None:
     void_plans_on(state, node)
 
 
-def refuse(state: State, event: k.Event, who: str, refused: NotAllowed, *, answered: bool = False) -> Folded:
+def refuse(state: State, event: k.Event, who: str, refused: NotAllowed, *, answered: bool = False) -> Effect:
     """Note a record that its author may not publish.  An open cluster only counts it.  `answered`: its author gets an answer,
     so the master need not report it."""
     known = state.identities
     if not isinstance(known, Identities):
-        state.counters.ignored += 1
-        return "ignored"
+        return ignored(state)
     known.refused += 1
     about = next((str(named) for name in _ABOUT if (named := getattr(event, name, ""))), "")
     noted = Refusal(
@@ -62,16 +67,16 @@ def refuse(state: State, event: k.Event, who: str, refused: NotAllowed, *, answe
     )
     known.refusals = [*known.refusals, noted][-MOST_REFUSALS:]
     known.untold += not answered
-    return "forbidden"
+    return FORBIDDEN
 
 
-def refusals_reported(state: State, event: k.RecordsRefused) -> None:
+def refusals_reported(state: State, event: k.RecordsRefused) -> Effect:
     """The master has reported refused records."""
     known = state.known
-    if known is None:
-        return
-    known.told = max(known.told, event.upto)
-    known.untold = len(known.unreported_refusals())
+    if known is not None:
+        known.told = max(known.told, event.upto)
+        known.untold = len(known.unreported_refusals())
+    return APPLIED
 
 
 def refusal_at(state: State, seq: int) -> Refusal | None:

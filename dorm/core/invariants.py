@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     _Owner = tuple[int, str, int]  # slot, app, generation
 
 _RENDEZVOUS = -1
-"""In place of a slot: the port at which the members of a generation meet."""
+"""Slot that stands for the port at which the members of a generation meet."""
 
 
 def violations(state: State) -> list[str]:

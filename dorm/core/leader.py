@@ -43,16 +43,16 @@ class Moment(NamedTuple):
     """One moment by two clocks."""
 
     now: int
-    """Log time, UTC ns."""
+    """Log time (UTC ns)."""
     at: int
-    """Monotonic, ns."""
+    """Monotonic time (ns)."""
 
 
 class Publish(NamedTuple):
     """A round to publish."""
 
     round: Round
-    """Without `id` and `by`, which are the shell's."""
+    """Round without `id` and `by`, which are the shell's."""
     expected_last: int
     """The fence: the sequence of the last round, after which this one may be stored."""
 
@@ -61,9 +61,9 @@ class Compute(NamedTuple):
     """An allocation to compute."""
 
     now: int
-    """Log time, UTC ns."""
+    """Log time (UTC ns)."""
     basis: int
-    """The state's sequence."""
+    """Sequence of the state."""
 
 
 class Ready(NamedTuple):
@@ -73,7 +73,7 @@ class Ready(NamedTuple):
     publish: Publish | None = None
     compute: Compute | None = None
     wake: int | None = None
-    """When to step again at the latest (monotonic ns); None if only records bring anything new."""
+    """Latest time to step again (monotonic ns); None if only records bring anything new."""
 
 
 class Detector(Protocol):
@@ -125,7 +125,7 @@ class Leader:
     def __init__(self, state: State, detector: Detector | None = None, *, epoch: int = 0) -> None:
         self.state = state
         self.epoch = epoch
-        """Of the election that it published last; 0 before the first."""
+        """Epoch of the election that it published last; 0 before the first."""
         self._detector = detector or NoDetector()
         self._quiet = Quiet()
         self._dirty_seq = state.dirty_seq
@@ -133,7 +133,7 @@ class Leader:
         """Log time of the last allocation: pauses and waits that were over by then were looked at."""
         self._news = True
         """Whether a record was folded since the last immediate facts were published."""
-        self._asked: set[str] = set()
+        self._queried: set[str] = set()
         """Silent nodes whose stored heartbeats were read for the look that is under way."""
         self._deadline: tuple[int, int, int | None] = (-1, 0, None)
         """Sequence, `_allocated_at`, and the next deadline as of those: it is asked for more often than it changes."""
@@ -152,7 +152,7 @@ class Leader:
         not know what the last one has considered, so a live master passes `at`."""
         self._quiet, self.allocated_at, self._news = Quiet(), allocated_at, True
         self._dirty_seq = self.state.dirty_seq
-        self._asked.clear()
+        self._queried.clear()
         if dirty_at is not None:
             self._quiet.mark_dirty(dirty_at)
 
@@ -186,15 +186,15 @@ class Leader:
         wakes = (due_at, self._detector.look_at())
         return Ready(wake=min((at for at in wakes if at is not None), default=None))
 
-    def computed(self, asked: Compute, decision: Decision) -> Publish | None:
+    def computed(self, request: Compute, decision: Decision) -> Publish | None:
         """The allocation's round; None if nothing changes. Its basis is the state on which it was computed, although
         more may have been folded since."""
         if decision.allocated:
             self._quiet.settle()
-            self.allocated_at = asked.now
+            self.allocated_at = request.now
         if not decision.facts:
             return None
-        return self.round(decision.facts, asked.now, basis=asked.basis, allocated=decision.allocated)
+        return self.round(decision.facts, request.now, basis=request.basis, allocated=decision.allocated)
 
     def overtaken(self, published: Publish, at: int) -> None:
         """It was not stored: its changes still have to be decided."""
@@ -214,16 +214,16 @@ class Leader:
             return None
         facts = conclude(self.state, self._detector.heard(moment), moment.now, self._detector.alive)
         silent = {fact.node for fact in facts if isinstance(fact, NodeLost | NodeLeaseEnded)}
-        if self._detector.asks and not silent <= self._asked:
-            unknown = tuple(sorted(silent - self._asked))
-            self._asked |= silent
+        if self._detector.asks and not silent <= self._queried:
+            unknown = tuple(sorted(silent - self._queried))
+            self._queried |= silent
             return Ready(ask=unknown)
         self.give_up_look(moment.at)
         return Ready(publish=self.round(first_that_fit(facts), moment.now)) if facts else None
 
     def give_up_look(self, at: int) -> None:
         """Until the next one: for example if the stored heartbeats that a step asked for cannot be read."""
-        self._asked.clear()
+        self._queried.clear()
         self._detector.looked(at)
 
     # --- time -----------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from dorm.core import deadlines, failures
 from dorm.core.containers import end_container, note_ran, note_speed, note_work
 from dorm.core.effects import adjust_counts, dissolve, drop_change, mark_dirty, void_plans
 from dorm.core.faults import Fault, note_failure
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APP, APP_PARTS, IGNORED, Effect, ignored
 from dorm.core.state import HISTORY, AdjustmentRecord, Container, Held, LiveChange
 from events import subjects
 from events.kinds import (
@@ -111,11 +111,11 @@ def _announced(
 ) -> tuple[App, Generation, list[int]] | tuple[None, None, None]:
     """Return the app, its generation, and the members that stay. Return Nones and count the event as ignored if it is
     not about the membership after the last announced one, or if no member stays."""
-    found = _in_force(state, event)
-    if found is not None and event.membership == found[1].announced + 1:
-        stay = [placed.slot for placed in event.members if placed.slot in found[1].containers]
+    in_force = _in_force(state, event)
+    if in_force is not None and event.membership == in_force[1].announced + 1:
+        stay = [placed.slot for placed in event.members if placed.slot in in_force[1].containers]
         if stay:
-            return (*found, stay)
+            return (*in_force, stay)
     state.counters.ignored += 1
     return None, None, None
 
@@ -130,11 +130,11 @@ def _in_force(
     return (app, generation) if generation.released and not generation.failed else None
 
 
-def members_released(state: State, event: k.MembersReleased) -> None:
+def members_released(state: State, event: k.MembersReleased) -> Effect:
     """Agents follow the master's records, so a release stands even if a node changed after its basis."""
     app, generation, stay = _announced(state, event)
     if app is None or generation is None or stay is None:
-        return
+        return IGNORED
     newcomers = {
         placed.slot: Container(placed.slot, placed.node, placed.address, placed.port)
         for placed in event.members
@@ -156,9 +156,10 @@ def members_released(state: State, event: k.MembersReleased) -> None:
         node = state.nodes.get(container.node)
         if node is None or node.gone:
             end_container(state, app, generation, container, "lost", "its node was gone before it could start")
+    return APP_PARTS
 
 
-def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Folded:
+def membership_changed(state: State, event: k.MembershipChanged, record: Record) -> Effect:
     """Ignore it if it is not about the present generation, or not from a node of its."""
     app, generation = _reported(state, event, record)
     if app is None or generation is None:
@@ -171,16 +172,16 @@ def membership_changed(state: State, event: k.MembershipChanged, record: Record)
             _commit(state, app, generation, change, event)
     if event.change == "death" and event.membership == generation.membership:
         _accuse(state, app, generation, event)
-    return "applied"
+    return APP
 
 
-def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Folded:
+def epoch_completed(state: State, event: k.EpochCompleted, record: Record) -> Effect:
     """Ignore it as `membership_changed` does."""
     app, _ = _reported(state, event, record)
     if app is None:
         return ignored(state)
     app.epoch = event.epoch
-    return "applied"
+    return APP
 
 
 def _reported(
@@ -282,13 +283,14 @@ def growth_that_failed(app: App, event: k.MembersLost) -> Held | None:
     return Held(current.number, after, before)
 
 
-def members_lost(state: State, event: k.MembersLost) -> None:
+def members_lost(state: State, event: k.MembersLost) -> Effect:
     app, generation, stay = _announced(state, event)
     if app is None or generation is None or stay is None:
-        return
-    note_failure(state, event)
+        return IGNORED
+    cleared = note_failure(state, event)
     # A change that nobody has heard of was decided for members that are gone now.
-    if generation.change is not None and not generation.change.released_at:
+    drops = generation.change is not None and not generation.change.released_at
+    if drops:
         drop_change(state, app, generation)
     had_exited = generation.exited > 0
     note_speed(state, app, generation)
@@ -296,15 +298,19 @@ def members_lost(state: State, event: k.MembersLost) -> None:
         note_ran(state, app, generation, state.time)
     before, joining = generation.change, generation.change.newcomers if generation.change is not None else {}
     named = {placed.slot for placed in event.members}
-    stay_after_all = [one for slot, one in sorted(generation.containers.items()) if slot in named]
-    kept_rooms = [one.node for one in stay_after_all if before is not None and one.slot not in before.stay]
+    stay_after_all = [container for slot, container in sorted(generation.containers.items()) if slot in named]
+    kept_rooms = [
+        container.node for container in stay_after_all if before is not None and container.slot not in before.stay
+    ]
     # Leavers go on until the others train without them, as in any change; who is lost is dismissed at once, and holds its
     # room until its end is on the log.
     keep = named.union(event.leavers).difference(event.lost)
     for slot in [slot for slot in generation.containers if slot not in keep]:
         _dismiss(generation, slot)
-    newcomers = {slot: one for slot, one in joining.items() if slot in named}
-    generation.leaving |= {s: one for s, one in joining.items() if s not in named and one.state != "exited"}
+    newcomers = {slot: container for slot, container in joining.items() if slot in named}
+    generation.leaving |= {
+        s: container for s, container in joining.items() if s not in named and container.state != "exited"
+    }
     adjust_counts(generation)
     generation.change, generation.announced, generation.accused = None, event.membership, []
     generation.rests_until = event.resize_at
@@ -323,28 +329,30 @@ def members_lost(state: State, event: k.MembersLost) -> None:
     else:
         generation.membership = event.membership
         generation.committed_at = state.time
-    if kept_rooms:  # Others may have planned for the room that these members were to give up.
+    voids = bool(kept_rooms)
+    if voids:  # Others may have planned for the room that these members were to give up.
         void_plans(state, kept_rooms)
     app.changed_seq = state.seq
     mark_dirty(state)
+    return Effect(app=True, node=True, nodes=cleared, everything=drops or voids, parts="touched")
 
 
-def membership_committed(state: State, event: k.MembershipCommitted) -> None:
+def membership_committed(state: State, event: k.MembershipCommitted) -> Effect:
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app else None
     if generation is None or generation.untold != event.membership:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     generation.untold = 0
+    return APP_PARTS
 
 
 def live_resize_failed(state: State, event: k.LiveResizeFailed) -> bool:
     """Return whether the app is to be restarted as the event says."""
-    found = _in_force(state, event)
-    if found is None or event.restart.app != event.app or event.restart.to_generation != found[0].generation + 1:
+    in_force = _in_force(state, event)
+    if in_force is None or event.restart.app != event.app or event.restart.to_generation != in_force[0].generation + 1:
         state.counters.ignored += 1
         return False
-    app, generation = found
+    app, generation = in_force
     app.missed_live = True
     dissolve(generation)
     return True
@@ -388,7 +396,7 @@ def release_members(state: State, app: App, generation: Generation, change: Live
 
 
 def _placed(containers: Iterable[Container]) -> list[Placed]:
-    members = sorted(containers, key=lambda one: one.slot)
+    members = sorted(containers, key=lambda container: container.slot)
     return [Placed(slot=member.slot, node=member.node, address=member.address, port=member.port) for member in members]
 
 
@@ -404,22 +412,25 @@ def loss_of_members(state: State, app: App, generation: Generation, now: int) ->
     joining = not any(slot in generation.containers for slot in dead)
     least = max(1, app.n_min)
     remaining = _whole_gangs(
-        app, [one for one in _target(generation) if one.slot not in dead and one.state != "exited"]
+        app,
+        [container for container in _target(generation) if container.slot not in dead and container.state != "exited"],
     )
     if _training(generation, remaining) < least and joining:
         # A move whose new members died: no member has left yet, so the members stay as they are.
         remaining = _whole_gangs(
-            app, [one for _, one in sorted(generation.containers.items()) if one.state != "exited"]
+            app, [container for _, container in sorted(generation.containers.items()) if container.state != "exited"]
         )
     if _training(generation, remaining) < least:
         return None
-    slots = {one.slot for one in remaining}
-    found = _fault(state, generation)
-    follows = failures.consequence(state, app, generation, found, now)
+    slots = {container.slot for container in remaining}
+    loss = _fault(state, generation)
+    follows = failures.consequence(state, app, generation, loss, now)
     if isinstance(follows, AppFailed) and not joining:
         return follows
     leave = (
-        s for s, one in generation.containers.items() if s not in slots and s not in dead and one.state != "exited"
+        s
+        for s, container in generation.containers.items()
+        if s not in slots and s not in dead and container.state != "exited"
     )
     return MembersLost(
         app=app.id,
@@ -428,9 +439,9 @@ def loss_of_members(state: State, app: App, generation: Generation, now: int) ->
         members=_placed(remaining),
         lost=dead,
         leavers=sorted(leave),
-        reason=found.reason,
-        failure=found.failure,
-        node=found.node,
+        reason=loss.reason,
+        failure=loss.failure,
+        node=loss.node,
         fault=follows.fault,
         **_cost(app, follows, now, joining=joining),
     )
@@ -438,7 +449,7 @@ def loss_of_members(state: State, app: App, generation: Generation, now: int) ->
 
 def _training(generation: Generation, remaining: list[Container]) -> int:
     """How many of these are members that run."""
-    return sum(one.slot in generation.containers and one.state == "running" for one in remaining)
+    return sum(container.slot in generation.containers and container.state == "running" for container in remaining)
 
 
 def _cost(app: App, follows: GenerationFailed | AppFailed, now: int, *, joining: bool) -> dict[str, Any]:
@@ -458,7 +469,7 @@ def _cost(app: App, follows: GenerationFailed | AppFailed, now: int, *, joining:
 
 def _dead(generation: Generation) -> list[int]:
     """Slots of members, and of newcomers that were released, that ended without being done, or are gone for their peers."""
-    dead = {*generation.accused, *(one.slot for one in failures.ended_badly(generation))}
+    dead = {*generation.accused, *(container.slot for container in failures.ended_badly(generation))}
     return sorted(dead)
 
 
@@ -466,7 +477,7 @@ def _target(generation: Generation) -> list[Container]:
     """The membership that was announced last."""
     released = generation.change is not None and generation.change.released_at
     members = generation.planned if released else generation.containers
-    return [one for _, one in sorted(members.items())]
+    return [container for _, container in sorted(members.items())]
 
 
 def _whole_gangs(app: App, members: list[Container]) -> list[Container]:
@@ -475,7 +486,7 @@ def _whole_gangs(app: App, members: list[Container]) -> list[Container]:
     by_node: dict[str, list[Container]] = {}
     for member in members:
         by_node.setdefault(member.node, []).append(member)
-    return [one for there in by_node.values() for one in there[: len(there) - len(there) % gang]]
+    return [container for there in by_node.values() for container in there[: len(there) - len(there) % gang]]
 
 
 def fault(state: State, app: App, generation: Generation, now: int) -> Fault | None:
@@ -486,7 +497,7 @@ def fault(state: State, app: App, generation: Generation, now: int) -> Fault | N
 
 def _fault(state: State, generation: Generation) -> Fault:
     ended = failures.ended_badly(generation)
-    if ended and not (generation.accused and all(one.follows_another for one in ended)):
+    if ended and not (generation.accused and all(ended_member.follows_another for ended_member in ended)):
         return failures.fault_of(state, generation, ended)
     slot = generation.accused[0]
     container = generation.containers[slot]
@@ -507,9 +518,13 @@ def missed_deadline(state: State, app: App, generation: Generation, now: int) ->
         return None
     from dorm.core.placement import restarted  # It imports the policies' arithmetic, which no fold needs.
 
-    target = [one for one in _target(generation) if one.state != "exited" and _usable(state, one)]
+    target = [member for member in _target(generation) if member.state != "exited" and _usable(state, member)]
     remaining = _whole_gangs(app, target)
-    given = restarted(state, app, [(one.slot, one.node) for one in remaining]) if len(remaining) >= app.n_min else None
+    given = (
+        restarted(state, app, [(member.slot, member.node) for member in remaining])
+        if len(remaining) >= app.n_min
+        else None
+    )
     placement, master_port = given or ([], 0)
     limit = app.spec.deadlines.live
     allowed = limit if isinstance(limit, str) else f"{limit:g} s"

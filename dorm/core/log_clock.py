@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from dorm.core.state import App, Container, Generation, State
 
 SLACK = 10 * SECOND
-"""Servers that take turns may differ by this much: for such a difference log time stands still."""
+"""Difference that servers which take turns may have: for such a difference log time stands still."""
 LEAP = 20 * SECOND
-"""How far log time may be ahead of a round's `at`: rounds take a moment to be stored."""
+"""Time by which log time may be ahead of a round's `at`: rounds take a moment to be stored."""
 
 
 def set_back(state: State, time: int) -> None:
@@ -121,25 +121,34 @@ class _Moved:
         if isinstance(app.run_time, RunTime) and generation.ended:
             app.run_time.ran_ns = max(0, app.run_time.ran_ns - self._by)
 
-    def _generation(self, one: Generation) -> None:
-        one.decided_at, one.released_at = self.past(one.decided_at), self.past(one.released_at)
-        one.started_at, one.stopped_at = self.past(one.started_at), self.past(one.stopped_at)
-        one.checkpointed_at, one.committed_at = self.past(one.checkpointed_at), self.past(one.committed_at)
-        one.prepared_at, one.prepare_until = self.past(one.prepared_at), self.future(one.prepare_until)
-        one.rests_until = self.future(one.rests_until)
-        if isinstance(one.accused_at, int):
-            one.accused_at = self.past(one.accused_at)
-        if one.pace is not None:
-            one.pace.first_at, one.pace.last_at = self.past(one.pace.first_at), self.past(one.pace.last_at)
-        if one.same_since is not None:
-            one.same_since = msgspec.structs.replace(one.same_since, at=self.past(one.same_since.at))
-        if one.change is not None:
-            one.change.decided_at = self.past(one.change.decided_at)
-            one.change.released_at = self.past(one.change.released_at)
-            for newcomer in one.change.newcomers.values():
+    def _generation(self, generation: Generation) -> None:
+        generation.decided_at = self.past(generation.decided_at)
+        generation.released_at = self.past(generation.released_at)
+        generation.started_at = self.past(generation.started_at)
+        generation.stopped_at = self.past(generation.stopped_at)
+        generation.checkpointed_at = self.past(generation.checkpointed_at)
+        generation.committed_at = self.past(generation.committed_at)
+        generation.prepared_at = self.past(generation.prepared_at)
+        generation.prepare_until = self.future(generation.prepare_until)
+        generation.rests_until = self.future(generation.rests_until)
+        if isinstance(generation.accused_at, int):
+            generation.accused_at = self.past(generation.accused_at)
+        if generation.pace is not None:
+            generation.pace.first_at, generation.pace.last_at = (
+                self.past(generation.pace.first_at),
+                self.past(generation.pace.last_at),
+            )
+        if generation.same_since is not None:
+            generation.same_since = msgspec.structs.replace(
+                generation.same_since, at=self.past(generation.same_since.at)
+            )
+        if generation.change is not None:
+            generation.change.decided_at = self.past(generation.change.decided_at)
+            generation.change.released_at = self.past(generation.change.released_at)
+            for newcomer in generation.change.newcomers.values():
                 self._container(newcomer)
-        for container in (*one.containers.values(), *one.leaving.values()):
+        for container in (*generation.containers.values(), *generation.leaving.values()):
             self._container(container)
 
-    def _container(self, one: Container) -> None:
-        one.started_at, one.exited_at = self.past(one.started_at), self.past(one.exited_at)
+    def _container(self, container: Container) -> None:
+        container.started_at, container.exited_at = self.past(container.started_at), self.past(container.exited_at)

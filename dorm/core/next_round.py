@@ -115,8 +115,15 @@ def _refused(state: State) -> list[Event]:
     if not untold:  # A round has stated more than there was.
         return []
     records = [
-        RefusedRecord(seq=one.seq, who=one.who, of=one.kind, about=one.about, code=one.code, reason=one.reason)
-        for one in untold
+        RefusedRecord(
+            seq=note.seq,
+            who=note.who,
+            of=note.kind,
+            about=note.about,
+            code=note.code,
+            reason=note.reason,
+        )
+        for note in untold
     ]
     return [RecordsRefused(records=records, upto=untold[-1].seq, omitted=known.untold - len(untold))]
 
@@ -125,9 +132,9 @@ def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Ev
     facts: dict[str, Event] = {}
     taken, live = dict[str, str](), LiveApps(state)
     for submission in submissions:
-        asked = submission.asked
-        if asked is not UNSET and not submission.refused:
-            facts[submission.id] = revisions.answer_request(state, submission, asked, taken, live)
+        request = submission.asked
+        if request is not UNSET and not submission.refused:
+            facts[submission.id] = revisions.answer_request(state, submission, request, taken, live)
             continue
         fact = answer(state, submission, taken, live)
         if isinstance(fact, AppAccepted):
@@ -161,8 +168,8 @@ def _first(most: int, sizes: Iterable[int]) -> int:
     """Return how many of the first ones fit, at least one if there is any, and at most `most`."""
     room = LARGEST_ANSWERS
     count = 0
-    for one in sizes:
-        room -= one
+    for size_of_next in sizes:
+        room -= size_of_next
         if count >= most or (room < 0 and count):
             break
         count += 1
@@ -201,9 +208,9 @@ def _failures(state: State, app: App, generation: Generation, now: int) -> list[
     lost = live.loss_of_members(state, app, generation, now)
     if lost is not None:
         return [lost]
-    found = live.fault(state, app, generation, now)
-    if found is not None:
-        return [failures.consequence(state, app, generation, found, now)]
+    fault = live.fault(state, app, generation, now)
+    if fault is not None:
+        return [failures.consequence(state, app, generation, fault, now)]
     missed = live.missed_deadline(state, app, generation, now)
     return [missed] if missed is not None else []
 
@@ -265,7 +272,7 @@ def _candidate(state: State, app: App, current: Generation) -> _Candidate | None
         if change is None:
             return None
         joining = list(change.newcomers.values())
-        ports = [(one.address, one.port) for one in joining]
+        ports = [(newcomer.address, newcomer.port) for newcomer in joining]
         return _Candidate(app, current, change.decided_seq, joining, ports, change)
     # Two generations of one app never run at once: both would write the same checkpoints.
     if not all(g.ended for number, g in app.generations.items() if number < current.number):
@@ -278,7 +285,7 @@ class _Free(msgspec.Struct):
     """Room and ports that are certainly free."""
 
     room: dict[str, dict[str, int]]
-    """By node."""
+    """Free room by node."""
     held: dict[tuple[str, int], None]
     """Address and port of each port that is not free."""
 

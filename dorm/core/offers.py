@@ -53,13 +53,13 @@ class Stated(NamedTuple):
     secrets: bool = True
     """Whether some know their secrets."""
     tenants: tuple[str, ...] | None = None
-    """Those that are some node's only one; None for any."""
+    """Tenants that are some node's only one; None for any."""
     unfit: bool = True
     """Whether some take nothing new."""
 
 
 EVERYTHING = Stated()
-"""Requires as much as a problem could: right for one node, whatever it states."""
+"""Requirement of as much as a problem could ask for: right for one node, whatever it states."""
 
 
 def volumes_on(node: Node) -> Mapping[str, VolumeOffer]:
@@ -84,7 +84,7 @@ def _owners(app: App) -> tuple[str, ...]:
 def abilities_of_new(state: State) -> list[str]:
     """Return what the agent of a node can do that joins only in a plan or a simulation: what the cluster's agents can, and
     without any, what those of this release can."""
-    return sorted({one for node in state.nodes.values() for one in node.able}) if state.nodes else [*ABILITIES]
+    return sorted({ability for node in state.nodes.values() for ability in node.able}) if state.nodes else [*ABILITIES]
 
 
 def offers_of_new(state: State) -> NodeOffers | None:
@@ -183,7 +183,7 @@ def _python(spec: AppSpec) -> str:
 
 def word(name: str) -> str:
     """Return a tenant or an app's id as a part of a label's name, one-to-one."""
-    return _NO_LABEL.sub(lambda found: f".{ord(found[0]):x}.", name)
+    return _NO_LABEL.sub(lambda match: f".{ord(match[0]):x}.", name)
 
 
 def stays_where_it_is(state: State, app: App, generation: Generation) -> bool:
@@ -238,9 +238,9 @@ def _check_environment(nodes: list[Node], spec: AppSpec) -> None:
     """Raises SpecError if no node builds the environment of the spec."""
     if any(_builds(node, spec) for node in nodes):
         return
-    found = {version for node in nodes if isinstance(node.offers, NodeOffers) for version in node.offers.pythons}
-    if found:
-        named = ", ".join(sorted(found, key=lambda version: int(version.rpartition(".")[2])))
+    versions = {version for node in nodes if isinstance(node.offers, NodeOffers) for version in node.offers.pythons}
+    if versions:
+        named = ", ".join(sorted(versions, key=lambda version: int(version.rpartition(".")[2])))
         raise SpecError(f"python: no node has Python {spec.python}; they have {named}", code="spec.python.not_offered")
     raise SpecError(
         "requirements: the agents of all nodes are of an earlier release, which builds no environments; upgrade them first",
@@ -272,13 +272,13 @@ def _check_volume(nodes: list[Node], volume: Volume, owner: str) -> None:
             f"{where}: no node offers a volume of this name; {there} (`dorm agent --volume NAME=PATH` offers one)",
             code="spec.volumes.not_offered",
         )
-    mine = [offer for offer in offers if not offer.tenants or owner in offer.tenants]
-    if not mine:
+    allowed = [offer for offer in offers if not offer.tenants or owner in offer.tenants]
+    if not allowed:
         raise SpecError(
             f"{where}: no node offers this volume to {owner}; ask an operator (`dorm agent --volume`), or leave it out",
             code="spec.volumes.not_allowed",
         )
-    if not volume.read_only and not any(offer.writable for offer in mine):
+    if not volume.read_only and not any(offer.writable for offer in allowed):
         raise SpecError(
             f"{where}: nodes offer this volume for reading only; leave out read_only: false, or ask an operator",
             code="spec.volumes.read_only",
@@ -288,8 +288,8 @@ def _check_volume(nodes: list[Node], volume: Volume, owner: str) -> None:
 def in_words(up: Sequence[Node], among: Stated, app: App, text: str) -> str:
     """Return a policy's reason in the words of the app's spec: policies know what it needs as labels.  `up` are the nodes of
     its problem, by name, and `among` what they state."""
-    asked = require_of(app, among)
-    if asked == app.next_spec.require or asked not in text:
+    required = require_of(app, among)
+    if required == app.next_spec.require or required not in text:
         return text
     wanted = volumes_of(app.next_spec.volumes)
     try:
@@ -313,8 +313,8 @@ def in_words(up: Sequence[Node], among: Stated, app: App, text: str) -> str:
     parts += [f"serves {owner_of(app)}"] if any(_only_serves_others(node, app) for node in up) else []
     unfit = [node for node in up if node.unfit and node.usable and _may_use(node, app)]
     parts += ["takes new containers"] if unfit else []
-    phrase = text.replace(f" that satisfies {asked}", f" that {' and '.join(parts)}" if parts else "")
-    phrase = phrase.replace(f"satisfies {asked}", " and ".join(parts) or "is free for it")
+    phrase = text.replace(f" that satisfies {required}", f" that {' and '.join(parts)}" if parts else "")
+    phrase = phrase.replace(f"satisfies {required}", " and ".join(parts) or "is free for it")
     return phrase + "".join(f"; {trouble_with_fitness(node)}" for node in unfit[:_MOST_UNFIT_NAMED])
 
 
@@ -359,7 +359,7 @@ def trouble_with_volumes(node: Node) -> str:
 
 def trouble_with_fitness(node: Node) -> str:
     """Return why a node takes nothing new, in one line; "" if it does."""
-    why = "; ".join(one.text or one.code for one in node.unfit[:_MOST_UNFIT_NAMED])
+    why = "; ".join(reason.text or reason.code for reason in node.unfit[:_MOST_UNFIT_NAMED])
     return f"{node.id} takes nothing new: {why}" if why else ""
 
 
@@ -369,5 +369,5 @@ def shown_volumes(node: Node) -> dict[str, str]:
 
 
 def _shown(offer: VolumeOffer) -> str:
-    words = "missing" if offer.missing else "writable" if offer.writable else "read-only"
-    return f"{words}, for {', '.join(offer.tenants)}" if offer.tenants else words
+    condition = "missing" if offer.missing else "writable" if offer.writable else "read-only"
+    return f"{condition}, for {', '.join(offer.tenants)}" if offer.tenants else condition

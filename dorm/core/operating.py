@@ -5,6 +5,7 @@ drain      empty a node; in maintenance it may be silent too.  It stays so throu
 forget     remove a node of which nothing can run any more.  One that may still run something stays: its room is not free
 trust      a suspect node takes new containers again, and the failures there are forgotten
 pause      no allocation is computed.  Answers, ends, failures and releases go on, so what was decided is carried out
+cancel     an app that has not ended ends with the master's next round; a submission that waits for its answer is refused
 kill       what still runs of an app ends at once: the request is noted, the master answers it with `AppKilled` in its next
            round, and agents follow that
 retry      the pause of an app after a failure is over; so is the rest of a live app that has lost members"""
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import UNSET
 
 from dorm.core import faults
+from dorm.core.authority import submission_of_request
 from dorm.core.effects import mark_dirty, request_rebalance, void_plans_on
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APP_PARTS, APPLIED, EVERYTHING, NODE, Effect, ignored, touching
 from dorm.core.shared_folder import settle_folder
 from dorm.core.state import Pause
 from dorm.core.submissions import app_of_request
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from events.log.records import Record
 
 
-def drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -> Folded:
+def drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -> Effect:
     node = state.nodes.get(event.node)
     wanted: Literal["", "operator", "maintenance", "shutdown"] = "maintenance" if event.maintenance else "operator"
     if event.until_rejoin:
@@ -49,7 +51,7 @@ def drain_requested(state: State, event: k.NodeDrainRequested, record: Record) -
         mark_dirty(state)
     else:
         void_plans_on(state, node)
-    return "applied"
+    return NODE
 
 
 def may_be_forgotten(state: State, name: str) -> bool:
@@ -58,14 +60,14 @@ def may_be_forgotten(state: State, name: str) -> bool:
     return node is not None and node.gone
 
 
-def forget_requested(state: State, event: k.NodeForgetRequested, record: Record) -> Folded:
+def forget_requested(state: State, event: k.NodeForgetRequested, record: Record) -> Effect:
     if not may_be_forgotten(state, event.node):
         return ignored(state)
     void_plans_on(state, state.nodes[event.node])
     del state.nodes[event.node]
     settle_folder(state)
     mark_dirty(state)
-    return "applied"
+    return NODE
 
 
 def may_be_trusted(state: State, name: str) -> bool:
@@ -74,30 +76,30 @@ def may_be_trusted(state: State, name: str) -> bool:
     return node is not None and (node.suspect is not None or bool(node.failed))
 
 
-def trust_requested(state: State, event: k.NodeTrustRequested, record: Record) -> Folded:
+def trust_requested(state: State, event: k.NodeTrustRequested, record: Record) -> Effect:
     if not faults.trusted(state, event.node, "operator"):
         return ignored(state)
     state.nodes[event.node].changed_seq = state.seq
     request_rebalance(state)
     mark_dirty(state)
-    return "applied"
+    return NODE
 
 
-def scheduling_paused(state: State, event: k.SchedulingPaused, record: Record) -> Folded:
+def scheduling_paused(state: State, event: k.SchedulingPaused, record: Record) -> Effect:
     if state.paused is not None:
         return ignored(state)
     by = subjects.author_of(record.subject, event.by)
     state.pause = Pause(seq=state.seq, at=state.time, by=by, reason=clipped(event.reason))
-    return "applied"
+    return EVERYTHING
 
 
-def scheduling_resumed(state: State, event: k.SchedulingResumed, record: Record) -> Folded:
+def scheduling_resumed(state: State, event: k.SchedulingResumed, record: Record) -> Effect:
     if state.paused is None:
         return ignored(state)
     state.pause = UNSET
     request_rebalance(state)
     mark_dirty(state)
-    return "applied"
+    return EVERYTHING
 
 
 def request_kill(state: State, app: App) -> bool:
@@ -108,12 +110,29 @@ def request_kill(state: State, app: App) -> bool:
     return True
 
 
-def app_killed(state: State, event: k.AppKilled) -> None:
+def app_killed(state: State, event: k.AppKilled) -> Effect:
     app = state.apps.get(event.app)
     if app is None or app.kill == "ordered":
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     app.kill = "ordered"
+    return APP_PARTS
+
+
+def cancel_requested(state: State, event: k.AppCancelRequested, record: Record) -> Effect:
+    who = subjects.who_of(record.subject)
+    app = app_of_request(state, event.app, who)
+    kills = event.kill and app is not None and request_kill(state, app)
+    if app is not None and not app.ended and not app.cancel_requested:
+        app.cancel_requested, app.cancel_reason, app.changed_seq = True, clipped(event.reason), state.seq
+        return touching(app)
+    if app is not None and kills:
+        return touching(app)
+    submission = submission_of_request(state, event.app, who)
+    if submission is None:
+        return ignored(state)
+    submission.refused = clipped(event.reason) or "it was cancelled before it was accepted"
+    submission.refused_code = "submission.cancelled"
+    return APPLIED
 
 
 def may_be_retried(state: State, app: App) -> bool:
@@ -124,7 +143,7 @@ def may_be_retried(state: State, app: App) -> bool:
     return current.rests_until > state.time if current is not None else app.retry_at > state.time
 
 
-def retry_requested(state: State, event: k.AppRetryRequested, record: Record) -> Folded:
+def retry_requested(state: State, event: k.AppRetryRequested, record: Record) -> Effect:
     app = app_of_request(state, event.app, subjects.who_of(record.subject))
     if app is None or not may_be_retried(state, app):
         return ignored(state)
@@ -134,4 +153,4 @@ def retry_requested(state: State, event: k.AppRetryRequested, record: Record) ->
         app.retry_at = state.time
         app.waiting_since = min(app.waiting_since, state.time)
     mark_dirty(state)
-    return "applied"
+    return touching(app)

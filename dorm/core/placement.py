@@ -77,9 +77,9 @@ def _free(state: State, changes: Mapping[str, Resize], moves: Collection[str]) -
         if change is not None and change.adjustment != "live":
             continue
         stay = None if change is None or app.id in moves else {placed.slot for placed in change.placement}
-        for slot, one in generation.containers.items():
-            if one.state != "exited" and one.node in free and (stay is None or slot in stay):
-                free[one.node].subtract(app.needs(generation))
+        for slot, container in generation.containers.items():
+            if container.state != "exited" and container.node in free and (stay is None or slot in stay):
+                free[container.node].subtract(app.needs(generation))
     return free
 
 
@@ -94,26 +94,28 @@ class _Move(NamedTuple):
 
 def _moves(state: State, changes: list[Resize]) -> dict[str, _Move]:
     """Return the live changes that wait for room and keep some, of this decision and of earlier ones, by app."""
-    found = {}
+    moves = {}
     by_app = {change.app: change for change in changes}
     for app in state.live_apps():
         generation, change = app.current, by_app.get(app.id)
         if generation is None or app.spec.elastic != "live":
             continue
         if change is not None and change.adjustment == "live":
-            joining = Counter(one.node for one in change.placement if one.slot not in generation.containers)
-            stay = {one.slot for one in change.placement}
+            joining = Counter(member.node for member in change.placement if member.slot not in generation.containers)
+            stay = {member.slot for member in change.placement}
         elif change is None and generation.change is not None and not generation.change.released_at:
             joining = Counter(newcomer.node for newcomer in generation.change.newcomers.values())
             stay = set(generation.change.stay)
         else:
             continue
         leaving = Counter(
-            one.node for slot, one in generation.containers.items() if slot not in stay and one.state != "exited"
+            member.node
+            for slot, member in generation.containers.items()
+            if slot not in stay and member.state != "exited"
         )
         if joining and leaving:
-            found[app.id] = _Move(joining, app.demand, leaving, app.needs(generation))
-    return found
+            moves[app.id] = _Move(joining, app.demand, leaving, app.needs(generation))
+    return moves
 
 
 def _has_room(free: Mapping[str, Mapping[str, int]], move: _Move) -> bool:
@@ -128,7 +130,7 @@ def _has_room(free: Mapping[str, Mapping[str, int]], move: _Move) -> bool:
 # --- slots and ports --------------------------------------------------------------------------------------------------
 
 MOST_QUESTIONS = 8
-"""How often a policy is run for one decision because of ports; the last answer changes no app that can't be placed."""
+"""Number of runs of a policy for one decision because of ports; the last answer changes no app that can't be placed."""
 
 
 class Arranged(NamedTuple):
@@ -137,7 +139,7 @@ class Arranged(NamedTuple):
     answer: Allocation
     changes: list[Resize]
     reasons: dict[str, Waiting]
-    """Of apps that have less because of ports, if the answer itself does not state it."""
+    """Reasons of apps that have less because of ports, if the answer itself does not state it."""
 
 
 def with_ports(state: State, problem: Problem) -> Problem:
@@ -173,26 +175,26 @@ def arrange(
     `kept` hold room, and nothing is decided about them.  Those that are `stopped` by the same decision for another reason than
     the answer make way."""
     reasons: dict[str, Waiting] = {}
-    asked = problem
+    reduced = problem
     for number in range(MOST_QUESTIONS):
-        answer = ask(asked)
-        draft = _Draft(state, asked, answer, kept, stopped)
+        answer = ask(reduced)
+        draft = _Draft(state, reduced, answer, kept, stopped)
         while draft.short and draft.shrink():
             draft.place()
         if not draft.unplaced:
             break
-        asked = _without(asked, draft.unplaced, kept, everybody=number == MOST_QUESTIONS - 2)
+        reduced = _without(reduced, draft.unplaced, kept, everybody=number == MOST_QUESTIONS - 2)
         reasons.update({app: _waiting(state, nodes) for app, nodes in sorted(draft.unplaced.items())})
-    return Arranged(_whole(draft.answer, problem, asked, reasons), draft.changes, {**draft.reasons, **reasons})
+    return Arranged(_whole(draft.answer, problem, reduced, reasons), draft.changes, {**draft.reasons, **reasons})
 
 
-def _whole(answer: Allocation, problem: Problem, asked: Problem, reasons: dict[str, Waiting]) -> Allocation:
+def _whole(answer: Allocation, problem: Problem, reduced: Problem, reasons: dict[str, Waiting]) -> Allocation:
     """Return the answer with the apps that the last problem or its answer left out: they wait, the former for ports."""
     left_out = [app for app in problem.apps if app.id not in answer.counts]
     if not left_out:
         return answer
     counts: dict[str, dict[str, int]] = {**answer.counts, **{app.id: {} for app in left_out}}
-    in_question = {app.id for app in asked.apps}
+    in_question = {app.id for app in reduced.apps}
     for app in left_out:
         if app.id in in_question:
             continue
@@ -331,10 +333,10 @@ class _Draft:
                 if not able:
                     break
                 app = min(able, key=lambda app: (-counts[app.id][node], app.id))
-                mine = counts[app.id]
-                mine[node] -= app.gang
-                if not mine[node]:
-                    del mine[node]
+                own = counts[app.id]
+                own[node] -= app.gang
+                if not own[node]:
+                    del own[node]
                 missing -= app.gang
                 shrunk.setdefault(app.id, {})[node] = 1
         if not shrunk:
@@ -460,9 +462,9 @@ class _Ports:
                     self._leaving.update(dict.fromkeys(all_ports(generation), app.id))
                     if stays and (stay := changing.get(app.id)):
                         rendezvous = (generation.master_address, generation.master_port)
-                        kept = [*((one.address, one.port) for one in stay.values()), rendezvous]
+                        kept = [*((container.address, container.port) for container in stay.values()), rendezvous]
                         self._taken.update(dict.fromkeys(kept))
-                leaving = ((one.address, one.port) for one in generation.leaving.values())
+                leaving = ((container.address, container.port) for container in generation.leaving.values())
                 self._leaving.update(dict.fromkeys(leaving, app.id))
 
     def place(
@@ -491,7 +493,10 @@ class _Ports:
         ]
         if not stay or app.current is None:
             return placement, ports[-1] if slots else 0
-        kept = [Placed(slot=one.slot, node=one.node, address=one.address, port=one.port) for one in stay.values()]
+        kept = [
+            Placed(slot=member.slot, node=member.node, address=member.address, port=member.port)
+            for member in stay.values()
+        ]
         return sorted(kept + placement, key=lambda placed: placed.slot), app.current.master_port
 
     def _take(self, node: Node, app: str) -> int | None:
@@ -502,7 +507,7 @@ class _Ports:
         start = self._cursor[node.id]
         start = start if low <= start <= high else high
         second: dict[bool, int] = {}
-        found = None
+        freed = None
         for step in range(1, size + 1):
             port = low + (start - low + step) % size
             if (node.address, port) in self._taken:
@@ -511,12 +516,12 @@ class _Ports:
             if leaving is not None and leaving != app and leaving in self._kept_for:
                 continue
             if leaving is None:
-                found = port
+                freed = port
                 break
             second.setdefault(leaving == app, port)
-        if found is None:
-            found = second.get(True, second.get(False))
-        if found is not None:
-            self._taken[node.address, found] = None
-            self._cursor[node.id] = found
-        return found
+        if freed is None:
+            freed = second.get(True, second.get(False))
+        if freed is not None:
+            self._taken[node.address, freed] = None
+            self._cursor[node.id] = freed
+        return freed

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APP, APP_PARTS, Effect, ignored
 from events import subjects
 from events.quantities import SECOND
 
@@ -39,7 +39,13 @@ def begin_preparing(generation: Generation, change: k.Resize, now: int) -> None:
         generation.preparing = sorted({placed.node for placed in change.placement})
 
 
-def containers_prepared(state: State, event: k.ContainersPrepared, record: Record) -> Folded:
+def prepared_by(app: App) -> list[str]:
+    """Return the nodes for which the app's previous generation still waits."""
+    latest = app.generations.get(app.generation)
+    return latest.preparing if latest is not None else []
+
+
+def containers_prepared(state: State, event: k.ContainersPrepared, record: Record) -> Effect:
     """A node has prepared its part: once all have, agents stop the generation before."""
     app, node = state.apps.get(event.app), state.nodes.get(event.node)
     generation = app.generations.get(event.generation) if app is not None else None
@@ -49,16 +55,17 @@ def containers_prepared(state: State, event: k.ContainersPrepared, record: Recor
     if event.node not in generation.preparing:
         return ignored(state)
     generation.preparing = [name for name in generation.preparing if name != event.node]
-    if not generation.preparing:
-        generation.prepared_at = state.time
-    return "applied"
+    if generation.preparing:
+        return APP
+    generation.prepared_at = state.time
+    return APP_PARTS  # Only the last node changes what the others do.
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 PREPARE_S = 30.0
-"""Enough for an image of some gigabytes on a local network, and for most partly cached images; an app that waits for
-this one's room waits at most this long."""
+"""Time that is enough for an image of some gigabytes on a local network, and for most partly cached images; an app that
+waits for this one's room waits at most this long."""
 
 
 def prepare_s(state: State, app: App, placement: Iterable[Placed]) -> float:

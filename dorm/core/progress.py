@@ -18,7 +18,7 @@ A state follows from the log alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -26,7 +26,7 @@ from msgspec import UNSET
 from dorm.core.batches import note_noise
 from dorm.core.containers import note_resumed, note_work
 from dorm.core.effects import mark_dirty
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APP, Effect, ignored
 from dorm.core.shared_folder import counts_in
 from dorm.core.sizes import request, requested
 from dorm.core.state import Doubted, Pace, SkippedLines
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # --- the fold ---------------------------------------------------------------------------------------------------------
 
 
-def app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> Folded:
+def app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> Effect:
     """Accept a checkpoint from a node that has a part of this generation, if it is in the folder that counts for the app: the
     next generation starts from it."""
     try:
@@ -67,22 +67,7 @@ def app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> 
     generation.checkpointed_at = state.time
     _works(state, app, generation)
     note_resumed(state, app, event.generation, event.step)
-    return "applied"
-
-
-def note_doubt(app: App, event: k.ContainerStarted | k.ContainerExited) -> None:
-    """Note that files of the app's last checkpoint changed after it was reported, as far as a report of one counts.  Nodes
-    look at no files after a container that was done: what its exit names was found before its start, which may not have
-    been reported."""
-    if event.doubt is None or app.checkpoint is None:
-        return
-    how: Literal["killed", "ended", "found"] = "found"
-    if isinstance(event, k.ContainerExited) and (event.exit_code != 0 or event.asked):
-        how = "killed" if event.killed else "ended"
-    elif app.doubt is not UNSET and not app.doubt.what.aside:  # The node of the container that ended said how.
-        app.doubt = msgspec.structs.replace(app.doubt, what=event.doubt)
-        return
-    app.doubt = Doubted(event.generation, event.slot, how, event.doubt)
+    return APP
 
 
 def _works(state: State, app: App, generation: Generation) -> None:
@@ -100,7 +85,7 @@ def _part_of(generation: Generation, who: str) -> str:
     return ""
 
 
-def app_progressed(state: State, event: k.AppProgressed, record: Record) -> Folded:
+def app_progressed(state: State, event: k.AppProgressed, record: Record) -> Effect:
     """Marks of progress are the bulk of many logs, so nothing is written here that does not change."""
     try:
         app = state.apps[event.app]
@@ -130,10 +115,10 @@ def app_progressed(state: State, event: k.AppProgressed, record: Record) -> Fold
         app.samples_per_s = samples
     if event.noise is not None:
         note_noise(app, event.noise)
-    return "applied"
+    return APP
 
 
-def resize_requested(state: State, event: k.AppResizeRequested, record: Record) -> Folded:
+def resize_requested(state: State, event: k.AppResizeRequested, record: Record) -> Effect:
     """Accept it from a node that has a part of the app's current generation, and note the changes."""
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app else None
@@ -148,10 +133,10 @@ def resize_requested(state: State, event: k.AppResizeRequested, record: Record) 
     after = requested(app, state.time)
     if (before and before[0]) != (after and after[0]):
         mark_dirty(state)
-    return "applied"
+    return APP
 
 
-def lines_skipped(state: State, event: k.ProgressLinesSkipped, record: Record) -> Folded:
+def lines_skipped(state: State, event: k.ProgressLinesSkipped, record: Record) -> Effect:
     """Note it for people, of a generation that its node has a part of; the first example stays."""
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app is not None else None
@@ -162,7 +147,7 @@ def lines_skipped(state: State, event: k.ProgressLinesSkipped, record: Record) -
         known.lines = max(known.lines, event.lines)
     elif known is UNSET or known.generation != event.generation:
         app.skipped_lines = SkippedLines(event.generation, event.slot, event.lines, event.example, event.reason)
-    return "applied"
+    return APP
 
 
 # --- the newest reports, for people -----------------------------------------------------------------------------------
@@ -172,7 +157,7 @@ class Reported(msgspec.Struct, frozen=True):
     """One report of the stream."""
 
     time: int
-    """When it was stored (UTC ns)."""
+    """Time at which it was stored (UTC ns)."""
     who: str
     """The subject token of the node that published it."""
     event: AppProgressed
@@ -186,7 +171,7 @@ class Shown(msgspec.Struct, frozen=True):
     loss_is: LossIs
     samples_per_s: float | None
     at: int
-    """When it reported progress or a checkpoint last, in its present generation (UTC ns); 0 if it has not."""
+    """Time at which it reported progress or a checkpoint last, in its present generation (UTC ns); 0 if it has not."""
 
 
 def doubt_shown(app: App) -> dict[str, Any] | None:
@@ -229,19 +214,19 @@ def doubt_text(doubted: Doubted, step: int | None) -> str:
 
 
 Newest = dict[str, Reported]
-"""By the app's id."""
+"""Newest reports by the app's id."""
 
 
 def newest_of(records: Iterable[Record]) -> Newest:
     """Return the newest report of each app; records that hold none are left out."""
-    found: Newest = {}
+    newest: Newest = {}
     for record in records:
         event = decode(record)
         if isinstance(event, AppProgressed):
-            before = found.get(event.app)
+            before = newest.get(event.app)
             if before is None or record.time >= before.time:
-                found[event.app] = Reported(record.time, subjects.who_of(record.subject), event)
-    return found
+                newest[event.app] = Reported(record.time, subjects.who_of(record.subject), event)
+    return newest
 
 
 def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
@@ -253,11 +238,11 @@ def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
         at = max(generation.checkpointed_at, generation.pace.last_at if generation.pace is not None else 0)
     loss_is: LossIs = app.loss_is if isinstance(app.loss_is, str) else ""
     known = Shown(app.step, app.loss, loss_is, app.samples_per_s, at)
-    found = newest.get(app.id) if newest else None
-    if found is None or generation is None or app.ended or found.time <= at:
+    reported = newest.get(app.id) if newest else None
+    if reported is None or generation is None or app.ended or reported.time <= at:
         return known
-    event = found.event
-    here = any(subjects.token(container.node) == found.who for container in generation.all_containers())
+    event = reported.event
+    here = any(subjects.token(container.node) == reported.who for container in generation.all_containers())
     if event.generation != generation.number or not here:
         return known
     loss = event.loss if event.loss is not None or event.loss_is else known.loss
@@ -266,5 +251,5 @@ def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
         loss=loss,
         loss_is=event.loss_is if event.loss is not None or event.loss_is else known.loss_is,
         samples_per_s=event.samples_per_s if event.samples_per_s is not None else known.samples_per_s,
-        at=found.time,
+        at=reported.time,
     )

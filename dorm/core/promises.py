@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.effects import mark_dirty
+from dorm.core.folded import APP, Effect, ignored
 from dorm.core.round_size import size
 from dorm.core.state import Promise
 from dorm.policies.problem import Plan, Slot, Utility
@@ -43,16 +44,16 @@ MOST_PLACES = 20_000
 """Nodes named in one plan, over all its slots."""
 
 
-def app_planned(state: State, event: k.AppPlanned) -> None:
+def app_planned(state: State, event: k.AppPlanned) -> Effect:
     app = state.apps.get(event.app)
     places = sum(len(slot.containers) for slot in event.slots)
-    ascending = all(one.at < other.at for one, other in zip(event.slots, event.slots[1:], strict=False))
+    ascending = all(before.at < other.at for before, other in zip(event.slots, event.slots[1:], strict=False))
     if app is None or app.ended or len(event.slots) > MOST_SLOTS or places > MOST_PLACES or not ascending:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     app.plan = Promise(event.slots, event.worth, event.cost, state.seq, state.time) if event.slots else None
     if event.more:
         mark_dirty(state)
+    return APP
 
 
 def forget_plans(state: State) -> None:
@@ -101,18 +102,18 @@ def _planned(app: str, plan: Plan) -> AppPlanned:
 
 def planned_ahead(app: App, now: int) -> dict[str, Any]:
     """Return the fields of `AppDemand` at `now` (UTC ns); those that no one has set are left out, as most apps set none."""
-    spec, found = app.spec, dict[str, Any]()
+    spec, fields = app.spec, dict[str, Any]()
     if spec.utility is not None:
         utility = spec.utility
-        found["utility"] = Utility(utility.worth, utility.decay_per_s, utility.target_s)
+        fields["utility"] = Utility(utility.worth, utility.decay_per_s, utility.target_s)
     if spec.work is not None:
-        found["chunks"] = spec.work.chunks
-        found["work_s"] = _left_s(app, spec.work.seconds, now)
+        fields["chunks"] = spec.work.chunks
+        fields["work_s"] = _left_s(app, spec.work.seconds, now)
     if app.plan is not None:
         slots = tuple(Slot(slot.at / SECOND, dict(slot.containers)) for slot in app.plan.slots)
-        found["plan"] = Plan(slots, app.plan.worth, app.plan.cost)
-    found |= _servers(spec)
-    return found
+        fields["plan"] = Plan(slots, app.plan.worth, app.plan.cost)
+    fields |= _servers(spec)
+    return fields
 
 
 def _left_s(app: App, total_s: float, now: int) -> float:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from dorm.core.state import App
 
 KEPT_FROM_S = 300
-"""How much work a resize may undo, in all: short enough to be repeated, and long enough for apps that are submitted one after
-another to find their sizes."""
+"""Amount of work that a resize may undo, in all: short enough to be repeated, and long enough for apps that are
+submitted one after another to find their sizes."""
 CHEAP_S = 30.0
-"""Work that is not worth a price of its own: a restart is assumed to take as long."""
+"""Amount of work that is not worth a price of its own: a restart is assumed to take as long."""
 NO_CHECKPOINT = "no_checkpoint"
 NEVER = "not_resizable"
 

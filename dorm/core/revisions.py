@@ -1,4 +1,7 @@
-"""Revisions: edits and restarts of existing apps, from the request to the generation that satisfies it.
+"""Revisions: updates, edits and restarts of existing apps, from the request to the generation that satisfies it.
+
+An update (`AppUpdated`) changes only bounds and weight, which restarts nothing, so the fold applies it at once, or refuses
+what would make a running app impossible (`check_update`).
 
 A request waits for the master's answer, as a submission does (`dorm.core.submissions`), because only the master may say
 yes.  The answer changes:
@@ -45,6 +48,8 @@ from msgspec import UNSET, UnsetType
 from dorm.core.admission import check_room
 from dorm.core.app import MOST_REVISIONS, Asked, Earlier, Restart, Revision, Revisions
 from dorm.core.effects import interrupt, mark_dirty, mark_wait, plan_drops
+from dorm.core.faults import forget_failures
+from dorm.core.folded import APP_PARTS, APPLIED, REFUSED, Effect, ignored, touching
 from dorm.core.gates import apply_edit, check_release, edited_links, has_started
 from dorm.core.state import Submission
 from dorm.core.submissions import app_of_request, queue, queue_refused, with_origin
@@ -54,7 +59,7 @@ from events.identities import tenant_in
 from events.kinds import AppRejected, AppRestarted, AppRevised
 from events.limits import clipped
 from events.quantities import SECOND
-from events.spec import LARGEST_SPEC, SpecError, can_be_read, check_spec
+from events.spec import LARGEST_SPEC, SpecError, can_be_read, check_gang, check_roles, check_spec
 from events.spec.abilities import EDITS
 from events.spec.editing import (
     BEFORE_START,
@@ -69,7 +74,6 @@ from events.spec.editing import (
 
 if TYPE_CHECKING:
     from dorm.core.admission import LiveApps
-    from dorm.core.folded import Folded
     from dorm.core.state import App, Generation, State
     from events.log.records import Record
     from events.spec import AppSpec
@@ -85,7 +89,7 @@ moment."""
 
 
 def answer_request(
-    state: State, request: Submission, asked: Asked, taken: dict[str, str], live: LiveApps
+    state: State, request: Submission, question: Asked, taken: dict[str, str], live: LiveApps
 ) -> AppRevised | AppRestarted | AppRejected:
     """Return the answer to one request.  `taken` and `live` are those of `admission.answer`; `taken` also notes what earlier
     answers of the same round have changed."""
@@ -94,9 +98,9 @@ def answer_request(
         if app is None:
             raise SpecError(f"{request.app} is not kept any longer", code="app.not_found")
         answer = (
-            _edit(state, request, asked, app, taken)
-            if asked.what == "edit"
-            else _restart(state, request, asked, app, taken, live)
+            _edit(state, request, question, app, taken)
+            if question.what == "edit"
+            else _restart(state, request, question, app, taken, live)
         )
     except SpecError as error:
         return AppRejected(
@@ -107,16 +111,16 @@ def answer_request(
             refused="update",
             cause=str(request.seq),
         )
-    taken[f"{app.id} {asked.what}"] = app.id
+    taken[f"{app.id} {question.what}"] = app.id
     return answer
 
 
-def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict[str, str]) -> AppRevised:
+def _edit(state: State, request: Submission, question: Asked, app: App, taken: dict[str, str]) -> AppRevised:
     check_editable(app)
     before = app.owners_spec
     if f"{app.id} edit" in taken:
         raise _stale(app)
-    check_unchanged(app, asked.made_from)
+    check_unchanged(app, question.made_from)
     if request.size > LARGEST_SPEC:
         text = f"the edit has {request.size:,} bytes; at most {LARGEST_SPEC:,} are taken"
         raise SpecError(text, code="spec.too_large")
@@ -124,10 +128,10 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
     check_release(app, before, after)
     if after.origin != before.origin:
         after = with_origin(state, after, app.submission)
-    found = differing(before, after)
-    if not found.all:
+    changed = differing(before, after)
+    if not changed.all:
         raise SpecError(f"the spec is the one that {app.name} has", code="edit.no_change")
-    if any(name in found.all for name in _PLACES):
+    if any(name in changed.all for name in _PLACES):
         check_room(state, after, after.n_min, app.tenant)
     added = edited_links(state, app, before, after, request, taken)
     check_agents(state)
@@ -140,7 +144,7 @@ def _edit(state: State, request: Submission, asked: Asked, app: App, taken: dict
         spec=merged(app.spec, after) if later else after,
         next=after if later else None,
         restarts=restarts,
-        changed=list(found.all),
+        changed=list(changed.all),
         after=added,
         submission=request.id,
         editor=request.who or request.by,
@@ -191,11 +195,11 @@ def check_agents(state: State) -> None:
 
 
 def _restart(
-    state: State, request: Submission, asked: Asked, app: App, taken: dict[str, str], live: LiveApps
+    state: State, request: Submission, question: Asked, app: App, taken: dict[str, str], live: LiveApps
 ) -> AppRestarted:
     if f"{app.id} restart" in taken:
         raise SpecError(f"{app.name} is being restarted already", code="restart.repeated")
-    check_restartable(state, app, fresh=asked.fresh)
+    check_restartable(state, app, fresh=question.fresh)
     if app.ended:
         holder = taken.get(app.name_key) or state.names.get(app.name_key)
         if holder:
@@ -207,12 +211,12 @@ def _restart(
     return AppRestarted(
         app=app.id,
         generation=app.generation,
-        fresh=asked.fresh,
+        fresh=question.fresh,
         spec=app.spec if app.ended else None,
         tenant=tenant_in(app.submission) if app.ended else "",
         submission=request.id,
         editor=request.who or request.by,
-        reason=asked.reason,
+        reason=question.reason,
         cause=str(request.seq),
     )
 
@@ -239,25 +243,43 @@ def check_restartable(state: State, app: App, *, fresh: bool) -> None:
         )
 
 
+def check_update(state: State, event: k.AppUpdated, app: App | None) -> App:
+    """Return the app if the update may change it.  Raises SpecError: an update that made a running app impossible would stop
+    it."""
+    if app is None or app.ended:
+        raise SpecError(f"there is no app {event.app[:100]!r} that could be updated", code="app.not_found")
+    n_min = event.n_min if event.n_min is not None else app.n_min
+    n_max = event.n_max if event.n_max is not None else app.n_max
+    changed = {name: bound for name, bound in (("n_min", event.n_min), ("n_max", event.n_max)) if bound is not None}
+    check_gang(app.next_spec.gang, **changed)
+    check_roles(app.next_spec, n_min)
+    if n_min > n_max:
+        text = f"n_min would be {n_min} and n_max {n_max}; n_min can't be the larger"
+        raise SpecError(text, code="spec.n_min.above_n_max")
+    if n_min > app.n_min:
+        check_room(state, app.next_spec, n_min, app.tenant)
+    return app
+
+
 # --- the fold of requests ---------------------------------------------------------------------------------------------
 
 
-def edit_requested(state: State, event: k.AppEditRequested, record: Record) -> Folded:
+def edit_requested(state: State, event: k.AppEditRequested, record: Record) -> Effect:
     return _ask(state, event, record, Asked("edit", made_from=event.made_from), event.spec)
 
 
-def restart_requested(state: State, event: k.AppRestartRequested, record: Record) -> Folded:
+def restart_requested(state: State, event: k.AppRestartRequested, record: Record) -> Effect:
     return _ask(state, event, record, Asked("restart", fresh=event.fresh, reason=clipped(event.reason)), None)
 
 
 def _ask(
-    state: State, event: k.AppEditRequested | k.AppRestartRequested, record: Record, asked: Asked, spec: object
-) -> Folded:
+    state: State, event: k.AppEditRequested | k.AppRestartRequested, record: Record, question: Asked, spec: object
+) -> Effect:
     app = app_of_request(state, event.app, subjects.who_of(record.subject))
     if app is None:
         why = f"there is no app {event.app[:100]!r}; `dorm ps --all` lists those that the cluster keeps"
         queued = queue_refused(state, event, record, why, "app.not_found", app=event.app)
-        return "refused" if queued == "applied" else queued
+        return REFUSED if queued is APPLIED else queued
     waiting = Submission(
         id=event.id,
         seq=state.seq,
@@ -266,9 +288,28 @@ def _ask(
         spec=spec,
         size=len(record.body),
         app=app.id,
-        asked=asked,
+        asked=question,
     )
     return queue(state, waiting, record)
+
+
+def app_updated(state: State, event: k.AppUpdated, record: Record) -> Effect:
+    try:
+        app = check_update(state, event, app_of_request(state, event.app, subjects.who_of(record.subject)))
+    except SpecError as refused:
+        queued = queue_refused(state, event, record, str(refused), refused.code, app=event.app)
+        return REFUSED if queued is APPLIED else queued
+    app.n_min = event.n_min if event.n_min is not None else app.n_min
+    app.n_max = event.n_max if event.n_max is not None else app.n_max
+    app.weight = event.weight if event.weight is not None else app.weight
+    app.held_most = app.held_least = None
+    if event.n_min is not None or event.n_max is not None:
+        app.size_request = None
+    app.failed_trials = 0
+    forget_failures(app)
+    overtake_edits(state, app)
+    mark_dirty(state)
+    return touching(app)
 
 
 def overtake_edits(state: State, app: App) -> None:
@@ -287,16 +328,14 @@ def overtake_edits(state: State, app: App) -> None:
 # --- the fold of answers ----------------------------------------------------------------------------------------------
 
 
-def app_revised(state: State, event: k.AppRevised) -> None:
+def app_revised(state: State, event: k.AppRevised) -> Effect:
     waiting = state.submissions.get(event.submission)
     if waiting is not None and waiting.refused:  # It was overtaken between the decision's basis and its round.
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     state.submissions.pop(event.submission, None)
     app, latest = state.apps.get(event.app), event.next or event.spec
     if app is None or app.ended == "completed" or event.revision != app.revision + 1 or not _is_of(app, event):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     known = app.revisions = app.revisions or Revisions(1, 1)
     known.latest = event.revision
     edit = Revision(event.revision, state.seq, state.time, event.editor, list(event.changed))
@@ -315,11 +354,12 @@ def app_revised(state: State, event: k.AppRevised) -> None:
             _void(state, app, current)
         known.pending = None
         _take(app, known, latest, restarts=event.restarts)
-    apply_edit(state, app, before, event)
+    others = apply_edit(state, app, before, event)
     if event.restarts:
         _forgive(app)
         _try_now(state, app)
     mark_dirty(state)
+    return Effect(app=True, apps=(*event.after, *others), parts="touched")
 
 
 def _is_of(app: App, event: k.AppRevised) -> bool:
@@ -356,12 +396,11 @@ def _take(app: App, known: Revisions, spec: AppSpec, *, restarts: bool) -> None:
     app.spec, known.in_force = spec, known.latest
 
 
-def app_restarted(state: State, event: k.AppRestarted) -> None:
+def app_restarted(state: State, event: k.AppRestarted) -> Effect:
     state.submissions.pop(event.submission, None)
     app = state.apps.get(event.app)
     if app is None or app.cancel_requested > bool(app.ended) or (app.ended and not _revive(state, app, event)):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     _forgive(app)
     current = app.current
     # An adjustment that was decided and has not begun serves as the restart.
@@ -370,6 +409,7 @@ def app_restarted(state: State, event: k.AppRestarted) -> None:
         app.restart = Restart(seq, event.fresh, event.editor)
     _try_now(state, app)
     mark_dirty(state)
+    return APP_PARTS
 
 
 def _revive(state: State, app: App, event: k.AppRestarted) -> bool:

@@ -31,12 +31,13 @@ LARGEST_CHANGES = LARGEST_FACTS // 2
 LARGEST_REST = 64 * 1024
 """Bytes reserved for the other fields of a decision."""
 MOST_CONTAINERS = 4096
-"""Of one app in one generation: its placement has to fit into one decision, at some 60 bytes a container."""
+"""Number of containers of one app in one generation: its placement has to fit into one decision, at some 60 bytes a
+container."""
 MOST_NAMED = 1000
 """Nodes, or slots, that a fact names one by one."""
 PUT_OFF = Waiting(code="put_off", text="its turn comes with a later decision: this one is as large as a message may be")
 CUT = "many apps wait for the same"
-"""Instead of the text of a reason that does not fit."""
+"""Text in place of that of a reason that does not fit."""
 UNSAID = Waiting(code="unsaid", text="more apps wait than one decision can give reasons for")
 """The fold's note on an app whose reason is left out."""
 
@@ -91,9 +92,9 @@ class _Room:
         self._free = {node.id: dict(node.capacity) for node in problem.nodes}
         self._demands: dict[str, AppDemand] = {app.id: app for app in problem.apps}
         self._grows: dict[str, dict[str, int]] = {}
-        """By changing app: how many more containers it gets on each node; negative if it leaves some."""
+        """Number of additional containers on each node, by changing app; negative if it leaves some."""
         self._leaves: dict[str, list[str]] = {node: [] for node in self._free}
-        """By node, the changing apps that make room there."""
+        """Changing apps that make room on each node."""
         for app in problem.apps:
             self._hold(app, app.holds)
             if app.id in changing:
@@ -124,11 +125,11 @@ class _Room:
         joined, emptied = [app], dict[str, None]()
         while joined:
             nodes = dict[str, None]()
-            for one in joined:
-                for node, count in self._grows[one].items():
+            for member in joined:
+                for node, count in self._grows[member].items():
                     nodes[node] = None
                     of_node = need.setdefault(node, {})
-                    for name, amount in self._demands[one].demand.items():
+                    for name, amount in self._demands[member].demand.items():
                         of_node[name] = of_node.get(name, 0) + amount * count
             joined = []
             for node in nodes:
@@ -151,23 +152,23 @@ def reasons_that_fit(
 ) -> tuple[dict[str, Waiting], dict[str, Waiting]]:
     """The facts to write, and each app's resulting reason in the fold; `order` has the apps, those first whose reason
     matters most."""
-    reasons = {app: Waiting(code=one.code, text=clipped(one.text)) for app, one in reasons.items()}
+    reasons = {app: Waiting(code=waiting.code, text=clipped(waiting.text)) for app, waiting in reasons.items()}
     if size(reasons) <= largest:
         return reasons, reasons
-    short = {app: Waiting(code=one.code, text=min(one.text, CUT, key=len)) for app, one in reasons.items()}
+    short = {app: Waiting(code=waiting.code, text=min(waiting.text, CUT, key=len)) for app, waiting in reasons.items()}
     named: dict[str, Waiting] = {}
-    room, words = largest - _MAP, largest // 8
+    room, spare = largest - _MAP, largest // 8
     for app in order:
         if app not in reasons:
             continue
         more = size(reasons[app]) - size(short[app])
-        reason = reasons[app] if more <= words else short[app]
+        reason = reasons[app] if more <= spare else short[app]
         needed = size(app) + size(reason)
         if needed > room:
             break
         named[app] = reason
         room -= needed
-        words -= more if reason is reasons[app] else words
+        spare -= more if reason is reasons[app] else spare
     for app in named:
         more = size(reasons[app]) - size(named[app])
         if more <= room:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 
 from dorm.core import faults, live, policy_in_force, revisions
+from dorm.core.authority import is_by_master
 from dorm.core.batches import note_batches
 from dorm.core.containers import end_container, end_containers_on
 from dorm.core.effects import (
@@ -51,13 +52,26 @@ from dorm.core.effects import (
     void_plans_on,
 )
 from dorm.core.failures import counts_against, is_interruption
+from dorm.core.folded import (
+    APP,
+    APP_PARTS,
+    APPLIED,
+    IGNORED,
+    NODE,
+    NODE_PARTS,
+    UNKNOWN,
+    VOID,
+    Effect,
+    ignored,
+)
 from dorm.core.gates import CODE, close_gates, closed, held_back, join_group, note_end
 from dorm.core.identities import refusals_reported
 from dorm.core.log_clock import catch_up, has_leapt, note_leap
 from dorm.core.operating import app_killed
-from dorm.core.preparing import begin_preparing
+from dorm.core.preparing import begin_preparing, prepared_by
 from dorm.core.promises import app_planned
 from dorm.core.round_size import UNSAID
+from dorm.core.shared_folder import settle_again
 from dorm.core.sizes import in_debt, note_taken, rooms_left
 from dorm.core.state import HISTORY, MOST, AdjustmentRecord, App, Container, Generation, Held
 from dorm.core.submissions import begin
@@ -67,8 +81,8 @@ from events.spec import can_be_read
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dorm.core.folded import Folded
     from dorm.core.state import Ended, State
+    from events.log.records import Record
 
 
 # --- why apps wait ----------------------------------------------------------------------------------------------------
@@ -95,71 +109,83 @@ def _below_n_max(app: App) -> bool:
     return app.current is None or len(app.current.planned) < app.n_max
 
 
-def note_groups(state: State, facts: Sequence[Any]) -> None:
-    """Note after a round which apps their group's limit keeps waiting, and whose turn has come."""
+def note_groups(state: State, facts: Sequence[Any]) -> list[str]:
+    """Note after a round which apps their group's limit keeps waiting, and whose turn has come.  Return their ids."""
+    noted: list[str] = []
     if not any(isinstance(fact, _ABOUT_GROUPS) for fact in facts):
-        return
+        return noted
     members = [app for app_id in state.names.values() if (app := state.apps[app_id]).spec.group is not None]
     if not members:
-        return
+        return noted
     reasons = held_back(state, state.time)
     for app in members:
         reason = reasons.get(app.id)
         if reason is not None:
             app.waiting, app.waiting_since = reason, 0
+            noted.append(app.id)
         elif not app.generation and not app.waiting_since:
+            noted.append(app.id)
             app.waiting_since = state.time
             if app.waiting is not None and app.waiting.code == CODE:
                 app.waiting = None
+    return noted
 
 
 # --- a round ----------------------------------------------------------------------------------------------------------
 
 
-def fold_round(state: State, event: k.Round, fence: int) -> Folded:
+def round_stored(state: State, event: k.Round, record: Record) -> Effect:
+    """Fold a round, unless it is void.  Either way it fences the next one: a round counts only on the rounds' subject
+    (`dorm.core.unread`)."""
+    effect = fold_round(state, event, state.round_seq) if is_by_master(state, event, record) else VOID
+    state.round_seq = state.seq
+    return effect
+
+
+def fold_round(state: State, event: k.Round, fence: int) -> Effect:
     """`fence` is the sequence of the round before.  A round of an earlier epoch, or one that was decided without
     knowing the round before it, is void: logs refuse such a round, and the fold does not rely on that.  So is a round
     that skips epochs, which no election does."""
     if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:
         state.counters.void_rounds += 1
-        return "void"
+        return VOID
     state.epoch = event.epoch
     if not event.allocated:  # That of an allocation is when it began to be computed; the next round says it.
         note_leap(state, event.at)
         if not any(isinstance(fact, k.MasterElected) for fact in event.events[:1]):  # It may state its own wall clock.
             catch_up(state, event.at)
+    basis, facts = event.basis, []
     for fact in event.events:
         handler = _FACTS.get(type(fact))
         if handler is not None:
-            handler(state, fact)
+            facts.append(handler(state, fact))
         elif isinstance(fact, k.Resized):
-            _resized(state, fact, event.basis)
+            facts.append(_resized(state, fact, basis))
         elif isinstance(fact, k.LiveResizeFailed):
-            _live_resize_failed(state, fact, event.basis)
+            facts.append(_live_resize_failed(state, fact, basis))
         elif isinstance(fact, k.IdleTicked):
-            policy_in_force.idle_ticked(state, event.basis)
+            facts.append(policy_in_force.idle_ticked(state, basis))
         elif isinstance(fact, k.MasterElected):
-            _master_elected(state, fact, event.by)
+            facts.append(_master_elected(state, fact, event.by))
         else:
             state.counters.unknown += 1
-    note_groups(state, event.events)
+            facts.append(UNKNOWN)
+    apps = note_groups(state, event.events)
     if state.next_drop_at and state.time >= state.next_drop_at and not has_leapt(state, event.at):
-        drop_ended(state)
-    return "applied"
+        apps += drop_ended(state)
+    return Effect("applied", False, False, tuple(apps), (), settle_again(state), False, "", tuple(facts))
 
 
 # --- apps ---------------------------------------------------------------------------------------------------------------
 
 
-def _app_accepted(state: State, event: k.AppAccepted) -> None:
+def _app_accepted(state: State, event: k.AppAccepted) -> Effect:
     submission = state.submissions.pop(event.submission, None)
     if event.app in state.apps:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     spec = event.spec
     if not can_be_read(spec):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     state.apps[event.app] = App(
         id=event.app,
         name=spec.name,
@@ -183,17 +209,19 @@ def _app_accepted(state: State, event: k.AppAccepted) -> None:
     close_gates(state, state.apps[event.app], event.after)
     join_group(state, state.apps[event.app])
     mark_dirty(state)
+    return Effect(app=True, apps=tuple(event.after)) if event.after else APP
 
 
-def _app_rejected(state: State, event: k.AppRejected) -> None:
+def _app_rejected(state: State, event: k.AppRejected) -> Effect:
     state.submissions.pop(event.submission, None)
+    return APPLIED
 
 
-def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
+def _end(state: State, app_name: str, how: Ended, reason: str, cleared: tuple[str, ...] = ()) -> Effect:
+    """End an app.  `cleared` are nodes about which its failures say nothing."""
     app = state.apps.get(app_name)
     if app is None or app.ended:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     app.ended, app.ended_at, app.end_reason = how, state.time, reason
     app.waiting, app.waiting_since, app.retry_at, app.plan = None, 0, 0, None
     for generation in app.generations.values():
@@ -201,40 +229,41 @@ def _end(state: State, app_name: str, how: Ended, reason: str) -> None:
     if state.names.get(app.name_key) == app.id:
         del state.names[app.name_key]
     forget_ended(app)
-    note_end(state, app)
+    waiting = note_end(state, app)
     plan_drop(state, app)
     request_rebalance(state)
     mark_dirty(state)
+    return Effect(app=True, apps=tuple(waiting), nodes=cleared, parts="touched") if waiting or cleared else APP_PARTS
 
 
-def _app_completed(state: State, event: k.AppCompleted) -> None:
-    _end(state, event.app, "completed", "")
+def _app_completed(state: State, event: k.AppCompleted) -> Effect:
+    return _end(state, event.app, "completed", "")
 
 
-def _app_failed(state: State, event: k.AppFailed) -> None:
+def _app_failed(state: State, event: k.AppFailed) -> Effect:
     app = state.apps.get(event.app)
+    cleared: tuple[str, ...] = ()
     if app is not None and not app.ended:
-        faults.note_failure(state, event)
-    _end(state, event.app, "failed", event.reason)
+        cleared = (event.node, *faults.note_failure(state, event)) if event.node else faults.note_failure(state, event)
+    return _end(state, event.app, "failed", event.reason, cleared)
 
 
-def _app_cancelled(state: State, event: k.AppCancelled) -> None:
+def _app_cancelled(state: State, event: k.AppCancelled) -> Effect:
     app = state.apps.get(event.app)
     if event.code and app is not None and not app.ended:
         app.end_code = event.code
-    _end(state, event.app, "cancelled", event.reason)
+    return _end(state, event.app, "cancelled", event.reason)
 
 
 # --- generations --------------------------------------------------------------------------------------------------------
 
 
-def _generation_failed(state: State, event: k.GenerationFailed) -> None:
+def _generation_failed(state: State, event: k.GenerationFailed) -> Effect:
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app else None
     if app is None or generation is None or generation.failed:
-        state.counters.ignored += 1
-        return
-    faults.note_failure(state, event)
+        return ignored(state)
+    cleared = faults.note_failure(state, event)
     _count_failure(state, app, generation, event)
     generation.failed = True
     dissolve(generation)
@@ -242,6 +271,7 @@ def _generation_failed(state: State, event: k.GenerationFailed) -> None:
     app.waiting = k.Waiting(code="retry", text=event.reason)
     mark_wait(state, app)
     mark_dirty(state)
+    return Effect(app=True, node=True, nodes=cleared, parts="touched")
 
 
 def _count_debt(state: State, app: App, event: k.GenerationFailed) -> None:
@@ -292,12 +322,11 @@ def _count_retries(state: State, app: App, event: k.GenerationFailed | k.Members
     app.retries_used[against] = max(event.retries, app.retries_used.get(against, 0) + 1)
 
 
-def _generation_released(state: State, event: k.GenerationReleased) -> None:
+def _generation_released(state: State, event: k.GenerationReleased) -> Effect:
     app = state.apps.get(event.app)
     generation = app.generations.get(event.generation) if app else None
     if app is None or generation is None or generation.released_at:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     generation.released_at, generation.folder = state.time, event.checkpoints or state.checkpoints
     generation.resume = event.resume
     if app.spec.elastic == "live":
@@ -341,6 +370,7 @@ def _generation_released(state: State, event: k.GenerationReleased) -> None:
         node = state.nodes.get(container.node)
         if node is None or node.condition == "left" or node.lease_ended:
             end_container(state, app, generation, container, "lost", "its node was gone before it could start")
+    return APP_PARTS
 
 
 def _let_go(app: App, size: int) -> None:
@@ -351,10 +381,11 @@ def _let_go(app: App, size: int) -> None:
         app.held_least = None
 
 
-def _resized(state: State, event: k.Resized, basis: int) -> None:
+def _resized(state: State, event: k.Resized, basis: int) -> Effect:
     gains: list[str] = []
+    probed: list[str] = []
     # Live apps only, here and below: a round must not cost more for every app that ever ended.
-    debtors = [one for name in state.names.values() if (one := state.apps[name]).debt]
+    debtors = [app_in_debt for name in state.names.values() if (app_in_debt := state.apps[name]).debt]
     left = rooms_left(state, event, debtors) if debtors else None
     kept: list[str] = []
     for change in event.changes:
@@ -368,7 +399,7 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         if change.adjustment == "live":
             kept += _resized_live(state, app, change, basis)
             continue
-        _next_generation(state, app, change, basis, revisions.take_pending(app))
+        probed += _next_generation(state, app, change, basis, revisions.take_pending(app))
     for name in dict.fromkeys(kept):
         void_plans_on(state, state.nodes[name])
     note_reasons(state, event, basis)
@@ -382,6 +413,13 @@ def _resized(state: State, event: k.Resized, basis: int) -> None:
         mark_dirty(state)
     note_figures(state, event)
     policy_in_force.policy_works(state)
+    return Effect(
+        apps=(*(change.app for change in event.changes), *event.batches),
+        nodes=tuple(probed),
+        everything=bool(kept),
+        reasons=True,
+        parts="touched",
+    )
 
 
 def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[str]:
@@ -401,11 +439,12 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
     # their plans, each waited for the other's room.
     mark_dirty(state)
     target = {placed.slot for placed in change.placement}
-    left = [one.node for slot, one in sorted(generation.containers.items()) if slot not in target]
+    left = [container.node for slot, container in sorted(generation.containers.items()) if slot not in target]
     return [node for node in left if node in state.nodes]
 
 
-def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int | UnsetType) -> None:
+def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int | UnsetType) -> list[str]:
+    """Begin the next generation.  Return the suspect nodes on which it is a probe."""
     before = app.current
     # To be stopped because its nodes go is no choice of the policy, so it comes back before apps that never ran.
     if not change.placement and before is not None and before.released and _nodes_go(state, before):
@@ -432,12 +471,14 @@ def _next_generation(state: State, app: App, change: k.Resize, basis: int, revis
     app.generation = change.to_generation
     _move_port_cursors(state, change)
     _forget_unstarted(app)
+    probed: list[str] = []
     if change.placement:
         app.retry_at, app.waiting = 0, None
-        faults.note_placed(state, app, [placed.node for placed in change.placement])
+        probed = faults.note_placed(state, app, [placed.node for placed in change.placement])
     mark_wait(state, app)
     if overtaken:
         mark_dirty(state)
+    return probed
 
 
 def _nodes_changed(state: State, change: k.Resize, basis: int) -> bool:
@@ -457,23 +498,26 @@ def _nodes_go(state: State, generation: Generation) -> bool:
     )
 
 
-def _members_lost(state: State, event: k.MembersLost) -> None:
-    app, ignored = state.apps.get(event.app), state.counters.ignored
+def _members_lost(state: State, event: k.MembersLost) -> Effect:
+    app = state.apps.get(event.app)
     held = live.growth_that_failed(app, event) if app is not None else None
-    live.members_lost(state, event)
-    if app is not None and state.counters.ignored == ignored:
+    effect = live.members_lost(state, event)
+    if app is not None and effect is not IGNORED:
         app.held_most = held or app.held_most
         _count_retries(state, app, event)
         if not is_interruption(event):
             _count_own_debt(state, app)
+    return effect
 
 
-def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> None:
-    if live.live_resize_failed(state, event):
-        app = state.apps[event.app]
-        # It was placed by the demand that it has, not by that of a pending revision.
-        known = app.revisions
-        _next_generation(state, app, event.restart, basis, known.in_force if known is not UNSET else UNSET)
+def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> Effect:
+    if not live.live_resize_failed(state, event):
+        return IGNORED
+    app = state.apps[event.app]
+    # It was placed by the demand that it has, not by that of a pending revision.
+    known = app.revisions
+    probed = _next_generation(state, app, event.restart, basis, known.in_force if known is not UNSET else UNSET)
+    return Effect(app=True, nodes=tuple(probed), parts="touched") if probed else APP_PARTS
 
 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:
@@ -526,59 +570,65 @@ def _forget_unstarted(app: App) -> None:
 # --- nodes --------------------------------------------------------------------------------------------------------------
 
 
-def _node_suspected(state: State, event: k.NodeSuspected) -> None:
-    for name in faults.suspected(state, event):
-        void_plans_on(state, state.nodes[name])
+def _node_suspected(state: State, event: k.NodeSuspected) -> Effect:
+    if not faults.suspected(state, event):
+        return IGNORED
+    void_plans_on(state, state.nodes[event.node])
+    return NODE
 
 
-def _node_trusted(state: State, event: k.NodeTrusted) -> None:
+def _node_trusted(state: State, event: k.NodeTrusted) -> Effect:
     if not faults.trusted(state, event.node, event.how):
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     request_rebalance(state)
     mark_dirty(state)
+    return NODE
 
 
-def _node_lost(state: State, event: k.NodeLost) -> None:
+def _node_lost(state: State, event: k.NodeLost) -> Effect:
     node = state.nodes.get(event.node)
     if node is None or node.condition != "up":
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     node.condition = "lost"
     void_plans_on(state, node)
+    # Nothing waits any longer for what it prepares, which the other nodes of these apps have to know.
+    waiting = [app.id for app in state.apps.values() if node.id in prepared_by(app)]
+    return Effect(node=True, apps=tuple(waiting), everything=True, parts="touched") if waiting else NODE_PARTS
 
 
-def _node_recovered(state: State, event: k.NodeRecovered) -> None:
+def _node_recovered(state: State, event: k.NodeRecovered) -> Effect:
     node = state.nodes.get(event.node)
     if node is None or node.condition != "lost":
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     node.condition, node.lease_ended, node.up_at = "up", False, state.time
     node.changed_seq = state.seq
     request_rebalance(state)
     mark_dirty(state)
+    return NODE_PARTS
 
 
-def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> None:
+def _node_lease_ended(state: State, event: k.NodeLeaseEnded) -> Effect:
     node = state.nodes.get(event.node)
     if node is None or node.condition != "lost" or node.lease_ended:
-        state.counters.ignored += 1
-        return
+        return ignored(state)
     node.lease_ended = True
     end_containers_on(state, node.id, "its node was not heard until its lease had ended")
+    return NODE_PARTS
 
 
-def _master_elected(state: State, event: k.MasterElected, by: str) -> None:
+def _master_elected(state: State, event: k.MasterElected, by: str) -> Effect:
     if event.epoch == state.epoch:
         state.leader, state.elected_at = by, state.time
         policy_in_force.note_plugins(state, event)
+    return APPLIED
 
 
-def _log_sealed(state: State, event: k.LogSealed) -> None:
+def _log_sealed(state: State, event: k.LogSealed) -> Effect:
     """A seal is about the log: the state is the same with and without."""
+    return APPLIED
 
 
-_FACTS: dict[type, Callable[[State, Any], None]] = {
+_FACTS: dict[type, Callable[[State, Any], Effect]] = {
     k.AppAccepted: _app_accepted,
     k.AppRejected: _app_rejected,
     k.AppCompleted: _app_completed,

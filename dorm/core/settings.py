@@ -49,7 +49,7 @@ def kept_until(settings: Settings, app: App) -> int:
 
 
 WEIGHTS = ("apps", "tenants")
-"""What weights count against; the first is the default."""
+"""Things that weights count against; the first is the default."""
 
 
 def weighs_tenants(settings: Settings) -> bool:
@@ -65,7 +65,7 @@ def weights_after(settings: Settings, change: PolicyChanged) -> str | msgspec.Un
 
 
 TENANT_APPS = 10_000
-"""How many apps a tenant may have that have not ended, unless a change says otherwise."""
+"""Number of apps of a tenant that have not ended at most, unless a change says otherwise."""
 
 
 def most_apps(settings: Settings) -> int:

@@ -25,19 +25,22 @@ if TYPE_CHECKING:
     from events.kinds import PolicyChanged
 
 LEFT_ALONE_S = 15
-"""Agents look at their folders every 5 s.  If the folder itself is gone, or is back, all of them have reported that by
-then.  Nothing is moved from one node without it to another, or to the first node that has it back."""
+"""Time for which apps are left alone: agents look at their folders every 5 s. If the folder itself is gone, or is back,
+all of them have reported that by then. Nothing is moved from one node without it to another, or to the first node that
+has it back."""
 
 
-def settle_folder(state: State) -> None:
-    """Called after a change of anything that determines it."""
+def settle_folder(state: State) -> bool:
+    """Called after a change of anything that determines it.  Return whether that changed nodes, and plans of any app."""
     # The node that has just joined does not count: it may be the first one that has the folder again.
     had = any(_has_folder(node) and node.up_at < state.time for node in state.nodes.values())
+    changed = False
     state.checkpoints = state.settings.checkpoints or _in_use(state) or _of_most(state)
     for node in state.nodes.values():
         foreign = _is_foreign(node, state.checkpoints)
         if foreign == node.foreign:
             continue
+        changed = True
         node.foreign, node.foreign_at = foreign, state.time if foreign else 0
         if foreign:
             void_plans_on(state, node)
@@ -49,6 +52,8 @@ def settle_folder(state: State) -> None:
         for node in state.nodes.values():
             if node.foreign:
                 node.foreign_at = state.time
+                changed = True
+    return changed
 
 
 def _has_folder(node: Node) -> bool:
@@ -61,7 +66,7 @@ def check_folder(state: State, change: PolicyChanged) -> None:
     folder = change.checkpoints
     if not folder or folder == state.settings.checkpoints:
         return
-    mounted = [one for one in _announced(state) if one != NO_FOLDER]
+    mounted = [announced for announced in _announced(state) if announced != NO_FOLDER]
     if folder in mounted or (not mounted and folder != NO_FOLDER):
         return
     raise SettingRefused(
@@ -109,7 +114,7 @@ def _folders_of(state: State, app: App) -> list[str]:
     folder: after an upgrade a single node without its mount may be the only one that has announced any, and must not make
     its folder the one of apps that run elsewhere."""
     running = (generation for generation in app.generations.values() if not generation.ended)
-    return [app.checkpoint_in, *(one.folder for one in running if _all_have(state, one))]
+    return [app.checkpoint_in, *(begun.folder for begun in running if _all_have(state, begun))]
 
 
 def _all_have(state: State, generation: Generation) -> bool:
@@ -127,12 +132,12 @@ def counts_in(state: State, app: App, generation: Generation, folder: str) -> bo
     return folder in ("", state.checkpoints, app.checkpoint_in) or app.checkpoint is None
 
 
-def settle_again(state: State) -> None:
-    """An app or a generation ended that may have kept the folder in force."""
+def settle_again(state: State) -> bool:
+    """An app or a generation ended that may have kept the folder in force.  Return as `settle_folder` does."""
     for node in state.nodes.values():
         if node.foreign:
-            settle_folder(state)
-            return
+            return settle_folder(state)
+    return False
 
 
 def _of_most(state: State) -> str:

@@ -53,23 +53,23 @@ if TYPE_CHECKING:
 # --- an app's own requests --------------------------------------------------------------------------------------------
 
 RAISE_S = 300
-"""As long as an app that was resized may take to show that it works (`SETTLE_S`)."""
+"""Time that an app that was resized may take to show that it works (`SETTLE_S`)."""
 _LONGEST_REASON = 200
-"""Characters: it is part of every decision that states the app's reason."""
+"""Number of characters: it is part of every decision that states the app's reason."""
 
 
-def counts_at(asked: SizeRequest) -> int:
+def counts_at(request: SizeRequest) -> int:
     """Return when its size counts (UTC ns)."""
-    return asked.lowered_at + RAISE_S * SECOND if asked.before else asked.at
+    return request.lowered_at + RAISE_S * SECOND if request.before else request.at
 
 
 def requested(app: App, now: int) -> tuple[int, str] | None:
     """Return how many containers the app asked for at most, within its bounds, and its reason; None if it wants n_max."""
-    asked = app.size_request
-    if asked is None:
+    request = app.size_request
+    if request is None:
         return None
-    early = now < counts_at(asked)
-    size, reason = (asked.before, asked.before_reason) if early else (asked.containers, asked.reason)
+    early = now < counts_at(request)
+    size, reason = (request.before, request.before_reason) if early else (request.containers, request.reason)
     size = max(app.n_min, size) if size else 0
     return (size, reason) if 0 < size < app.n_max else None
 
@@ -109,17 +109,18 @@ def in_words(size: int, reason: str) -> str:
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 TRIAL_S = 60
-"""Longer than an app that fails immediately takes to fail, and short compared with the hours that an app runs."""
+"""Time longer than an app that fails immediately takes to fail, and short compared with the hours that an app runs."""
 
 ROOM_S = 1800
-"""With two restarts of a neighbor in that time, at 20 s each, a crash loop costs others about 2 % of their time."""
+"""Time of waiting: with two restarts of a neighbor in it, at 20 s each, a crash loop costs others about 2 % of their time."""
 
 
 STABLE_S = 1800
-"""For each failure. Two restarts in that time cost an app that needs 20 s for each about 2 % of its time."""
+"""Time for each failure. Two restarts in that time cost an app that needs 20 s for each about 2 % of its time."""
 
 SETTLE_S = 300
-"""Longer than most apps take to load and to make a step; an app that hangs must not keep others waiting for longer."""
+"""Time longer than most apps take to load and to make a step; an app that hangs must not keep others waiting for
+longer."""
 
 
 class Bounds(NamedTuple):
@@ -128,7 +129,7 @@ class Bounds(NamedTuple):
     n_min: int
     n_max: int
     why: str
-    asked: str = ""
+    request: str = ""
     """The size that the app itself asked for, if that lowers its bounds."""
 
 
@@ -154,10 +155,10 @@ def bounds(app: App, now: int, claimed: int = 0) -> Bounds:
         why.append(f"others made room for it after {failed}: gets no more before it has run for {least} min")
     if takes_free_room_only(app, now):
         why.append(f"nobody is resized for it before it has waited for {ROOM_S // 60} min")
-    asked = requested(app, now)
-    if asked is None or asked[0] >= high:
+    wish = requested(app, now)
+    if wish is None or wish[0] >= high:
         return Bounds(low, high, "; ".join(why))
-    return Bounds(low, max(low, asked[0]), "; ".join(why), in_words(*asked))
+    return Bounds(low, max(low, wish[0]), "; ".join(why), in_words(*wish))
 
 
 def _words(held: Held) -> str:
@@ -256,7 +257,7 @@ class RoomsLeft(NamedTuple):
     grown: dict[str, None]
     """Nodes on which it gives more containers to apps that run."""
     rooms: dict[str, dict[str, int]]
-    """By app, and by node of its last place: how many of its containers could be back there."""
+    """Number of its containers that could be back, by app and by node of its last place."""
 
 
 def rooms_left(state: State, event: k.Resized, debtors: list[App]) -> RoomsLeft:
@@ -304,12 +305,12 @@ def _could_be_back(state: State, places: dict[str, dict[str, int]]) -> dict[str,
             if node in free:
                 for kind, amount in app.demand.items():
                     free[node][kind] = free[node].get(kind, 0) - amount * count
-    found: dict[str, dict[str, int]] = {}
+    back: dict[str, dict[str, int]] = {}
     for app_id, place in places.items():
         needs = [(kind, need) for kind, need in state.apps[app_id].demand.items() if need > 0]
-        found[app_id] = {
+        back[app_id] = {
             node: max(0, min([count, *(free[node].get(kind, 0) // need for kind, need in needs)]))
             for node, count in place.items()
             if node in free
         }
-    return found
+    return back

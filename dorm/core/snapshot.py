@@ -28,7 +28,7 @@ FOLDED_BY = ("events", "dorm.core")
 """The packages whose sources determine a fold; their `events.sources.fingerprint` is a snapshot's `build`."""
 
 LARGEST = 2 << 30
-"""Bytes of a state that are unpacked at most: a damaged or hostile body must not take all memory."""
+"""Number of bytes of a state that are unpacked at most: a damaged or hostile body must not take all memory."""
 
 _LEVEL = 3
 _encoder = msgspec.msgpack.Encoder()

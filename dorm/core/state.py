@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 SCHEMA = 6
-"""Counts changes of meaning in this module and `evolve`: digests of different schemas are not comparable."""
+"""Number of changes of meaning in this module and `evolve`: digests of different schemas are not comparable."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -96,7 +96,7 @@ class Settings(msgspec.Struct):
     """`tenants` if weights divide a tenant's share (`dorm.core.asking`). Unset if they count against all
     apps."""
     tenant_apps: int | msgspec.UnsetType = msgspec.UNSET
-    """How many apps a tenant may have that have not ended; unset for `dorm.core.settings.TENANT_APPS`."""
+    """Number of apps of a tenant that have not ended at most; unset for `dorm.core.settings.TENANT_APPS`."""
     suspect_after: int = 3
     suspect_within_s: float = 3600.0
 
@@ -110,7 +110,7 @@ class RefusedChange(msgspec.Struct, frozen=True):
     by: str
     reason: str
     whole: bool = True
-    """False if the times that it sets hold anyway."""
+    """Whether all of it is refused; false if the times that it sets hold anyway."""
     code: str = ""
     """The stable code of the reason."""
 
@@ -137,9 +137,9 @@ class FailedPolicy(msgspec.Struct, frozen=True):
     seq: int
     """The last record that reports it."""
     at: int
-    """Its log time."""
+    """Log time of that record."""
     ticks: int = 0
-    """How many idle ticks have had no success; the next one comes later for each."""
+    """Number of idle ticks without success; the next one comes later for each."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 REFUSED_CHANGES = 8
-"""How many refused changes are kept."""
+"""Number of refused changes that are kept."""
 
 
 class Submission(msgspec.Struct):
@@ -166,7 +166,7 @@ class Submission(msgspec.Struct):
     spec: Any
     size: int
     refused: str = ""
-    """Why it is refused already: set if the body was unreadable or the request invalid."""
+    """Reason why it is refused already: set if the body was unreadable or the request invalid."""
     refused_code: str = ""
     app: str = ""
     """The app of a refused update, or of a request; "" for a submission."""
@@ -182,7 +182,7 @@ class Submission(msgspec.Struct):
 
 
 MOST = 2**62
-"""Monotonic counters stop here: all integers of a state have to fit into 64 bits."""
+"""Value at which monotonic counters stop: all integers of a state have to fit into 64 bits."""
 
 NodeCondition = Literal["up", "lost", "left"]
 ShownCondition = Literal["up", "draining", "maintenance", "unmounted", "unfit", "suspect", "lost", "left"]
@@ -201,16 +201,16 @@ class Suspect(msgspec.Struct, frozen=True):
     """Why a node takes nothing new: apps failed there (`dorm.core.faults`)."""
 
     since: int
-    """Log time."""
+    """Log time since which it is suspect."""
     seq: int
     apps: list[str]
-    """Those that failed there and are not known to be broken."""
+    """Apps that failed there and are not known to be broken."""
     failures: list[str]
-    """How each of them failed, in words."""
+    """Failure of each of them in words."""
     needs: list[str]
-    """What all of them need: a probe needs no less."""
+    """Needs of all of them: a probe needs no less."""
     least: int
-    """It returns when fewer of these apps are left."""
+    """Number of these apps below which it returns."""
     reason: str
     probe_at: int
     """Log time from which one app may be tried there."""
@@ -232,7 +232,7 @@ class Node(msgspec.Struct):
     draining: Literal["", "operator", "maintenance", "shutdown"] = ""
     joined_at: int = 0
     up_at: int = 0
-    """When it joined or recovered."""
+    """Log time at which it joined or recovered."""
     lease_ended: bool = False
     lease_s: float = 300.0
     """The longest lease that its agent may assume: the maximum in force since it joined."""
@@ -240,13 +240,14 @@ class Node(msgspec.Struct):
     checkpoints: str = ""
     """Id of its folder of checkpoints, as it announced it."""
     foreign: bool = False
-    """Its folder differs from the cluster's (`dorm.core.shared_folder`)."""
+    """Whether its folder differs from the cluster's (`dorm.core.shared_folder`)."""
     foreign_at: int = 0
-    """Since when it differs, or since another node has the folder again that none had; 0 while it does not."""
+    """Log time since which it differs, or since which another node has the folder again that none had; 0 while it does
+    not."""
     port_cursor: int = 0
     """The last port that was assigned here."""
     identity: str = ""
-    """Of the agent that holds the name (`events.identities`); "" for agents older than 0.6.0."""
+    """Identity of the agent that holds the name (`events.identities`); "" for agents older than 0.6.0."""
     refused: Refused | None = None
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False
@@ -261,22 +262,22 @@ class Node(msgspec.Struct):
         return self.abilities if isinstance(self.abilities, list) else []
 
     offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
-    """What apps may use there in addition to resources; unset if it offers nothing, as in states before offers
+    """Things that apps may use there in addition to resources; unset if it offers nothing, as in states before offers
     existed."""
     process: str | msgspec.UnsetType = msgspec.UNSET
     """The process of its agent that joined last; unset for agents before 0.6.0."""
 
     failed: dict[str, PairFailure] = {}
-    """By app, the recent failures of apps here that are not known to be broken (`dorm.core.faults`)."""
+    """Recent failures of apps here that are not known to be broken, by app (`dorm.core.faults`)."""
     suspect: Suspect | None = None
-    """Why it takes nothing new for a while; None if it does."""
+    """Reason why it takes nothing new for a while; None if it does."""
     relapses: int = 0
-    """How often it returned by a probe, of which half are forgotten while it runs well, and all when an operator trusts it:
+    """Number of returns by a probe, of which half are forgotten while it runs well, and all when an operator trusts it:
     the next pauses are longer."""
     trial_until: int = 0
-    """Until when, after such a return, one failure is enough."""
+    """Log time until which, after such a return, one failure is enough."""
     proven_at: int = 0
-    """When a container was last known to have run well here; while it is suspect, only its probes count."""
+    """Log time at which a container was last known to have run well here; while it is suspect, only its probes count."""
 
     @property
     def type(self) -> str:
@@ -342,18 +343,18 @@ class State(msgspec.Struct):
 
     seq: int = 0
     time: int = 0
-    """Log time; never goes back here."""
+    """Log time, which never goes back here."""
     epoch: int = 0
     leader: str = ""
     """Name of the last elected master."""
     elected_at: int = 0
-    """When it was elected: it cannot know what earlier masters heard."""
+    """Log time of its election: it cannot know what earlier masters heard."""
     round_seq: int = 0
     """Sequence of the last round, which fences the next one."""
     dirty_seq: int = 0
     """The last record that could change the allocation."""
     dirty_at: int = 0
-    """Its log time."""
+    """Log time of that record."""
     rebalance_from: int = 0
     """Time of the latest cause for an idle tick; 0 while none is due."""
     ticked_at: int = 0
@@ -362,7 +363,7 @@ class State(msgspec.Struct):
     refused_changes: list[RefusedChange] = []
     """The latest refused changes of settings, at most `REFUSED_CHANGES`."""
     shortened: dict[str, ShortenedTime] = {}
-    """By the name of a time (`node_grace_s`, `node_lease_s`), the last change that lowered it."""
+    """Last change that lowered a time, by its name (`node_grace_s`, `node_lease_s`)."""
     nodes: dict[str, Node] = {}
     apps: dict[str, App] = {}
     checkpoints: str = ""
@@ -374,18 +375,19 @@ class State(msgspec.Struct):
     figures: Figures = msgspec.field(default_factory=Figures)
     counters: Counters = msgspec.field(default_factory=Counters)
     next_drop_at: int = 0
-    """When the first ended app leaves the state; 0 for none."""
+    """Log time at which the first ended app leaves the state; 0 for none."""
     plugins: dict[str, PolicyPlugin] | msgspec.UnsetType = msgspec.UNSET
     """The plug-in policies of the leading master, by name. Unset if it has none, so that the digest of such a state
     is the same as before plug-ins existed."""
     policy_failure: FailedPolicy | msgspec.UnsetType = msgspec.UNSET
-    """Unset while the policy works."""
+    """Last failure of the policy; unset while it works."""
     identities: Identities | msgspec.UnsetType = msgspec.UNSET
-    """Unset while the cluster is open."""
+    """Known users and nodes; unset while the cluster is open."""
     pause: Pause | msgspec.UnsetType = msgspec.UNSET
-    """Unset unless scheduling is paused."""
+    """Pause of scheduling; unset without one."""
     set_back: int | msgspec.UnsetType = msgspec.UNSET
-    """How far log time is ahead of the clock of the log's server, in nanoseconds; unset unless that clock was set back."""
+    """Time by which log time is ahead of the clock of the log's server, in nanoseconds; unset unless that clock was set
+    back."""
 
     @property
     def paused(self) -> Pause | None:
@@ -413,12 +415,12 @@ class State(msgspec.Struct):
         `TENANT//NAME`."""
         if name_or_id in self.apps:
             return self.apps[name_or_id]
-        found = [app for app in self.apps.values() if app.name == name_or_id]
-        if tenant and (own := [app for app in found if app.tenant == tenant]):
+        namesakes = [app for app in self.apps.values() if app.name == name_or_id]
+        if tenant and (own := [app for app in namesakes if app.tenant == tenant]):
             return _latest(own)
         if name_or_id in self.names:
             return self.apps[self.names[name_or_id]]
-        return _latest(found)
+        return _latest(namesakes)
 
     def namesakes(self, name: str) -> list[App]:
         """Return the apps of this name, the latest of each tenant, in order of tenants; the live ones if there are any.  An id
@@ -429,8 +431,8 @@ class State(msgspec.Struct):
         for app in self.apps.values():
             if app.name == name:
                 of.setdefault(app.tenant, []).append(app)
-        found = [one for tenant in sorted(of) if (one := _latest(of[tenant])) is not None]
-        return [app for app in found if not app.ended] or found
+        latest = [app_of_tenant for tenant in sorted(of) if (app_of_tenant := _latest(of[tenant])) is not None]
+        return [app for app in latest if not app.ended] or latest
 
 
 def _latest(apps: Sequence[App]) -> App | None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dorm.core.folded import Folded, ignored
+from dorm.core.folded import APPLIED, Effect, ignored
 from dorm.core.state import Submission, can_be_kept
 from events import subjects
 from events.identities import tenant_in
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from events.spec import AppSpec
 
 
-def queue(state: State, submission: Submission, record: Record) -> Folded:
+def queue(state: State, submission: Submission, record: Record) -> Effect:
     """Queue a request for an answer; a repeated id changes nothing."""
     if submission.id in state.submissions:
         return ignored(state)
@@ -46,12 +46,12 @@ def queue(state: State, submission: Submission, record: Record) -> Folded:
         submission.refused_code = "spec.number.too_large"
     submission.who = subjects.who_of(record.subject)
     state.submissions[submission.id] = submission
-    return "applied"
+    return APPLIED
 
 
 def queue_refused(
     state: State, event: Event, record: Record, why: str, code: str, *, app: str = "", spec: Any = None
-) -> Folded:
+) -> Effect:
     """Queue a refused request, so that its sender gets an answer. `app`: the app of a refused update."""
     refused = Submission(
         id=event.id,

@@ -76,7 +76,7 @@ class Quiet:
 
     def __init__(self) -> None:
         self._since: int | None = None
-        """When the first record came that no allocation has seen."""
+        """Time at which the first record came that no allocation has seen."""
         self._last = 0
 
     def mark_dirty(self, at: int) -> None:
@@ -100,7 +100,7 @@ class Quiet:
 # --- silence ----------------------------------------------------------------------------------------------------------
 
 LEASE_MARGIN_S = 10.0
-"""Added to the lease: an agent that fences itself still needs time to kill its containers."""
+"""Time added to the lease: an agent that fences itself still needs time to kill its containers."""
 
 
 def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[str] | None = None) -> list[Event]:
@@ -134,7 +134,7 @@ def conclude(state: State, heard: Mapping[str, int], now: int, alive: Container[
 # --- what is due ------------------------------------------------------------------------------------------------------
 
 _MOST_DOUBLINGS = 7
-"""At 30 s between ticks, a policy that keeps failing is asked once in 64 minutes at last."""
+"""Number of doublings: at 30 s between ticks, a policy that keeps failing is asked once in 64 minutes at last."""
 _LONGEST_S = 31_536_000
 _MOST_RESTS = 1000.0
 _LATER_NS = 1_000_000
@@ -214,6 +214,6 @@ def _ends_of_waits(state: State, after: int) -> Iterator[int]:
             yield since + (int(patience_s) + 1) * SECOND
 
 
-def _number(found: object, most: float) -> float | None:
+def _number(value: object, most: float) -> float | None:
     """Return a parameter if it is a number of this range: in a plug-in, one of the same name may have another meaning."""
-    return found if isinstance(found, (int, float)) and 0 <= found <= most else None
+    return value if isinstance(value, (int, float)) and 0 <= value <= most else None

@@ -307,11 +307,12 @@ class Master:
     def _fold(self, batch: Sequence[Record]) -> None:
         at = _loop_ns()
         for record in batch:
-            event, folded = evolve(self.state, record)
-            stated = isinstance(event, Round) and folded == "applied" and not event.allocated
+            folded = evolve(self.state, record)
+            event = folded.event
+            stated = isinstance(event, Round) and folded.outcome == "applied" and not event.allocated
             self._time.folded(self.state.time, at, stated=stated)
             self._sealer.take(record, event)
-            self._parts.see(self.state, record, event, folded)
+            self._parts.see(self.state, record, folded)
             self._integrity.folded(record.seq, self._sealer.chain)
             if isinstance(event, NodeJoined | NodeReported) and self._is_from(event, record):
                 self._detector.note_heard(event.node, _loop_ns())

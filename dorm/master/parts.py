@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dorm.core.folded import Folded
     from dorm.core.state import State
     from events.chain import SealKey
-    from events.kinds import Event
     from events.log.records import Record
     from events.log.stores import Parts
     from events.parts import NodePart
@@ -63,10 +62,10 @@ class PartWriter:
         self._stored: dict[str, _Known] = {}
         self._leads = False
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Note a record that was folded into `state`."""
         if self._leads:
-            self._concerned.see(state, record, event, folded)
+            self._concerned.see(state, record, folded)
             if self._concerned.nodes:
                 self._wake.set()
 
@@ -75,7 +74,7 @@ class PartWriter:
         if self._leads:
             every = dict.fromkeys(known_nodes(state))
             self._concerned.nodes |= every
-            self._concerned.asked |= every
+            self._concerned.joined |= every
             self._wake.set()
 
     async def run(self, state: Callable[[], State]) -> None:
@@ -84,9 +83,9 @@ class PartWriter:
             await self._load()
             self._begin(state())
             while True:
-                nodes, requested = self._concerned.taken()
+                nodes, joined = self._concerned.taken()
                 for first in range(0, len(nodes), _AT_ONCE):
-                    await self._store(state(), nodes[first : first + _AT_ONCE], requested)
+                    await self._store(state(), nodes[first : first + _AT_ONCE], joined)
                 if not self._concerned.nodes:
                     self._wake.clear()
                     await self._wake.wait()
@@ -118,12 +117,12 @@ class PartWriter:
         self._concerned.nodes = dict.fromkeys(known_nodes(state))
         self._parts.writes(True)
 
-    async def _store(self, state: State, nodes: list[str], requested: list[str]) -> None:
+    async def _store(self, state: State, nodes: list[str], joined: list[str]) -> None:
         """Store the parts of these nodes that differ from what is stored, or that are asked for."""
         wanted = [
             part
             for part in parts_of(state, self._cluster, nodes)
-            if part.node in requested or content_of(part) != self._stored.get(token(part.node), _NOTHING).content
+            if part.node in joined or content_of(part) != self._stored.get(token(part.node), _NOTHING).content
         ]
         keys = state.known.keys_at(state.seq) if state.known is not None else []
         key = self._key if self._key is not None and self._key.public in keys else None
@@ -131,7 +130,7 @@ class PartWriter:
         again = [part.node for part, stored in zip(wanted, outcomes, strict=True) if not stored]
         if again:  # Derived again when it is tried again.
             self._concerned.nodes |= dict.fromkeys(again)
-            self._concerned.asked |= dict.fromkeys(node for node in again if node in requested)
+            self._concerned.joined |= dict.fromkeys(node for node in again if node in joined)
             await asyncio.sleep(_PAUSE_S)
 
     async def _put(self, part: NodePart, key: SealKey | None) -> bool:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from dorm.core.folded import Folded
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from events.nats.settings import Room
@@ -139,8 +138,8 @@ class Follower:
         self._record, self._last = self._kept.record if self._kept is not None else "", None
         self._fold.observers.append(self._observe)
 
-    def _observe(self, state: State, record: Record, event: Event, folded: Folded) -> None:
-        self._tally.see(state, record, event, folded)
+    def _observe(self, state: State, record: Record, folded: Folded) -> None:
+        self._tally.see(state, record, folded)
         self._last = record
 
     def _load(self) -> Kept | None:

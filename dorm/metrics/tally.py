@@ -136,14 +136,15 @@ class Tally(msgspec.Struct):
                 tally.lives[app.id] = app.history[-1].decided_at
         return tally
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded into `state`; a record that is already counted changes nothing."""
+        event = folded.event
         if record.seq <= self.seq:
             return
         self.seq = record.seq
-        self.records[folded] += 1
+        self.records[folded.outcome] += 1
         handler = _OF_RECORDS.get(type(event))
-        if handler is not None and folded == "applied":
+        if handler is not None and folded.outcome == "applied":
             handler(self, state, event)
 
     # --- records --------------------------------------------------------------------------------------------------------

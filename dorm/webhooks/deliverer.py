@@ -153,8 +153,9 @@ class Watch:
                     self._note(decode(record), record.seq)
         return state
 
-    def _note_record(self, _state: State, record: Record, event: Event, folded: Folded) -> None:
-        if folded == "void":
+    def _note_record(self, _state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
+        if folded.outcome == "void":
             self._voids[record.seq] = None
             while len(self._voids) > _MOST_VOIDS:
                 del self._voids[next(iter(self._voids))]

@@ -60,6 +60,7 @@ from events.kinds.base import (
     Rule,
     Step,
     Writer,
+    apps_named,
 )
 from events.kinds.clients import (
     AppCancelRequested,
@@ -273,4 +274,5 @@ __all__ = [
     "WebhookTestRequested",
     "WebhookTested",
     "Writer",
+    "apps_named",
 ]

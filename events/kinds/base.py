@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from events.fields import Position, holds
+from events.fields import Position, holds, named_in
 from events.limits import Moment, Name
 
 Writer = Literal["user", "operator", "admin", "reader", "deliverer", "node", "master"]
@@ -65,6 +65,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """Position (`seq` or `seq.index`) or id of the event that caused it."""
     v: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)] = 1
     """Schema version of this kind."""
+
+
+def apps_named(event: Event) -> tuple[str, ...]:
+    """Return the apps that an event is about, as it names them: its app, or all that it names if it is about several.  What
+    it changes, only the fold knows (`dorm.core.folded`)."""
+    app: str | None = getattr(event, "app", None)
+    if app is None:
+        return tuple(dict.fromkeys(named_in(event, "app")))
+    return (app,) if app else ()
 
 
 Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

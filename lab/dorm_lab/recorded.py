@@ -121,16 +121,21 @@ def recording(records: Iterable[Record]) -> Recording:
     taken = Recording(_cluster_of(kept), kept, times, [], {}, {})
     for record in kept:
         epoch = state.epoch
-        event, folded = evolve(state, record)
+        folded = evolve(state, record)
+        event = folded.event
         times.append(state.time)
-        if isinstance(event, k.Round) and folded == "applied":
+        if isinstance(event, k.Round) and folded.outcome == "applied":
             after = state.time - times[max(1, event.basis)]  # A run starts with its first record.
             taken.rounds[event.basis] = RecordedRound(after, record, event, question_of(record, event, epoch))
             causes.learn(event, state.time)
-        elif folded != "forbidden" and isinstance(event, _OF_CONTAINERS) and (causing := causes.of(event)) is not None:
-            cause, since = causing
+        elif (
+            folded.outcome != "forbidden"
+            and isinstance(event, _OF_CONTAINERS)
+            and (found := causes.of(event)) is not None
+        ):
+            cause, since = found
             taken.answers.setdefault(cause, []).append(Answer(state.time - since, record))
-        elif folded != "forbidden" and not isinstance(event, get_args(k.OfIdentities)):
+        elif folded.outcome != "forbidden" and not isinstance(event, get_args(k.OfIdentities)):
             taken.outside.append((state.time, record))  # The simulated cluster is open.
     return taken
 
@@ -274,7 +279,7 @@ class RecordedRun(Simulation):
         """Append a record then; records of one moment come in the log's order."""
         self.agenda.at(time, lambda: self._take(record.subject, record.body, record.msg_id), rank=record.seq)
 
-    def _count_same(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def _count_same(self, state: State, record: Record, folded: Folded) -> None:
         seq, taken = record.seq, self._taken
         if self._same != seq - 1 or seq > len(taken.records):
             return

@@ -113,7 +113,7 @@ class Survey:
         """Take a record; return true if folding further is pointless; the last slice shows why.  Raises GapError."""
         state = self.state
         epoch, last_round = state.epoch, state.round_seq
-        event, _ = evolve(state, record)
+        event = evolve(state, record).event
         self._open.records.append(record)
         if self._seals is not None:
             self._seals.take(record, event)
@@ -232,7 +232,7 @@ class SliceAudit:
         """Fold and check one record; return whether there was a divergence."""
         state = self.state
         epoch, last_round = state.epoch, state.round_seq
-        event, _ = evolve(state, record)
+        event = evolve(state, record).event
         if isinstance(event, Round):
             self._check_round(record, event, epoch, last_round)
         elif isinstance(event, Unknown | Unreadable) and kind_of(record.subject) == Round.__name__:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dorm.core.asking import problem_of
-from dorm.core.changed import NOTHING, changed_by
 from dorm.core.query.standing import standings
 from events import kinds as k
 from events import subjects
@@ -119,17 +118,21 @@ class Changes:
         self._position, self._at = str(state.seq), state.time
         self.take(state)
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Note the possible changes of a record that was folded into `state`."""
+        event = folded.event
         self._folded = True
         self._tell(record, event)
-        changed = changed_by(state, record, event, folded)
-        if "noise" in event.KIND.lists or (changed is NOTHING and not isinstance(event, k.Round)) or folded == "void":
+        if (
+            "noise" in event.KIND.lists
+            or folded.outcome == "void"
+            or not (folded.touched or isinstance(event, k.Round))
+        ):
             return
-        self._touched |= dict.fromkeys(changed.apps)
-        if event.KIND.writers[0] != "node" or changed.everything:
+        self._touched |= dict.fromkeys(folded.apps)
+        if event.KIND.writers[0] != "node" or folded.everything:
             # A round can change any app, its reason or its bounds, and says of the cluster who leads it.
-            self._everything |= changed.everything or isinstance(event, k.Round)
+            self._everything |= folded.everything or isinstance(event, k.Round)
             facts = event.events if isinstance(event, k.Round) else [event]
             self._shares_due |= not all(isinstance(fact, _NO_SHARES) for fact in facts)
         if isinstance(event, k.Round):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dorm.core.folded import Folded
     from dorm.core.query.assumed import Assumed
     from dorm.core.state import State
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay.moments import Moment
@@ -114,9 +113,9 @@ class _Watched:
         self._watcher = Watcher(fork.state)
         self._end = (fork.state.seq, fork.state.time)
 
-    def __call__(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def __call__(self, state: State, record: Record, folded: Folded) -> None:
         self._end = (state.seq, state.time)
-        self._watcher.see(state, record, event, folded)
+        self._watcher.see(state, record, folded)
         if record.seq % _KEEP_EVERY == 0:
             self._watcher.keep_within_bounds()
 

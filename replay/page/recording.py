@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from events.positions import Logged
@@ -168,10 +167,11 @@ class _Seen:
         self._watcher.keep_within_bounds()
         return reached
 
-    def _see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
-        self._changes.see(state, record, event, folded)
-        self._watcher.see(state, record, event, folded)
-        if isinstance(event, k.AppProgressed) and folded == "applied":
+    def _see(self, state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
+        self._changes.see(state, record, folded)
+        self._watcher.see(state, record, folded)
+        if isinstance(event, k.AppProgressed) and folded.outcome == "applied":
             self._progressed(event, record.time)
         self._since += 1
         if self._since >= self._every or record.seq == self._last:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import App, State
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
@@ -141,19 +140,20 @@ class _Telling:
         """Whether any app or node is followed."""
         return bool(self._apps or self._nodes)
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
         if isinstance(event, _BULK):
             teller = self._apps.get(event.app)
             if teller is not None:
-                teller.see(state, record, event, folded)
+                teller.see(state, record, folded)
             return
         for app in self._apps.values():
-            app.see(state, record, event, folded)
+            app.see(state, record, folded)
         for node in self._nodes.values():
-            node.see(state, record, event, folded)
+            node.see(state, record, folded)
         of_round = isinstance(event, k.Round)
         for turns in self._turns.values():
-            turns.witness.see(state, record, event, folded)
+            turns.witness.see(state, record, folded)
             if of_round or (isinstance(event, _OF_AN_APP) and event.app == turns.app):
                 self._look(state, turns)
 

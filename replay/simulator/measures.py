@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import App, Node, State
-    from events.kinds import Event
     from events.log.records import Record
     from replay.simulator.simulation import Simulation
     from replay.simulator.timings import Timings
@@ -360,15 +359,16 @@ class Measures:
         simulation.observe(measures.see)
         return measures
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         del state  # The state is the one passed to the constructor.
         if not self._begin:
             self._begin = self._next = self._now = record.time
         if record.time > self._now:
             self._now = record.time
             self._sample_before(record.time)
-        watch = _WATCH.get(type(event)) if folded not in ("void", "forbidden") else None
+        watch = _WATCH.get(type(event)) if folded.outcome not in ("void", "forbidden") else None
         if watch is not None:
             watch(self, event)
 

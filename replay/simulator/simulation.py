@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from replay.simulator.scenario import Outage, Scenario
     from replay.simulator.simulated_containers import Partition
 
-    Seen = Callable[[State, Record, k.Event, Folded], None]
+    Seen = Callable[[State, Record, Folded], None]
     """An `Observer.see`: called after each record was folded."""
 
 _TELLS_NOTHING_DUE = (k.AppProgressed, k.AppCheckpointed, k.ContainerStarted)
@@ -222,9 +222,10 @@ class Simulation:
         """Store a record, fold it, and let observers, agents and the master react."""
         record = Record(self.state.seq + 1, self.agenda.now, subject, body, msg_id)
         dirty = self.state.dirty_seq
-        event, folded = evolve(self.state, record)
+        folded = evolve(self.state, record)
+        event = folded.event
         for observer in self._observers:
-            observer(self.state, record, event, folded)
+            observer(self.state, record, folded)
         if isinstance(event, k.Round):
             for fact in event.events:
                 self._react(fact)

@@ -108,27 +108,29 @@ class AppTeller:
         self._note(state)
         self._tell(state, str(state.seq), "known", f"already {app.phase} where this reading of the log starts")
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         if isinstance(event, k.AppProgressed | k.AppCheckpointed):
-            if folded == "applied" and event.app == self.id:
+            if folded.outcome == "applied" and event.app == self.id:
                 self._progress(state, event)
             return
         if isinstance(event, k.Round):
-            if folded == "void":
+            if folded.outcome == "void":
                 return
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
-                self.around.fact(state, event, index)
-        elif folded == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
+                self.around.fact(state, folded, index)
+        elif folded.outcome == "forbidden" and not isinstance(event, k.AppSubmitted | k.AppUpdated):
             pass  # It changed nothing, and the master reports it.
-        elif folded != "ignored":  # A refused request may still have been applied in part, and is part of the story.
+        elif folded.outcome != "ignored":
+            # A refused request may still have been applied in part, and is part of the story.
             if text := story_words.doubted(self._app, event, self._chapters):
                 self._tell(state, str(state.seq), "doubtful", text)
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, state, event)
-            self.around.record(state, event)
+            self.around.record(state, folded)
             if getattr(event, "app", self.id) != self.id:
                 return
         self._note(state)

@@ -50,8 +50,8 @@ from replay.words import containers, moment, span
 
 if TYPE_CHECKING:
     from dorm.core.folded import Folded
-    from dorm.core.state import App, LiveChange, State
-    from events.kinds import Event
+    from dorm.core.generation import LiveChange
+    from dorm.core.state import App, State
     from events.log.records import Record
 
 
@@ -140,13 +140,14 @@ class Witness:
             if last is not None and isinstance(event, Round) and isinstance(fact, Resized):
                 self.last = Decided(seq=last.seq, index=index, time=last.time, epoch=event.epoch, fact=fact)
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
-        if isinstance(event, ContainerExited) and event.app == self._id and folded != "forbidden":
+        event = folded.event
+        if isinstance(event, ContainerExited) and event.app == self._id and folded.outcome != "forbidden":
             self.settings = killed_because(state, event) or self.settings
-        if isinstance(event, PolicyChanged) and folded in ("applied", "refused"):
+        if isinstance(event, PolicyChanged) and folded.outcome in ("applied", "refused"):
             self._sets.record(state, event)
-        if not isinstance(event, Round) or folded == "void":
+        if not isinstance(event, Round) or folded.outcome == "void":
             return
         for index, fact in enumerate(event.events):
             self._fact(state, event, index, fact)

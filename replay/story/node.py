@@ -177,28 +177,30 @@ class NodeTeller:
         self._account(state)
         self._tell(state, str(state.seq), "known", f"already {condition} where this reading of the log starts")
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         if isinstance(event, _PROGRESS):
             return
         if isinstance(event, k.Round):
-            if folded == "void":
+            if folded.outcome == "void":
                 return
             for index, fact in enumerate(event.events):
                 self._fact(state, event, index, fact)
-                self.around.fact(state, event, index)
+                self.around.fact(state, folded, index)
             if len(self._decided) > 2 * len(state.apps) + 16:
                 self._forget(state)
-        elif folded == "forbidden":
+        elif folded.outcome == "forbidden":
             pass  # It changed nothing, and the master reports it.
-        elif folded != "ignored":  # A refused request may still have been applied in part, and is part of the story.
+        elif folded.outcome != "ignored":
+            # A refused request may still have been applied in part, and is part of the story.
             here = getattr(event, "node", "") == self.wanted
             if isinstance(event, k.PolicyChanged) and self.known and (text := settings_changed(state, event)):
                 self._tell(state, str(state.seq), "settings", text)
             handler = _HANDLERS.get(type(event)) if here else None
             if handler is not None:
                 handler(self, state, event)
-            self.around.record(state, event)
+            self.around.record(state, folded)
             if not here:
                 return
         self._account(state)

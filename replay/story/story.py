@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from dorm.core.folded import Folded, Observer
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
@@ -123,9 +122,9 @@ async def _has_snapshots(log: ReadableLog) -> bool:
 def together(followers: Sequence[Observer]) -> Seen:
     """Combine the followers into one `seen`."""
 
-    def seen(state: State, record: Record, event: Event, folded: Folded) -> None:
+    def seen(state: State, record: Record, folded: Folded) -> None:
         for follower in followers:
-            follower.see(state, record, event, folded)
+            follower.see(state, record, folded)
 
     return seen
 

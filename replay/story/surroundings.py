@@ -24,6 +24,7 @@ from replay.words import containers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from dorm.core.folded import Folded
     from dorm.core.state import App, State
 
 MS = 1_000_000
@@ -74,32 +75,34 @@ class Surroundings:
 
     # --- following ------------------------------------------------------------------------------------------------------
 
-    def record(self, state: State, event: k.Event) -> None:
+    def record(self, state: State, folded: Folded) -> None:
         """Follow a fact that is not the master's, after it was folded and not ignored."""
-        handler = _RECORDS.get(type(event))
+        handler = _RECORDS.get(type(folded.event))
         if handler is not None:
-            handler(self, state, event)
+            handler(self, state, folded.event)
+        if folded.everything:  # One node's event can void many plans.
+            self._all_places(state)
 
-    def fact(self, state: State, event: k.Round, index: int) -> None:
+    def fact(self, state: State, folded: Folded, index: int) -> None:
         """Follow one fact of a round that is not void, after the round was folded; called for each fact in order."""
-        fact = event.events[index]
+        event: Any = folded.event
+        fact, effect = event.events[index], folded.effect.facts[index]
         position = f"{state.seq}.{index}"
         kind = type(fact)
         if isinstance(fact, k.Resized):
-            for change in fact.changes:
-                self._place(state, change.app)
             self._looked = event.basis
             self._before = Cause(position, "the previous decision, which could change only a limited number of apps")
         elif isinstance(fact, k.IdleTicked):
             self._looked = event.basis
         elif kind in _NODES:
-            self._note_cause(state, position, f"{fact.node} {_NODES[kind]}")  # type: ignore[union-attr]  # these have one
-            self._all_places(state)
+            self._note_cause(state, position, f"{fact.node} {_NODES[kind]}")
         elif kind in _APPS:
             self._app_fact(state, position, fact, _APPS[kind])
-            self._place(state, fact.app)  # type: ignore[union-attr]  # these have one
-        elif isinstance(fact, k.GenerationReleased | k.MembersReleased | k.MembersLost | k.LiveResizeFailed):
-            self._place(state, fact.app)
+        if effect.everything:
+            self._all_places(state)
+        else:
+            for app in effect.apps_of(fact):
+                self._place(state, app)
 
     def _app_fact(self, state: State, position: str, fact: Any, what: str) -> None:
         app = state.apps.get(fact.app)
@@ -145,15 +148,12 @@ class Surroundings:
         self._note_cause(
             state, str(state.seq), f"{event.node} {'joined' if isinstance(event, k.NodeJoined) else 'left'}"
         )
-        self._all_places(state)
 
     def _drain(self, state: State, event: k.NodeDrainRequested) -> None:
         self._note_cause(state, str(state.seq), drain(event))
-        self._all_places(state)
 
     def _forget(self, state: State, event: k.NodeForgetRequested) -> None:
         self._note_cause(state, str(state.seq), forgotten(event))
-        self._all_places(state)
 
     def _trust(self, state: State, event: k.NodeTrustRequested) -> None:
         self._note_cause(state, str(state.seq), trust_requested(event))
@@ -190,7 +190,7 @@ class Surroundings:
             self.places.pop(app_id, None)
 
     def _all_places(self, state: State) -> None:
-        """Update all places: one node's event can void many plans."""
+        """Update all places."""
         for app_id in state.names.values():
             self._place(state, app_id)
 

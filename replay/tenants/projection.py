@@ -43,7 +43,6 @@ _NOTHING = b"\x80"
 _UNREADABLE = b"\xc1"
 _CHANGED = (k.Round, k.TrustEnabled, k.UserAdded)
 """Kinds that no tenant sees as they are."""
-_WITHOUT_EFFECT = ("forbidden", "void", "unknown", "unreadable")
 _NAMING = frozenset(kind.__name__ for kind in (k.UserAdded, k.UserRemoved, k.TokenAdded, k.TokenRemoved))
 
 
@@ -111,13 +110,14 @@ class Projection:
     def take(self, record: Record) -> Seen:
         """Fold the next record.  Raises GapError."""
         owners = self._tenants_of_identities(record)
-        event, folded = evolve(self.state, record)
-        if folded in _WITHOUT_EFFECT:
+        folded = evolve(self.state, record)
+        event = folded.event
+        if not folded.counts:
             return Seen(record, event, None, frozenset(), self._author(record), self.names)
         named = None
         if isinstance(event, REQUESTS):
             named = app_of_request(self.state, event.app, subjects.who_of(record.subject))
-        refused = folded == "refused" and isinstance(event, REQUESTS)
+        refused = folded.outcome == "refused" and isinstance(event, REQUESTS)
         hidden = self._hiding.event(event, named) if isinstance(event, SHOWN) and not refused else None
         own = self._author(record)
         owners |= self._tenants_of_identities(record) | self._tenants_of(event, named)
@@ -157,13 +157,10 @@ class Projection:
             return frozenset((*listed, *users, offers.tenant))
         if named is not None:
             return frozenset((named.tenant,))
-        return self._owners((getattr(event, "app", ""),))
+        return self._owners(k.apps_named(event))
 
     def _tenants_of_fact(self, fact: Any) -> frozenset[str]:
         match fact:
-            case k.Resized():
-                changed = (change.app for change in fact.changes)
-                return self._owners((*changed, *fact.reasons, *fact.shortage, *fact.batches))
             case k.RecordsRefused():
                 known = self.state.known
                 return (
@@ -171,11 +168,9 @@ class Projection:
                     if known is not None
                     else frozenset()
                 )
-            case k.NodeSuspected():
-                return self._owners(fact.apps)
             case k.AppAccepted() | k.AppRejected() if tenant_in(fact.submission):
                 return frozenset((tenant_in(fact.submission),))
-        return self._owners((getattr(fact, "app", ""),))
+        return self._owners(k.apps_named(fact))
 
     def _owners(self, apps: Iterable[str]) -> frozenset[str]:
         known = self.state.apps

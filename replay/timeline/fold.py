@@ -1,11 +1,7 @@
 """Makes a timeline from a log: folds it once, batch by batch in a thread, within bounds of memory.
 
-The watcher looks only at apps and nodes that a record can have changed (`dorm.core.changed`).  Most records of a log report
-progress, and cost nothing here.  Next to the apps and nodes it keeps the cluster's own `Figures` over time: apps that wait,
-and the part of each resource that is decided and held.
-
-`Bounds` limit what it keeps.  Beyond them, changes within one grain of time are merged, and grains double until it fits.
-Steps, decisions, marks and partitions each have their own bound and grain, so a flood of one does not thin the others.
+The watcher looks only at apps and nodes that a record can have changed (`dorm.core.folded`).  Most records of a log
+report progress, and cost nothing here.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from dorm.core.changed import changed_by
 from dorm.core.gates import shown_reason
 from dorm.core.query.views import sizes
 from events import kinds as k
@@ -45,7 +40,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import App, Node, State
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
@@ -332,15 +326,15 @@ class Watcher:
             picture.notes.append(f"Not shown: {self._void_seen} void {rounds} of deposed masters.")
         return picture
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         self._time = max(state.time, self.picture.start)
         if not self.picture.start:
             self.picture.start = state.time
-        if isinstance(event, k.AppProgressed | k.AppCheckpointed) or folded == "forbidden":
+        if isinstance(event, k.AppProgressed | k.AppCheckpointed) or folded.outcome == "forbidden":
             return
         cause = f"{type(event).__name__} {state.seq}"
-        changed = changed_by(state, record, event, folded)
         if isinstance(event, k.Round):
             self._round(state, event, folded)
         elif isinstance(event, k.ContainerStarted | k.ContainerExited):
@@ -352,7 +346,7 @@ class Watcher:
         elif isinstance(event, k.AppResizeRequested):
             self._size_requested(state, event, folded)
             return
-        elif event.KIND.on == "node" and changed.everything:
+        elif event.KIND.on == "node" and folded.everything:
             self._node_event(state, event, cause)
         elif isinstance(event, k.PolicyChanged):
             self._mark("cluster", str(state.seq), "settings changed", settings_text(event), weight=50)
@@ -361,7 +355,7 @@ class Watcher:
             self._mark("cluster", str(state.seq), scheduling_text(event), event.reason, weight=50)
             return
         elif event.KIND.by_name:
-            for name in changed.apps:
+            for name in folded.apps:
                 self._look_at(state.apps[name], cause)
         else:
             return
@@ -370,23 +364,24 @@ class Watcher:
     # --- what a record touches ------------------------------------------------------------------------------------------
 
     def _round(self, state: State, event: k.Round, folded: Folded) -> None:
-        if folded == "void":
+        if folded.outcome == "void":
             self._void_seen += 1
             return
         touched: dict[str, str] = {}
         everything = ""
-        for index, fact in enumerate(event.events):
+        for index, (fact, effect) in enumerate(zip(event.events, folded.effect.facts, strict=True)):
             position = f"{state.seq}.{index}"
             cause = f"{type(fact).__name__} {position}"
+            everything = cause if effect.everything else everything
+            if not isinstance(fact, k.AppPlanned):  # It changes nothing that is drawn of an app.
+                touched.update(dict.fromkeys(effect.apps_of(fact), cause))
             if isinstance(fact, k.Resized):
                 self._resized = dict(list(self._resized.items())[-64:]) | {state.seq: position}
                 self._decision(state, event, fact, position)
-                touched.update(dict.fromkeys([change.app for change in fact.changes] + list(fact.reasons), cause))
+                touched.update(dict.fromkeys(fact.reasons, cause))
             elif isinstance(fact, _NODE_FACTS):
-                everything = cause
                 self._node_fact(state, fact, position)
             elif isinstance(fact, _APP_FACTS):
-                touched[fact.app] = cause
                 self._app_fact(state, fact, position)
             elif isinstance(fact, k.PolicyFailed):
                 if is_first_failure(state, fact):
@@ -490,7 +485,7 @@ class Watcher:
             self._mark("live", str(state.seq), what, f"pause {event.pause_s * 1e3:.3g} ms", app=app.id, weight=8)
 
     def _size_requested(self, state: State, event: k.AppResizeRequested, folded: Folded) -> None:
-        if folded == "applied" and event.app in state.apps:
+        if folded.outcome == "applied" and event.app in state.apps:
             what = f"asked for {event.containers}" if event.containers else "asked for n_max again"
             self._mark("asked", str(state.seq), what, event.reason, app=event.app, weight=8)
 

@@ -103,7 +103,7 @@ async def test_a_fork_is_bounded_and_ends_with_its_request(
     def endless(fork: forks.Fork) -> Simulation:
         """A simulation that takes a day, and counts its records."""
         made = simulation_of(fork)
-        made.observe(lambda _state, record, _event, _folded: played.append(record.seq))
+        made.observe(lambda _state, record, _folded: played.append(record.seq))
         return made
 
     monkeypatch.setattr("replay.page.forked.MOST_REPORTS", 10**9)

@@ -27,7 +27,7 @@ def test_the_demo_log_has_apps_that_contended_and_completed() -> None:
     kinds = Counter[str]()
     facts = Counter[str]()
     for record in records:
-        event, _ = evolve(state, record)
+        event = evolve(state, record).event
         kinds[type(event).__name__] += 1
         facts.update(type(fact).__name__ for fact in (event.events if isinstance(event, Round) else []))
     assert [app.ended for app in state.apps.values()] == ["completed"] * 3

@@ -26,7 +26,7 @@ def test_the_fold_acts_on_every_record_of_a_history(one: Stretch) -> None:
     identities = set[str]()
     for batch in records_of(one, 3 * len(one.repeated)):
         for record in batch:
-            event, _ = evolve(state, record)
+            event = evolve(state, record).event
             assert (event.id, event.at) == (record.msg_id, record.time)
             identities.add(event.id)
             kinds[type(event).__name__] += 1

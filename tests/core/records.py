@@ -62,7 +62,7 @@ class Bench:
     def raw(self, subject: str, body: bytes, msg_id: str = "") -> k.Event:
         """Store and fold any bytes."""
         self.records.append(Record(len(self.records) + 1, self.now, subject, body, msg_id))
-        event, _ = evolve(self.state, self.records[-1])
+        event = evolve(self.state, self.records[-1]).event
         assert violations(self.state) == []
         return event
 

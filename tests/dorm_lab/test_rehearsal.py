@@ -57,7 +57,7 @@ def watched(records: list[Record]) -> PhaseWatch:
     state = State()
     watch = PhaseWatch(state)
     for record in records:
-        watch.see(state, record, *evolve(state, record))
+        watch.see(state, record, evolve(state, record))
     return watch
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
 
 from agents import progress
+from dorm.core import containers
 from dorm.core import evolve as evolving
+from dorm.core.folded import APP, IGNORED, Effect
 from events.kinds import ContainerStarted
 from events.nats import reader as jetstream_reader
 from tests.core.mutants import mutate_method
@@ -21,6 +23,10 @@ from tests.fuzz.samples import SPECS
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 from tests.tries import tries
+
+if TYPE_CHECKING:
+    from dorm.core.state import State
+    from events.log.records import Record
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.hex"))
 
@@ -73,12 +79,15 @@ def test_a_fold_that_believes_foreign_nodes_is_found(monkeypatch: pytest.MonkeyP
     assert any("running" in failure.error for failure in failures)
 
 
-def _start_twice(state: object, event: object, record: object) -> None:
+def _start_twice(state: State, event: object, record: Record) -> Effect:
     """A fold that counts a start each time it is reported."""
-    found = evolving._container_of(state, event, record)  # type: ignore[arg-type]
-    if found is not None:
-        found[2].state = "running"
-        found[1].running += 1
+    reported = containers._container_of(state, event, record)
+    if reported is None:
+        return IGNORED
+    _, generation, container = reported
+    container.state = "running"
+    generation.running += 1
+    return APP
 
 
 def _make(source: Source) -> bytes:

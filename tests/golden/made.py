@@ -50,7 +50,7 @@ async def _folded(log: ReadableLog) -> dict[str, Any]:
     async with aclosing(log.read()) as batches:
         async for batch in batches:
             for record in batch:
-                event, _ = evolve(state, record)
+                event = evolve(state, record).event
                 for one in event.events if isinstance(event, k.Round) else [event]:
                     kinds[type(one).__name__] += 1
                 if record.seq % _EVERY == 0:

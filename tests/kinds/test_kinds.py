@@ -10,6 +10,7 @@ import pytest
 from dorm.cli import top as top_view
 from dorm.cli.events import style_of
 from dorm.core import authority, evolve, rounds
+from dorm.core.folded import concerns_no_state
 from dorm.core.query import concerns
 from dorm.security import roles
 from events import kinds as k
@@ -64,7 +65,7 @@ def test_every_kind_has_a_handler_in_the_fold() -> None:
 
 
 def test_a_kind_that_changes_no_state_has_the_handler_that_does_nothing() -> None:
-    idle = {kind for kind, handler in evolve._HANDLERS.items() if handler is evolve._concerns_no_state}
+    idle = {kind for kind, handler in evolve._HANDLERS.items() if handler is concerns_no_state}
     assert idle == {kind for kind in k.EVENTS if not kind.KIND.folded}
 
 

@@ -23,7 +23,7 @@ NEW_KIND = {
     ],
     "events/kinds/__init__.py": [("import AppHoldRequested,", "import AppHoldRequested, AppPraised,")],
     "dorm/core/evolve.py": [
-        ("_HANDLERS: dict[type, Handler] = {", "_HANDLERS: dict[type, Handler] = {\n    k.AppPraised: _concerns_no_state,")
+        ("_HANDLERS: dict[type, Handler] = {", "_HANDLERS: dict[type, Handler] = {\n    k.AppPraised: concerns_no_state,")
     ],
 }  # fmt: skip
 NEW_FIELD = {
@@ -38,7 +38,6 @@ NEW_FIELD = {
 }
 OF_THE_KIND = """
 import msgspec
-from dorm.core.changed import NOTHING, changed_by
 from dorm.core.evolve import evolve
 from dorm.core import authority
 from dorm.core.query import concerns
@@ -59,8 +58,8 @@ class Naming:
 
 praise = k.AppPraised(app="cat", words="well done", silent="unmarked")
 state, record = State(), Record(1, 1, "dorm.c.AppPraised.ann", encode(praise))
-event, folded = evolve(state, record)
-assert (type(event), folded, changed_by(state, record, event, folded)) == (k.AppPraised, "applied", NOTHING)
+folded = evolve(state, record)
+assert (type(folded.event), folded.outcome, folded.touched) == (k.AppPraised, "applied", False)
 assert [role for role, kinds in PUBLISHES.items() if "AppPraised" in kinds] == ["user", "operator", "api"]
 assert authority._RULES[k.AppPraised] is authority._changes_app
 assert "AppPraised" in concerns.KINDS and k.AppPraised in concerns._REQUESTS

@@ -41,7 +41,7 @@ class SealedLog:
         self._sealer = Sealer(CLUSTER, key)
         state = State()
         for record in self.records:
-            self._sealer.take(record, evolve(state, record)[0])
+            self._sealer.take(record, evolve(state, record).event)
         self.round([MasterElected(epoch=self.epoch, key=key.public)])
 
     def round(self, facts: Sequence[Event], *, basis: int | None = None) -> None:
@@ -77,7 +77,7 @@ class SealedLog:
     def store(self, subject: str, body: bytes, msg_id: str = "") -> None:
         record = Record(len(self.records) + 1, START + len(self.records) * SECOND, subject, body, msg_id)
         self.records.append(record)
-        self._sealer.take(record, evolve(self.state, record)[0])
+        self._sealer.take(record, evolve(self.state, record).event)
 
 
 def sealed_log(seals: int = 4, between: int = 200) -> SealedLog:

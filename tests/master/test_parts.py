@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dorm.core.evolve import evolve
+from dorm.core.folded import NODE, Folded
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State
 from dorm.master.parts import PartWriter
@@ -117,7 +118,7 @@ async def test_a_deposed_master_never_overwrites_a_later_part() -> None:
             await until(log, "n1", lambda part: part.seq == new.seq)
             revision = log.parts.stored["n1"].revision
             record = log.records[0]
-            deposed.see(old, record, joined("n1"), "applied")  # It is asked for the part again.
+            deposed.see(old, record, Folded(joined("n1"), NODE))  # It is asked for the part again.
             await holds(lambda: not deposed._concerned.nodes and not deposed._wake.is_set())
     assert log.parts.stored["n1"].revision == revision
 

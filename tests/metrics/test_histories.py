@@ -55,10 +55,10 @@ def _spans(records: list[Record]) -> tuple[list[Span], list[Span]]:
     rest: list[Span] = []
     state, tracer, later = State(), Tracer("c", whole.append), Tracer("c", rest.append)
     for number, record in enumerate(records):
-        event, folded = evolve(state, record)
-        tracer.see(state, record, event, folded)
+        folded = evolve(state, record)
+        tracer.see(state, record, folded)
         if number > len(records) // 2:
-            later.see(state, record, event, folded)
+            later.see(state, record, folded)
         elif number == len(records) // 2:
             later.begin(msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State))
     return whole, rest

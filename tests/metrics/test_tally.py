@@ -41,7 +41,7 @@ def counted(records: Sequence[Record], *, restarts: Sequence[int] = ()) -> tuple
         state = State()
         tally = msgspec.json.decode(msgspec.json.encode(tally), type=Tally)
         for record in records[:seq]:
-            tally.see(state, record, *evolve(state, record))
+            tally.see(state, record, evolve(state, record))
     return state, tally
 
 
@@ -88,7 +88,7 @@ def test_counting_may_start_in_the_middle(busy: list[Record]) -> None:
         evolve(state, record)
     tally = Tally.begin(state)
     for record in busy[1000:]:
-        tally.see(state, record, *evolve(state, record))
+        tally.see(state, record, evolve(state, record))
     assert tally.since == 1000
     assert sum(tally.records.values()) == 2000
     assert counted(busy)[1].accepted == len(all_facts(busy[:1000], k.AppAccepted)) + tally.accepted

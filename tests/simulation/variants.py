@@ -11,7 +11,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-import dorm.core.evolve as evolving
 from agents import reconcile
 from agents.actions import Actions
 from agents.agent import Agent
@@ -22,7 +21,20 @@ from agents.outbox import Outbox
 from agents.outputs.folders import CheckpointFolder
 from agents.reporter import Reporter
 from dorm.client.client import Client
-from dorm.core import allocation, authority, claims, failures, faults, operating, placement, rounds, sizes, submissions
+from dorm.core import (
+    admission,
+    allocation,
+    authority,
+    claims,
+    containers,
+    failures,
+    faults,
+    operating,
+    placement,
+    rounds,
+    sizes,
+    submissions,
+)
 from dorm.core import next_round as decide
 from dorm.core.evolve import evolve
 from dorm.core.generation import Generation
@@ -149,7 +161,7 @@ VARIANTS: dict[str, Variant] = {
         code(decide._take_room, ("if any(port in surely.held for port in ports):", "if False:"))
     ),
     "a start that fails on its node is the app's failure": Variant(
-        code(failures.consequence, ('(failure == "checkpoints" or found.by_node)', '(failure == "checkpoints")'))
+        code(failures.consequence, ('(failure == "checkpoints" or fault.by_node)', '(failure == "checkpoints")'))
     ),
     "exit code 0 is done, asked or not": Variant(code(failures.done, ("and not container.asked", ""))),
     "an app is done with its first slot": Variant(
@@ -163,16 +175,16 @@ VARIANTS: dict[str, Variant] = {
     ),
     "checkpoints are not believed": Variant(code(decide._release, ("resume=checkpoint is not None", "resume=False"))),
     "an exit counts twice": Variant(
-        code(evolving._container_exited, ('if container.state == "exited":', 'if container.state == "never":'))
+        code(containers.container_exited, ('if container.state == "exited":', 'if container.state == "never":'))
     ),
     "a repeated submission is a new one": Variant(
         together(
             code(submissions.queue, ("if submission.id in state.submissions:", "if False:")),
-            code(evolving._app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
+            code(admission.app_submitted, ("if app_id(name_of(event.spec), event.id) in state.apps:", "if False:")),
         )
     ),
     "anybody may speak for a node": Variant(
-        code(evolving._own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
+        code(authority.is_own, ("if subjects.who_of(record.subject) == subjects.token(event.node):", "if True:"))
     ),
     "decisions that were overtaken count": Variant(
         code(rounds._next_generation, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
@@ -371,7 +383,7 @@ VARIANTS: dict[str, Variant] = {
         among_hostile(
             together(
                 code(authority._of_node, ("event.node != who", "False")),
-                code(evolving._own, ("subjects.who_of(record.subject) == subjects.token(event.node)", "True")),
+                code(authority.is_own, ("subjects.who_of(record.subject) == subjects.token(event.node)", "True")),
             )
         )
     ),

@@ -45,7 +45,7 @@ def busy(**fields: object) -> Scenario:
 
 def written(simulation: Simulation) -> list[Record]:
     records: list[Record] = []
-    simulation.observe(lambda _state, record, _event, _outcome: records.append(record))
+    simulation.observe(lambda _state, record, _folded: records.append(record))
     simulation.run()
     return records
 
@@ -67,7 +67,7 @@ def seen(records: Sequence[Record], cut: int) -> Seen:
     history = History(state)
     kept = copy_of(state)
     for record in records:
-        history.see(state, record, *evolve(state, record))
+        history.see(state, record, evolve(state, record))
         if record.seq == cut:
             kept = copy_of(state)
     return Seen(history, kept, state)

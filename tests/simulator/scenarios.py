@@ -39,7 +39,8 @@ def played(simulation: Simulation) -> Written:
     records: list[Record] = []
     events: list[Event] = []
 
-    def note(_state: State, record: Record, event: Event, _folded: Folded) -> None:
+    def note(_state: State, record: Record, _folded: Folded) -> None:
+        event = _folded.event
         records.append(record)
         events.append(event)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dorm.core.asking import problem_of
 from dorm.core.evolve import evolve
+from dorm.core.folded import Folded
 from dorm.core.query.standing import standings
 from dorm.core.query.views import summary
 from dorm.core.state import State
@@ -28,7 +29,6 @@ from replay.simulator.workload import SimulatedApp, SimulatedNode
 from tests.golden.made import FOLDER
 
 if TYPE_CHECKING:
-    from dorm.core.folded import Folded
     from events.log.records import Record
     from replay.simulator.outcome import Run
 
@@ -143,7 +143,8 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
     simulation = Simulation(wanted)
     measures = Measures(simulation.state)
 
-    def falsified(state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def falsified(state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
         if isinstance(event, k.Round):
             facts = [
                 msgspec.structs.replace(fact, params=fact.params | {"theta2": 0.1})
@@ -152,7 +153,7 @@ def test_more_changes_than_theta2_allows_are_seen() -> None:
                 for fact in event.events
             ]
             event = msgspec.structs.replace(event, events=facts)
-        measures.see(state, record, event, folded)
+        measures.see(state, record, Folded(event, folded.effect))
 
     simulation.observe(falsified)
     simulation.run()
@@ -183,7 +184,8 @@ def test_figures_agree_with_the_views() -> None:
     measures = Measures.of(simulation, 1e6)
     looked = []
 
-    def compare(state: State, record: Record, event: k.Event, _folded: Folded) -> None:
+    def compare(state: State, record: Record, _folded: Folded) -> None:
+        event = _folded.event
         if isinstance(event, k.Round) and state.seq % 3 == 0:
             utilization, loss = measures._holdings.figures()
             looked.append(loss)
@@ -205,7 +207,7 @@ async def test_a_real_log_is_measured_as_well() -> None:
     try:
         async for batch in archive.read():
             for record in batch:
-                measures.see(state, record, *evolve(state, record))
+                measures.see(state, record, evolve(state, record))
                 ended.update({name: known.ended for name, known in state.apps.items()})
     finally:
         await archive.close()

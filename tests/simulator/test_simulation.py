@@ -61,7 +61,8 @@ async def test_every_run_is_sound_and_ends(scenario: Scenario) -> None:
     worked: dict[str, int] = {}
     ended: dict[str, str] = {}
 
-    def watch(_state, record, event, _folded) -> None:  # type: ignore[no-untyped-def]
+    def watch(_state, record, _folded) -> None:  # type: ignore[no-untyped-def]
+        event = _folded.event
         records.append(record)
         assert violations(simulation.state) == []
         if isinstance(event, k.ContainerStarted):

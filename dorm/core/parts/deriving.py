@@ -33,16 +33,16 @@ def parts_of(state: State, cluster: str, nodes: Iterable[str]) -> list[NodePart]
         for node in nodes_of(app):
             if node in apps:
                 apps[node].append(app)
-    return [_part(state, cluster, node, found) for node, found in apps.items()]
+    return [_part(state, cluster, node, placed) for node, placed in apps.items()]
 
 
 def nodes_of(app: App) -> list[str]:
     """Return the nodes whose parts mention the app, without repeats."""
-    found: dict[str, None] = {}
+    nodes: dict[str, None] = {}
     for generation in app.generations.values():
         for container in generation.all_containers():
-            found[container.node] = None
-    return list(found)
+            nodes[container.node] = None
+    return list(nodes)
 
 
 def known_nodes(state: State) -> list[str]:
@@ -147,10 +147,13 @@ def _earlier(app: App) -> dict[str, Any]:
 def _committed(generation: Generation) -> list[Container]:
     """Return the members that agents know: until the master has committed a membership, members that it leaves out
     keep running."""
-    members = [one for _, one in sorted(generation.containers.items())]
+    members = [container for _, container in sorted(generation.containers.items())]
     if not generation.untold:
         return members
-    return [*members, *(one for _, one in sorted(generation.leaving.items()) if one.state == "running")]
+    return [
+        *members,
+        *(container for _, container in sorted(generation.leaving.items()) if container.state == "running"),
+    ]
 
 
 def _announced(generation: Generation) -> list[Container]:
@@ -165,8 +168,8 @@ def _founders(generation: Generation) -> list[int]:
 
 
 def _placed(containers: Iterable[Container]) -> list[Placed]:
-    ordered = sorted(containers, key=lambda one: one.slot)
-    return [Placed(slot=one.slot, node=one.node, address=one.address, port=one.port) for one in ordered]
+    ordered = sorted(containers, key=lambda member: member.slot)
+    return [Placed(slot=member.slot, node=member.node, address=member.address, port=member.port) for member in ordered]
 
 
 def _held(state: State, app: App, generation: Generation) -> HeldPart | None:

@@ -34,7 +34,7 @@ class NewNodes(msgspec.Struct, frozen=True):
 
     count: int
     capacity: dict[str, int] = {}
-    """In base units; with `like` only the differences."""
+    """Capacity in base units; with `like` only the differences."""
     labels: dict[str, str] = {}
     like: str = ""
     """A node to copy capacity and labels from."""
@@ -77,7 +77,7 @@ class PlannedApp(msgspec.Struct, frozen=True):
     id: str
     before: int
     after: int
-    """Containers."""
+    """Numbers of containers."""
     nodes_before: dict[str, int]
     nodes_after: dict[str, int]
     kind: str
@@ -89,9 +89,9 @@ class PlannedApp(msgspec.Struct, frozen=True):
     lost_s: float = 0.0
     """Seconds of work that it loses as well, because it has reported no checkpoint and begins again."""
     end: str = ""
-    """How it would end (`cancelled`, …), '' if it continues."""
+    """End that it would have (`cancelled`, …), '' if it continues."""
     reason: k.Waiting | None = None
-    """Why it would have no more than that, or nothing."""
+    """Reason why it would have no more than that, or nothing."""
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class Round(msgspec.Struct, frozen=True):
     overhead: int
     """Running apps that it changes without being forced to."""
     overhead_budget: int
-    """The most it may change; -1 without such a budget."""
+    """Number of running apps that it may change at most; -1 without such a budget."""
     excess: float
     status: str
 
@@ -128,10 +128,10 @@ class Plan(msgspec.Struct, frozen=True):
     at: int
     """The moment that the plan starts from (UTC ns)."""
     assumed: list[str]
-    """In words."""
+    """Assumptions in words."""
     changes: bool
     apps: list[PlannedApp]
-    """In order of arrival."""
+    """Apps in order of arrival."""
     before: Figures
     after: Figures
     rounds: list[Round]

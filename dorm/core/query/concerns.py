@@ -75,7 +75,7 @@ class Concerns:
         self._node_tokens = frozenset(map(subjects.token, self._nodes))
         self._owned: set[str] = set()
         """Ids and names of the users' apps."""
-        self._asked: set[str] = set()
+        self._requests: set[str] = set()
         """Ids of the users' requests to the master."""
         self._here: set[str] = set()
         """Apps whose last decision has containers on the nodes."""
@@ -108,8 +108,8 @@ class Concerns:
 
     def knowledge(self, cluster: str) -> list[str]:
         """Return the subjects of the events to feed to `wants` before starting in the middle of a log; empty for none."""
-        asked = [subjects.fact_pattern(cluster, kind) for kind in _ANSWERED] if self._users else []
-        return [*asked, subjects.rounds(cluster)] if self._nodes else asked
+        requests = [subjects.fact_pattern(cluster, kind) for kind in _ANSWERED] if self._users else []
+        return [*requests, subjects.rounds(cluster)] if self._nodes else requests
 
     def _subjects_of_nodes(self, cluster: str) -> list[str]:
         own = [subjects.fact(cluster, kind, node) for kind in _AGENTS for node in sorted(self._node_tokens)]
@@ -122,7 +122,7 @@ class Concerns:
             if subjects.token(submission.by) in self._user_tokens or (
                 not submission.app and _user_of(submission.id, submission.spec, submission.by) in self._users
             ):
-                self._asked.add(submission.id)
+                self._requests.add(submission.id)
             if not submission.app:
                 self._own(submission.spec, submission.by, submission.id)
         for app in state.apps.values():
@@ -135,15 +135,11 @@ class Concerns:
     # --- apps -----------------------------------------------------------------------------------------------------------
 
     def _of_app(self, event: Any) -> bool:
-        if isinstance(event, k.Resized | k.NodeSuspected):
-            return any(map(self._is_app, _apps_of(event)))
         if isinstance(event, k.AppSubmitted):
             name = name_of(event.spec)
             return bool(name) and (name in self._apps or app_id(name, event.id) in self._apps)
-        named = getattr(event, "app", "")
-        return bool(named) and (
-            self._is_app(named) or (isinstance(event, _REQUESTS) and (named in self._apps or named in self._names))
-        )
+        by_name = isinstance(event, _REQUESTS)
+        return any(self._is_app(app) or (by_name and app in self._names) for app in k.apps_named(event))
 
     def _is_app(self, app: str) -> bool:
         return app in self._apps or (_name_in(app) or app) in self._apps
@@ -152,19 +148,18 @@ class Concerns:
 
     def _of_user(self, logged: Logged) -> bool:
         event: Any = logged.event
-        said = subjects.who_of(logged.subject) in self._user_tokens and subjects.kind_of(logged.subject) in _CLIENTS
+        published = (
+            subjects.who_of(logged.subject) in self._user_tokens and subjects.kind_of(logged.subject) in _CLIENTS
+        )
         if isinstance(event, k.AppSubmitted):
             by = subjects.who_of(logged.subject) if tenant_in(event.id) else event.by
-            said |= self._own(event.spec, by, event.id)
-        if said:
-            self._asked.add(event.id)
+            published |= self._own(event.spec, by, event.id)
+        if published:
+            self._requests.add(event.id)
             return True
-        if isinstance(event, k.Resized | k.NodeSuspected):
-            return any(app in self._owned for app in _apps_of(event))
-        if isinstance(event, k.AppRejected) and event.submission in self._asked:
+        if isinstance(event, k.AppRejected) and event.submission in self._requests:
             return True
-        named = getattr(event, "app", "")
-        return bool(named) and named in self._owned
+        return any(app in self._owned for app in k.apps_named(event))
 
     def _own(self, spec: Any, by: str, submission: str) -> bool:
         """Return whether a submission is for one of the users, and note its app as theirs."""
@@ -195,21 +190,15 @@ class Concerns:
 
     def _moves(self, changes: Sequence[k.Resize]) -> bool:
         """Return whether changes place containers on one of the nodes or remove them."""
-        found = False
+        concerned = False
         for change in changes:
-            found |= change.app in self._here
+            concerned |= change.app in self._here
             if any(placed.node in self._nodes for placed in change.placement):
                 self._here.add(change.app)
-                found = True
+                concerned = True
             else:
                 self._here.discard(change.app)
-        return found
-
-
-def _apps_of(event: k.Resized | k.NodeSuspected) -> list[str]:
-    if isinstance(event, k.NodeSuspected):
-        return event.apps
-    return [*(change.app for change in event.changes), *event.reasons, *event.shortage]
+        return concerned
 
 
 def is_id(app: str) -> bool:
@@ -219,8 +208,8 @@ def is_id(app: str) -> bool:
 
 def _name_in(app: str) -> str:
     """Return the name in an app's id, '' if it is not an id."""
-    found = _ID.fullmatch(app)
-    return found[1] if found else ""
+    match = _ID.fullmatch(app)
+    return match[1] if match else ""
 
 
 def _user_of(submission: str, spec: Any, by: str) -> str:

@@ -71,7 +71,7 @@ def as_holder(state: State, event: E) -> E:
 # --- live adjustments -------------------------------------------------------------------------------------------------
 
 _MOST_ROUNDS = 1000
-"""More than adjustments can wait for each other's room."""
+"""Number of rounds, more than adjustments can wait for each other's room."""
 
 
 def play_live(state: State, say: Callable[[k.Event, str], None], settle: Callable[[], object]) -> None:
@@ -91,7 +91,7 @@ def _facts(state: State, app: App) -> Iterator[tuple[k.Event, str]]:
     if current is None or change is None or not change.released_at:
         return
     heard = {node.id for node in state.nodes.values() if node.condition == "up"}
-    if any(one.node not in heard for one in current.planned.values()):
+    if any(container.node not in heard for container in current.planned.values()):
         return
     about: dict[str, Any] = {"app": app.id, "generation": current.number}
     for slot, newcomer in change.newcomers.items():
@@ -128,7 +128,7 @@ def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int 
     now = max(now, state.time)
     course = _Course(state, now)
     course.settle()
-    words = course.assume(assumed or Assumed())
+    lines = course.assume(assumed or Assumed())
     done: list[Round] = []
     costs: dict[str, tuple[float, bool]] = {}
     for index in range(rounds):
@@ -152,7 +152,7 @@ def plan(state: State, now: int, assumed: Assumed | None = None, *, rounds: int 
     return Plan(
         seq=state.seq,
         at=now,
-        assumed=words,
+        assumed=lines,
         changes=any(app.kind for app in apps),
         apps=apps,
         before=_figures(before, now),
@@ -167,8 +167,8 @@ def assumed_events(state: State, now: int, assumed: Assumed) -> tuple[list[str],
     that is removed has left.  Raises PlanError as `plan` does."""
     course = _Course(state, max(now, state.time))
     course.settle()
-    words = course.assume(assumed)
-    return words, course.published
+    lines = course.assume(assumed)
+    return lines, course.published
 
 
 _STATE = msgspec.msgpack.Decoder(State)
@@ -278,8 +278,8 @@ class _Course:
     def decide(self) -> k.Resized | None:
         """Compute and publish the next allocation, whether or not one is due."""
         self.settle()
-        asked = Compute(self.now, self.state.seq)
-        publication = self._leader.computed(asked, decide(self.state, self.now, allocate=True))
+        request = Compute(self.now, self.state.seq)
+        publication = self._leader.computed(request, decide(self.state, self.now, allocate=True))
         if publication is None:
             return None
         for fact in publication.round.events:
@@ -293,49 +293,46 @@ class _Course:
         settings = self.state.settings
         assumed = float(parameters_in_force(settings, self.state.policy_plugins).get("adjust_s", 0.0))
         by_others = not assumes_pauses(settings.policy)
-        found = {}
+        by_app = {}
         for app in problem_of(self.state, self.now).apps:
             unmeasured = app.usual_adjust_s if by_others and app.usual_adjust_s is not None else assumed
             # One that is restarted anyway costs the decision nothing; its owner wants to know.
-            one = self.state.apps[app.id]
-            measured = adjust_s(one) if app.again or undone_s(one, self.now) else app.adjust_s
-            found[app.id] = (unmeasured, False) if measured is None else (measured, True)
-        return found
+            known = self.state.apps[app.id]
+            measured = adjust_s(known) if app.again or undone_s(known, self.now) else app.adjust_s
+            by_app[app.id] = (unmeasured, False) if measured is None else (measured, True)
+        return by_app
 
     # --- what is assumed ------------------------------------------------------------------------------------------------
 
     def assume(self, assumed: Assumed) -> list[str]:
         """Let the assumptions happen, with everything that follows at once; return them in words.  Raises PlanError."""
         running = {app.id for app in self.state.live_apps() if app.current is not None}
-        words = self._set(assumed.settings)
+        lines = self._set(assumed.settings)
         for nodes in assumed.joins:
-            words.append(self._join(nodes))
-        words += [self._remove(node) for node in assumed.removed]
-        words += [self._drain(node) for node in assumed.drained]
-        words += [self._use_again(node) for node in assumed.undrained]
-        words += [self._cancel(app) for app in assumed.cancelled]
-        words += [self._cancel_sweep(sweep) for sweep in assumed.cancelled_sweeps]
-        words += [self._update(change) for change in assumed.updated]
-        words += [self._edit(app, spec) for app, spec in assumed.edited]
-        words += [self._hold(app) for app in assumed.held]
-        words += [self._release(app) for app in assumed.released]
-        words += [self._restart(app) for app in assumed.restarted]
+            lines.append(self._join(nodes))
+        lines += [self._remove(node) for node in assumed.removed]
+        lines += [self._drain(node) for node in assumed.drained]
+        lines += [self._use_again(node) for node in assumed.undrained]
+        lines += [self._cancel(app) for app in assumed.cancelled]
+        lines += [self._update(change) for change in assumed.updated]
+        lines += [self._edit(app, spec) for app, spec in assumed.edited]
+        lines += [self._restart(app) for app in assumed.restarted]
         self.settle()
-        words += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
+        lines += [self._submit(index, assumed.specs[index]) for index in _in_order(assumed.specs)]
         self._restart_failed(running)
-        return words
+        return lines
 
     def _set(self, settings: dict[str, Any]) -> list[str]:
         if not settings:
             return []
         try:
-            change, words = change_for(settings, self.state)
+            change, lines = change_for(settings, self.state)
         except ValueError as error:
             raise UnknownSetting(str(error), code=code_of(error)) from None
         for plugin in announced(change.policy) if change.policy else ():
             self.state.plugins = {**self.state.policy_plugins, plugin.name: plugin}
         self.say(change)
-        return words
+        return lines
 
     def _node(self, name: str) -> Node:
         if name not in self.state.nodes:
@@ -358,9 +355,9 @@ class _Course:
             node = f"new-{number}"
             if node not in self.state.nodes:
                 ports = model.ports if model else _PORTS
-                theirs = model.offers if model is not None else offers_of_new(self.state)
+                alike = model.offers if model is not None else offers_of_new(self.state)
                 # A new machine is as fit as it can be, even if its model is not.
-                offers = msgspec.structs.replace(theirs, unfit=[]) if isinstance(theirs, k.NodeOffers) else None
+                offers = msgspec.structs.replace(alike, unfit=[]) if isinstance(alike, k.NodeOffers) else None
                 event = k.NodeJoined(
                     node=node,
                     address=node,

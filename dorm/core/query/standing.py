@@ -35,7 +35,7 @@ class Standings(msgspec.Struct, frozen=True):
     """All apps of a problem as they are placed now."""
 
     apps: dict[str, Standing]
-    """By id, sorted."""
+    """Standings by id, sorted."""
     fairness_loss: float
     """F = Σ |s_i - ŝ_i| over the apps that an empty cluster could run."""
     kinds: int
@@ -59,5 +59,5 @@ def standings(problem: Problem) -> Standings:
             possible=bool(instance.possible[row]),
         )
     counted = [app for app in apps.values() if app.possible]
-    loss = shares.fairness_loss([one.share for one in counted], [one.fair for one in counted])
+    loss = shares.fairness_loss([standing.share for standing in counted], [standing.fair for standing in counted])
     return Standings(apps=apps, fairness_loss=loss, kinds=len(instance.kinds))

@@ -29,16 +29,16 @@ class SweepRow(msgspec.Struct, frozen=True):
     name: str
     user: str
     count: int
-    """How many apps it is to have."""
+    """Number of apps that it is to have."""
     submitted: int
     parallel: int
-    """How many of them may have a place at once; 0 for no limit."""
+    """Number of them that may have a place at once; 0 for no limit."""
     phases: dict[str, int]
-    """How many of its apps are in which phase."""
+    """Numbers of its apps by phase."""
     containers: int
     age_s: float
     waits: str = ""
-    """What the first of its waiting apps waits for, while none has a place."""
+    """Reason why the first of its waiting apps waits, while none has a place."""
 
 
 class SweptRow(msgspec.Struct, frozen=True):
@@ -55,22 +55,22 @@ class SweptRow(msgspec.Struct, frozen=True):
     loss_is: str
     samples_per_s: float | None
     container_s: float
-    """How long its containers have run, all together."""
+    """Running time of all its containers together, in seconds."""
     adjustments: int
     failures: int
     note: str
-    """Why it waits, or how it ended."""
+    """Reason why it waits, or how it ended."""
 
 
 def sweeps(state: State) -> dict[tuple[str, str], list[App]]:
     """Return the apps of each sweep by tenant and name, in the order of their indexes; if several had one name, those of
     the latest."""
-    found: dict[tuple[str, str], list[App]] = {}
+    by_group: dict[tuple[str, str], list[App]] = {}
     for app in sorted(state.apps.values(), key=lambda app: (app.seq, app.id)):
         group = app.spec.group
         if group is not None:
-            found.setdefault((app.tenant, group.name), []).append(app)
-    return {key: _latest(apps) for key, apps in found.items()}
+            by_group.setdefault((app.tenant, group.name), []).append(app)
+    return {key: _latest(apps) for key, apps in by_group.items()}
 
 
 def _latest(apps: list[App]) -> list[App]:
@@ -99,7 +99,7 @@ def sweep_row(apps: Sequence[App], now: int) -> SweepRow:
         count=group.count,
         submitted=len(apps),
         parallel=limit_of(apps[-1]),
-        phases=dict(sorted(phases.items(), key=lambda one: _ORDER.get(one[0], len(_ORDER)))),
+        phases=dict(sorted(phases.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER)))),
         containers=sum(sum(sizes(app).values()) for app in apps),
         age_s=round(max(0, end - min(app.submitted_at for app in apps)) / SECOND, 3),
         waits=_waits(apps, now),

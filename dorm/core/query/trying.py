@@ -30,7 +30,7 @@ class Touched(msgspec.Struct, frozen=True):
     """The consequences of a change; names are sorted."""
 
     refused: str
-    """Why the change would be refused, "" if it would not."""
+    """Reason why the change would be refused, "" if it would not."""
     rules: list[Rule]
     """Every constraint between the times that would result."""
     leases: list[str]
@@ -99,7 +99,7 @@ class ResizedApp(msgspec.Struct, frozen=True):
     id: str
     now: int
     otherwise: int
-    """By the next decision without the change."""
+    """Containers by the next decision without the change."""
     then: int
 
 
@@ -116,7 +116,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
     accepted: bool
     refused: str
-    """Why it would be refused."""
+    """Reason why it would be refused."""
     changes: list[str]
     constraints: list[Constraint]
     nodes: TouchedNodes
@@ -129,18 +129,18 @@ def tried(state: State, change: PolicyChanged, heard: Mapping[str, int], now: in
     Raises SettingRefused for a policy or parameters that are wrong for every cluster, and PlanError if the policy fails."""
     before, plugins = state.settings, state.policy_plugins
     lines = differences(before, asked_of(before, change, plugins), plugins)
-    found = touched(state, change, dict(heard), now)
-    return document(found, lines, [] if found.refused else resized(state, change, found.unmounted, now))
+    effect = touched(state, change, dict(heard), now)
+    return document(effect, lines, [] if effect.refused else resized(state, change, effect.unmounted, now))
 
 
-def document(found: Touched, lines: list[str], apps: list[ResizedApp]) -> Tried:
+def document(effect: Touched, lines: list[str], apps: list[ResizedApp]) -> Tried:
     return Tried(
-        accepted=not found.refused,
-        refused=found.refused,
+        accepted=not effect.refused,
+        refused=effect.refused,
         changes=lines,
-        constraints=[Constraint(rule.text, rule.holds) for rule in found.rules],
-        nodes=TouchedNodes(found.leases, found.lost, found.unmounted),
-        apps=TouchedApps(apps, found.ended),
+        constraints=[Constraint(rule.text, rule.holds) for rule in effect.rules],
+        nodes=TouchedNodes(effect.leases, effect.lost, effect.unmounted),
+        apps=TouchedApps(apps, effect.ended),
     )
 
 
@@ -168,14 +168,14 @@ def differences(before: Settings, after: Settings, plugins: Plugins) -> list[str
     lines = [f"policy: {before.policy} -> {after.policy}"] if before.policy != after.policy else []
     if before.checkpoints != after.checkpoints:
         lines.append(f"checkpoints: {before.checkpoints or 'by the nodes'} -> {after.checkpoints or 'by the nodes'}")
-    old = {one.name: one for part in in_force(before, plugins) for one in part}
-    new = {one.name: one for part in in_force(after, plugins) for one in part}
-    for name, one in new.items():
+    old = {setting.name: setting for part in in_force(before, plugins) for setting in part}
+    new = {setting.name: setting for part in in_force(after, plugins) for setting in part}
+    for name, setting in new.items():
         was = shown(old[name], old[name].value) if name in old else None
         if was is None:
-            lines.append(f"{one.word}: {shown(one, one.value)}")
-        elif old[name].value != one.value:
-            lines.append(f"{one.word}: {was} -> {shown(one, one.value)}")
-    lines += [f"{one.word}: {shown(one, one.value)} -> retention" for name, one in old.items()
+            lines.append(f"{setting.word}: {shown(setting, setting.value)}")
+        elif old[name].value != setting.value:
+            lines.append(f"{setting.word}: {was} -> {shown(setting, setting.value)}")
+    lines += [f"{setting.word}: {shown(setting, setting.value)} -> retention" for name, setting in old.items()
               if name.startswith(f"{RETENTION}.") and name not in new]  # fmt: skip
     return lines or ["no value changes"]

@@ -49,11 +49,11 @@ class AppRow(msgspec.Struct, frozen=True):
     failures: int
     age_s: float
     note: str
-    """Why it waits or has fewer containers than it could use, or how it ended."""
+    """Reason why it waits or has fewer containers than it could use, or how it ended."""
     loss_is: str = ""
     """`nan`, `inf` or `-inf` if the last loss is not a finite number."""
     progress_age_s: float | None = None
-    """Since its last progress or checkpoint; None if its present generation has reported neither, and once it has
+    """Time since its last progress or checkpoint; None if its present generation has reported neither, and once it has
     ended."""
     sweep: str = ""
     """The sweep that it belongs to, "" for none."""
@@ -63,14 +63,14 @@ class SuspectRow(msgspec.Struct, frozen=True):
     """Why a node takes nothing new: apps failed there."""
 
     since: int
-    """UTC ns."""
+    """Time since which it is suspect (UTC ns)."""
     apps: list[str]
     """Ids of those that failed there."""
     failures: list[str]
-    """How each of them failed, in words."""
+    """Failure of each of them in words."""
     reason: str
     probe_at: int
-    """UTC ns from which one app may be tried there."""
+    """Time from which one app may be tried there (UTC ns)."""
     failed_probes: int
     probe: str
     """Id of the app that was tried there last; "" for none."""
@@ -86,18 +86,18 @@ class NodeRow(msgspec.Struct, frozen=True):
     containers: int
     capacity: dict[str, int]
     used: dict[str, int]
-    """Reserved for containers that may run, in base units."""
+    """Resources reserved for containers that may run, in base units."""
     labels: dict[str, str]
     note: str = ""
     """Another machine that requested its name and was refused."""
     checkpoints: str = ""
     """Id of its folder of checkpoints."""
     trouble: str = ""
-    """Why it gets no containers, or not those of all apps, although it is up, and what to do."""
+    """Reason why it gets no containers, or not those of all apps, although it is up, and what to do."""
     suspect: SuspectRow | None = None
-    """Why it is suspect; null if it is not."""
+    """Reason why it is suspect; null if it is not."""
     volumes: dict[str, str] = {}
-    """What apps may do in the folders that it offers, by name."""
+    """Access that apps have to the folders that it offers, by name."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class Summary(msgspec.Struct, frozen=True):
     utilization_max: int
     """Number of resources, U's upper bound."""
     fairness_loss: float
-    """Of the last decision."""
+    """Fairness loss of the last decision."""
     adjustments: int
     decisions: int
 
@@ -156,8 +156,8 @@ def note_of(app: App, now: int) -> str:
     """Return what people should know of an app apart from figures: why it ended, waits, or has less than it could use."""
     if app.ended:
         return app.end_reason
-    if said := _early_end(app) or delay_shown(app, now):
-        return said
+    if note := _early_end(app) or delay_shown(app, now):
+        return note
     return reason.text if (reason := reason_of(app, now)) is not None else _builds(app)
 
 
@@ -167,7 +167,7 @@ def _early_end(app: App) -> str:
     if current is None or not current.exited or current.exited == len(current.containers):
         return ""
     ended = [container for container in current.containers.values() if container.state == "exited"]
-    first = min(ended, key=lambda one: (one.exited_at, one.slot))
+    first = min(ended, key=lambda container_ended: (container_ended.exited_at, container_ended.slot))
     how = f"exit code {first.exit_code}" if first.exit_code is not None else first.reason.replace("_", " ")
     left = len(current.containers) - len(ended)
     return f"slot {first.slot} on {first.node} has ended ({how}), and {left} of {len(current.containers)} still run"
@@ -212,24 +212,26 @@ def _node_row(state: State, node: Node, held: list[tuple[App, int]]) -> NodeRow:
         checkpoints=node.checkpoints,
         trouble=trouble(state, node)
         or trouble_with_fitness(node)
-        or "; ".join(said for said in (with_remedy(state, node), trouble_with_volumes(node)) if said),
+        or "; ".join(
+            trouble_text for trouble_text in (with_remedy(state, node), trouble_with_volumes(node)) if trouble_text
+        ),
         volumes=shown_volumes(node),
         suspect=_suspect(node),
     )
 
 
 def _suspect(node: Node) -> SuspectRow | None:
-    found = node.suspect
-    if found is None:
+    suspect = node.suspect
+    if suspect is None:
         return None
     return SuspectRow(
-        since=found.since,
-        apps=found.apps,
-        failures=found.failures,
-        reason=found.reason,
-        probe_at=found.probe_at,
-        failed_probes=found.failed_probes,
-        probe=found.probe,
+        since=suspect.since,
+        apps=suspect.apps,
+        failures=suspect.failures,
+        reason=suspect.reason,
+        probe_at=suspect.probe_at,
+        failed_probes=suspect.failed_probes,
+        probe=suspect.probe,
     )
 
 
@@ -276,7 +278,7 @@ class Leaving(msgspec.Struct, frozen=True):
     id: str
     containers: int
     next: str
-    """Their next step, in words."""
+    """Next step in words."""
 
 
 def leaving(state: State, node: str) -> list[Leaving]:
@@ -354,7 +356,9 @@ def describe(
         "demand": {name: humanize(name, amount) for name, amount in app.demand.items()},
         "require": app.spec.require,
         "environment": _environment(app),
-        "volumes": {one.name: "read-only" if one.read_only else "writable" for one in volumes_of(app.spec.volumes)},
+        "volumes": {
+            volume.name: "read-only" if volume.read_only else "writable" for volume in volumes_of(app.spec.volumes)
+        },
         "placement": app.spec.placement,
         "gang": app.spec.gang,
         "elastic": app.spec.elastic,
@@ -370,7 +374,7 @@ def describe(
         "lost_steps": app.lost_steps,
         "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,
-        "asked": "" if app.ended else bounds(app, now).asked,
+        "asked": "" if app.ended else bounds(app, now).request,
         "code": shown_reason(app, now)[0],
         "hold": hold_shown(app),
         "failed_on": msgspec.to_builtins(failed_where(state, app, now)) if state is not None else [],

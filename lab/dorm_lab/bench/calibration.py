@@ -176,7 +176,7 @@ def _observed(records: Sequence[Record]) -> _Run:
     state = State()
     history = History(state)
     for record in records:
-        history.see(state, record, *evolve(state, record))
+        history.see(state, record, evolve(state, record))
     return _Run(history, state)
 
 

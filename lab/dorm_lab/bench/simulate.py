@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dorm.bench.report import Progress
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import Event
     from events.log.records import Record
 
 POLICIES = ("static", "dorm")
@@ -188,7 +187,8 @@ class _Count:
         self._simulation = simulation
         self.events = self.allocations = self.live_max = 0
 
-    def take(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def take(self, state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
         if isinstance(event, Round):
             self.events += len(event.events)
             self.allocations += event.allocated

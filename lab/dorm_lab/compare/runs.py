@@ -101,7 +101,8 @@ class _EndedApps:
         self._report = report
         self._ended = 0
 
-    def count(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def count(self, state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
         if isinstance(event, k.Round):
             self._ended += sum(isinstance(fact, _ENDS) for fact in event.events)
         if record.seq % _REPORT_EVERY == 0:
@@ -116,7 +117,7 @@ class _LogWriter:
         self._simulation = simulation
         self._waiting: list[Record] = []
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         self._waiting.append(record)
         due = record.seq % EVERY == 0
         if due or len(self._waiting) == _REPORT_EVERY:

@@ -91,8 +91,9 @@ class PhaseWatch:
         """The phases of all releases so far, in order."""
         return [_complete(release) for release in self._releases.values()]
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         del state, record, folded  # The state is the one passed to the constructor.
         if isinstance(event, k.Round):
             for fact in event.events:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import Event, PolicyPlugin
+    from events.kinds import PolicyPlugin
     from events.log.records import Record
     from replay.simulator.forks.fitting import Bound
     from replay.simulator.forks.work_history import History, Silence
@@ -132,7 +132,7 @@ def play(fork: Fork, every_s: float, *, window_s: float | None = None, watching:
     window_ends = None if window_s is None else simulation.begin + int(window_s * SECOND) + ROUNDING
     window: Run | None = None
 
-    def look(_state: State, record: Record, _event: k.Event, _folded: Folded) -> None:
+    def look(_state: State, record: Record, _folded: Folded) -> None:
         nonlocal window
         if window is None and window_ends is not None and record.time > window_ends:
             window = measures.result(window_ends)
@@ -413,7 +413,7 @@ class ForkLog:
         if start:
             self._writer.snapshot(*dump(fork.state, build=build()))
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         self._waiting.append(record)
         if len(self._waiting) == _AT_ONCE:
             self._flush()

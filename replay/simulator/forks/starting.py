@@ -28,7 +28,6 @@ from replay.words import span
 if TYPE_CHECKING:
     from dorm.core.folded import Folded
     from dorm.core.state import State
-    from events.kinds import Event
     from events.log.records import Record
     from events.spec import CheckedSpec
     from replay.simulator.forks.fork import Fork
@@ -84,11 +83,11 @@ class Outlook:
     def begin(self, state: State) -> None:
         self.history = History(state)
 
-    def see(self, state: State, record: Record, event: Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         if self.history is None:
             self.begin(state)
         assert self.history is not None
-        self.history.see(state, record, event, folded)
+        self.history.see(state, record, folded)
 
 
 class _Enough(Exception):
@@ -175,7 +174,8 @@ def _try(fork: Fork, app: str, work: Bound, decisions: int) -> Try:
     simulation = forks.simulation_of(fork)
     is_new = app not in fork.state.apps
 
-    def watch(state: State, record: Record, event: Event, folded: Folded) -> None:
+    def watch(state: State, record: Record, folded: Folded) -> None:
+        event = folded.event
         nonlocal started_at, last, left, is_new
         last = max(last, record.time)
         waiting = simulation.state.apps.get(app)

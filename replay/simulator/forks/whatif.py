@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from dorm.core.folded import Folded
     from dorm.core.query.assumed import Assumed
-    from events.kinds import Event
     from events.log.interface import ReadableLog
     from events.log.records import Record
     from replay import Progress
@@ -239,10 +238,10 @@ async def _read(log: ReadableLog, end: int, fork: State, ends_at: int, progress:
         if state.seq == fork.seq < end and ends_at > begins_at:
             read.measures = Measures(state, _every_s((ends_at - begins_at) / SECOND))
 
-    def seen(state: State, record: Record, event: Event, folded: Folded) -> None:
-        read.history.see(state, record, event, folded)
+    def seen(state: State, record: Record, folded: Folded) -> None:
+        read.history.see(state, record, folded)
         if read.measures is not None:
-            read.measures.see(state, record, event, folded)
+            read.measures.see(state, record, folded)
         else:
             measure(state)
 
@@ -302,7 +301,7 @@ class _Plays:
         span = max(1, int((fork.scenario.until_s or 1.0) * SECOND))
         reached = 0
 
-        def watch(_state: State, record: Record, _event: Event, _folded: Folded) -> None:
+        def watch(_state: State, record: Record, _folded: Folded) -> None:
             nonlocal reached
             if record.seq % _LOOK_EVERY:
                 return

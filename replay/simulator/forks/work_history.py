@@ -215,13 +215,14 @@ class History:
         )
         return seen_s / self.reports if seen_s and self.reports else None
 
-    def see(self, state: State, record: Record, event: k.Event, folded: Folded) -> None:
+    def see(self, state: State, record: Record, folded: Folded) -> None:
         """Follow one record after it was folded."""
+        event = folded.event
         self.begin = self.begin or state.time
         self.end = state.time
-        if folded == "forbidden":
+        if folded.outcome == "forbidden":
             return
-        self.phases.see(state, record, event, folded)
+        self.phases.see(state, record, folded)
         if isinstance(event, k.AppProgressed | k.AppCheckpointed):
             self._worked(state, event)
         elif isinstance(event, k.Round):

@@ -85,7 +85,7 @@ def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
     state = msgspec.msgpack.decode(copy(cluster.state).encoded, type=State)
     agents = cluster.new_agents()
     log = [Record(state.seq + 1, cluster.now + SECOND, subject, body)]
-    event, _ = evolve(state, log[0])
+    event = evolve(state, log[0]).event
     for agent in agents:
         agent.fold(log[0])
     became = sha256(b"".join([copy(state).encoded, *map(msgspec.msgpack.encode, agents)])).digest()

@@ -65,7 +65,7 @@ def test_a_part_agrees_with_the_rounds(seed: int) -> None:
     cluster, records = of_history(seed)
     state, folds, compared = State(), dict[str, Desired](), 0
     for record in records:
-        event, _ = evolve(state, record)
+        event = evolve(state, record).event
         for node in known_nodes(state):
             if node not in folds:
                 folds[node] = Desired(node)
@@ -88,8 +88,9 @@ def test_events_without_a_node_change_no_part(seed: int) -> None:
     agents: dict[str, Desired] = {}
     written = 0
     for record in records:
-        event, folded = evolve(state, record)
-        concerned.see(state, record, event, folded)
+        folded = evolve(state, record)
+        event = folded.event
+        concerned.see(state, record, folded)
         for node, desired in agents.items():
             if any(matches(pattern, record.subject) for pattern in own_subjects(cluster, node)):
                 desired.fold(record)

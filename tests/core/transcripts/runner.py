@@ -130,7 +130,7 @@ class Transcript:
 
     def _append(self, event: k.Event, who: str) -> str:
         record = Record(self.state.seq + 1, self.now, subject_of(event, who), encode(event))
-        _, outcome = evolve(self.state, record)
+        outcome = evolve(self.state, record).outcome
         self.leader.folded(self.now)
         return f"{record.seq} {type(event).__name__} {outcome}"
 

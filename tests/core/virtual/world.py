@@ -112,7 +112,7 @@ class World:
         self.check_completions(record)
         self.check_deadlines(record)
         dirty, void = self.whole.dirty_seq, self.whole.counters.void_rounds
-        event, _ = evolving.evolve(self.whole, record)
+        event = evolving.evolve(self.whole, record).event
         self.hold(not violations(self.whole), violations(self.whole))
         if isinstance(event, k.Round) and void == self.whole.counters.void_rounds:
             self.check_ticks_end(event, dirty)

@@ -351,7 +351,7 @@ def test_a_trace_is_simulated_to_its_end() -> None:
     workload = nodes.fitting(workloads.load(f"{PHILLY},bounds=rigid"), cluster)
     simulation = Simulation(Scenario(apps=workload.apps, nodes=cluster, policy="static"))
     ends: list[k.Event] = []
-    simulation.observe(lambda state, record, event, folded: ends.extend(facts(event)))
+    simulation.observe(lambda state, record, folded: ends.extend(facts(folded.event)))
     simulation.run()
     done = [fact.app.rpartition("-")[0] for fact in ends if isinstance(fact, k.AppCompleted)]
     assert sorted(done) == ["job-2", "job-3", "job-8"]

@@ -41,7 +41,7 @@ async def told_by(log: ReadableLog) -> Told:
     async with aclosing(log.read()) as batches:
         async for batch in batches:
             for record in batch:
-                take(told, evolve(told.state, record)[0])
+                take(told, evolve(told.state, record).event)
     return told
 
 

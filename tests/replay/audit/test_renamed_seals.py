@@ -41,7 +41,7 @@ async def go_on(log: EventLog, name: str) -> int:
     """Another master takes over and seals all of it; what its seal covers.  It has nothing to say against the old seals."""
     sealer, state = Sealer(name, SealKey(new_seed()), renamed=await log.renamed_upto()), State()
     for record in await read_all(log):
-        sealer.take(record, evolve(state, record)[0])
+        sealer.take(record, evolve(state, record).event)
     assert not sealer.misfit
     epoch = state.epoch + 1
 
@@ -52,7 +52,7 @@ async def go_on(log: EventLog, name: str) -> int:
         )  # fmt: skip
         await log.append(subjects.rounds(name), encode(event), msg_id=event.id)
         [record] = await read_all(log, state.seq)
-        sealer.take(record, evolve(state, record)[0])
+        sealer.take(record, evolve(state, record).event)
 
     await say(MasterElected(epoch=epoch, key=sealer.public))
     seal = sealer.seal(epoch)

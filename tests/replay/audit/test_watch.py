@@ -26,7 +26,7 @@ def test_violations_of_the_whole_state_are_found_at_once() -> None:
     story.settle()
     state, watching = State(), Watch()
     for record in story.records:
-        assert watching.after(state, evolve(state, record)[0]) == []
+        assert watching.after(state, evolve(state, record).event) == []
     app = state.apps[state.names["one"]]
     app.generations[app.generation].containers[0].port = app.generations[app.generation].containers[1].port
     event = ContainerStarted(app=app.id, generation=1, slot=0, node="n0")
@@ -67,7 +67,7 @@ def test_ended_apps_cost_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> No
     state, watching = State(), Watch()
     events: list[Event] = []
     for record in story.records:
-        events.append(evolve(state, record)[0])
+        events.append(evolve(state, record).event)
         assert watching.after(state, events[-1]) == []
     assert len(state.apps) == 6
     assert len(rounds_with(story.records, AppCompleted)) == 6

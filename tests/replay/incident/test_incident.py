@@ -186,8 +186,8 @@ def test_the_first_and_the_latest_of_many_are_kept() -> None:
     for index in range(200):
         story.say(k.AppSubmitted(spec={"name": f"a-{index}"}), "ann")
     for record in story.records:
-        event, folded = evolve(state, record)
-        happenings.see(state, record, event, folded)
+        folded = evolve(state, record)
+        happenings.see(state, record, folded)
     (submissions,) = [one for one in happenings.all() if one.sort == "submissions"]
     assert [len(submissions.kept), submissions.omitted] == [FIRST + LATEST, 200 - FIRST - LATEST]
     assert submissions.kept[0].text == "ann submitted a-0"
@@ -213,7 +213,7 @@ def test_a_suspect_node_and_who_trusted_it_are_named() -> None:
     bench.add(k.NodeTrustRequested(node=BAD, by="ops", reason="a new disk"), "ops")
     happenings = Happenings(state)
     for record in bench.records:
-        happenings.see(state, record, *evolve(state, record))
+        happenings.see(state, record, evolve(state, record))
     told = {one.sort: [each.text for each in one.kept] for one in happenings.all()}
     assert told["nodes"][-1].startswith("bad is suspect, so it takes nothing new: one failed (one: no such file), ")
     assert told["operators"][-1] == "ops had bad trusted again: a new disk"

@@ -65,8 +65,8 @@ def follow(records: list[Record], seed: int) -> None:
     decided: Logged | None = None
     told: list[str] = []
     for record in records:
-        event, folded = evolve(state, record)
-        observer.see(state, record, event, folded)
+        folded = evolve(state, record)
+        observer.see(state, record, folded)
         if state.figures.seq == record.seq:
             decided = decision_in(record)
         if chance.random() < 0.3 or record is records[-1]:
@@ -98,8 +98,8 @@ def test_shares_follow_a_decision(written: list[Record]) -> None:
     observer = Changes(state)
     compared = 0
     for record in written:
-        event, folded = evolve(state, record)
-        observer.see(state, record, event, folded)
+        folded = evolve(state, record)
+        observer.see(state, record, folded)
         observer.take(state)
         if state.figures.seq == record.seq:
             compared += 1
@@ -118,7 +118,7 @@ def test_a_flood_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     for number in range(500):
         story.say(AppSubmitted(spec={"name": f"a{number}", "note": "x" * 5000}))
     for record in story.records[first:]:
-        observer.see(state, record, *evolve(state, record))
+        observer.see(state, record, evolve(state, record))
     change = observer.take(state)
     assert change is not None
     assert (len(change.records), change.more_records) == (200, 300)

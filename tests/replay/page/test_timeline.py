@@ -108,7 +108,7 @@ def test_a_growing_picture_can_be_drawn(written: list[Record]) -> None:
     state = State()
     watcher = Watcher(state)
     for record in written:
-        watcher.see(state, record, *evolve(state, record))
+        watcher.see(state, record, evolve(state, record))
         found = timeline(watcher.picture, now=state.time)
         assert all(app.spans[-1].end <= (state.time - watcher.picture.start) / MS for app in found.apps if app.spans)
     assert msgspec.json.encode(found) == msgspec.json.encode(timeline(drawn(written)))

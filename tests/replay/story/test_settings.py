@@ -15,9 +15,9 @@ def told(bench: Bench) -> tuple[AppTeller, NodeTeller, str]:
     """The stories of app and node n2, and the explanation."""
     app, node, witness, state = AppTeller("app"), NodeTeller("n2"), Witness("app"), State()
     for record in bench.records:
-        event, folded = evolve(state, record)
+        folded = evolve(state, record)
         for follower in (app, node, witness):
-            follower.see(state, record, event, folded)
+            follower.see(state, record, folded)
     return app, node, explain(state, witness, bench.now).text
 
 

@@ -127,7 +127,7 @@ def test_the_watch_follows_only_effective_changes() -> None:
     story.say(k.PolicyChanged(set_params={"theta2": None}), "ann")
     effects = []
     for record in story.records:
-        event, _ = evolve(state, record)
+        event = evolve(state, record).event
         if isinstance(event, k.PolicyChanged):
             effects.append(watch.record(state, event))
     assert [effect and effect.text for effect in effects] == [None, "ann set theta2=0.3", "ann set theta2=default"]

@@ -59,14 +59,15 @@ def play(log: list[Record], names: list[str], nodes: list[str]) -> tuple[State, 
     state = State()
     apps, machines = [AppTeller(name) for name in names], [NodeTeller(name) for name in nodes]
     for record in log:
-        event, folded = evolve(state, record)
+        folded = evolve(state, record)
+        event = folded.event
         for app in apps:
-            app.see(state, record, event, folded)
+            app.see(state, record, folded)
             found = state.apps.get(app.id)
             assert app.partition == (sizes(found) if found is not None else {}), (event, app.wanted)
         rows = {row.name: row for row in node_rows(state)}
         for machine in machines:
-            machine.see(state, record, event, folded)
+            machine.see(state, record, folded)
             used = machine.used()
             assert {name: amount for name, amount in used.items() if amount} == may_run(state, machine.wanted)
             assert machine.wanted in rows or not machine.known

@@ -28,7 +28,7 @@ def spans_of(records: Sequence[Record], state: State | None = None, cluster: str
     tracer = Tracer(cluster, found.append)
     tracer.begin(state)
     for record in records[state.seq :]:
-        tracer.see(state, record, *evolve(state, record))
+        tracer.see(state, record, evolve(state, record))
     return found
 
 

@@ -121,7 +121,7 @@ async def test_an_observer_sees_every_record() -> None:
     log = log_of(history(1))
     await keep(log, 50)
     seen: list[int] = []
-    state = await state_at(log, AtSequence(60), seen=lambda state, record, event, folded: seen.append(record.seq))
+    state = await state_at(log, AtSequence(60), seen=lambda state, record, folded: seen.append(record.seq))
     assert seen == [*range(1, 61)]
     assert digest(state) == folds(1)[60][0]
 
@@ -145,7 +145,7 @@ async def test_any_build_reads_a_part_of_a_log_from_its_state(tmp_path: Path) ->
         assert digest(await state_at(log, AtSequence(seq))) == expected[seq][0]
     assert (await state_at(log, AtTime(2**62))).seq == len(records)
     seen: list[int] = []
-    await state_at(log, AtSequence(60), seen=lambda state, record, event, folded: seen.append(record.seq))
+    await state_at(log, AtSequence(60), seen=lambda state, record, folded: seen.append(record.seq))
     assert seen == [*range(41, 61)]
     with raises(MomentError, "moment.before_start"):
         await state_at(log, AtSequence(39))

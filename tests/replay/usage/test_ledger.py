@@ -66,8 +66,8 @@ def ledger_of(records: Sequence[Record], first: int, end: int, start: int = 0, *
     for record in records[first:]:
         if record.time > end:
             break
-        event, folded = evolve(state, record)
-        ledger.see(state, record, event, folded)
+        folded = evolve(state, record)
+        ledger.see(state, record, folded)
     ledger.close(end)
     return ledger
 

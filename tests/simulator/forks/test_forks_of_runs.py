@@ -38,7 +38,8 @@ class Cut:
         self.simulation.observe(self._watch)
         self.simulation.run()
 
-    def _watch(self, _state, record, event, _folded) -> None:  # type: ignore[no-untyped-def]
+    def _watch(self, _state, record, _folded) -> None:  # type: ignore[no-untyped-def]
+        event = _folded.event
         if record.seq == self._seq:
             self.state = copy_of(self.simulation.state)
             self.to_come = [one for _, one in sorted(self.simulation._to_come.items())]
@@ -130,9 +131,7 @@ def settled(state: State) -> bool:
 def settled_moments(scenario: Scenario) -> list[int]:
     simulation = Simulation(scenario)
     found: list[int] = []
-    simulation.observe(
-        lambda state, record, event, folded: found.append(record.seq) if settled(simulation.state) else None
-    )
+    simulation.observe(lambda state, record, folded: found.append(record.seq) if settled(simulation.state) else None)
     simulation.run()
     return found
 
@@ -155,7 +154,7 @@ def test_a_fork_of_a_settled_moment_continues_like_the_run(policy: str) -> None:
         assert cut.state is not None
         fork = cut.fork()
         later: dict[str, tuple[int, str]] = {}
-        fork.observe(lambda state, record, event, folded, later=later: later.update(ends(record.time, event)))  # type: ignore[misc]
+        fork.observe(lambda state, record, folded, later=later: later.update(ends(record.time, folded.event)))  # type: ignore[misc]
         fork.run()
         assert later.keys() == {name for name, (at, _) in cut.ended.items() if at > cut.state.time}
         for name, (at, how) in later.items():
