@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from agents.config import NodeConfig
-    from agents.desired import Desired, DesiredApp
+    from agents.desired import Desired
     from agents.environment import Environments
     from agents.gpus import Gpus
     from agents.offers import Offers
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import ContainerSpec, Runtime
     from events.kinds import Doing, ExitReason
     from events.log.stores import Files
+    from events.parts import AppPart
     from events.spec import AppSpec
 
 _log = structlog.get_logger(__name__)
@@ -382,7 +383,7 @@ class Actions:
             if seen.state == "running" and key not in self._desired.started and not builds:
                 await self._reporter.started(seen)
 
-    async def _bring_origin(self, name: str, app: DesiredApp) -> None:
+    async def _bring_origin(self, name: str, app: AppPart) -> None:
         """Copy the checkpoint that a new app starts from, which may take long: not in the turn of the looks.  Raises Refused,
         NotShared, OSError, Unavailable."""
         if app.spec.origin and app.resume:
@@ -391,7 +392,7 @@ class Actions:
             digest = await self._copying.run(app.owner, bring)
             self._reporter.origins[name] = digest
 
-    async def _judge(self, key: Key, app: DesiredApp) -> None:
+    async def _judge(self, key: Key, app: AppPart) -> None:
         """Compare the checkpoint with what the app reported, before its first container starts.  Raises Unavailable."""
         fall_back = app.spec.on_doubtful == "fall_back"
         if not app.resume:
@@ -401,7 +402,7 @@ class Actions:
         elif fall_back:
             await self._reporter.wait_for_judgement(key)
 
-    async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
+    async def _folders(self, name: str, app: AppPart, *, resume: bool) -> folders.AppFolders:
         """Raises NotShared, and Unavailable if the shared folder does not answer or takes no change."""
         try:
             return await self._looks(
@@ -411,7 +412,7 @@ class Actions:
             said = f"its folder of checkpoints can't be used: {error.strerror or error}"
             raise Unavailable(said, code="checkpoints.unavailable", doing="read") from error
 
-    def _spec(self, key: Key, app: DesiredApp, here: folders.AppFolders, devices: tuple[str, ...]) -> ContainerSpec:
+    def _spec(self, key: Key, app: AppPart, here: folders.AppFolders, devices: tuple[str, ...]) -> ContainerSpec:
         return container_spec(
             key.app,
             app,
@@ -426,7 +427,7 @@ class Actions:
             mounts=self._offers.mounts(app.spec, "" if self._runtime.mounts else self._runtime.run_mount(key)),
         )
 
-    async def _have_environment(self, app: DesiredApp) -> None:
+    async def _have_environment(self, app: AppPart) -> None:
         environment = self._environments.of(app.spec, app.owner)
         await self._environments.have(environment, app.owner, self._runtime.owner_of(app.owner))
 
@@ -518,8 +519,7 @@ class Actions:
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
         counts the container as ended: another generation may run by now."""
-        over = key in self._desired.exited or self._desired.by_part
-        if over and key not in self._desired.due:
+        if key not in self._desired.due:
             _log.warning("killing what the log counts as ended", node=self._config.name, key=key)
             await self._runtime.stop(key, 0.0)
             return

@@ -240,14 +240,9 @@ class Agent:
             _log.warning(now, node=self.config.name)
 
     async def _fold(self, batch: list[Record]) -> None:
-        pace, unsigned = self._pace(), self.desired.unsigned
+        pace = self._pace()
         for record in batch:
             self.desired.fold(record)
-            self._announced_lease_s = max(self._announced_lease_s, self.desired.lease_s)
-        if self.desired.unsigned > unsigned:
-            _log.error(
-                "a round that no known master signed is not obeyed", node=self.config.name, seq=self.desired.round_seq
-            )
         self._follower.folded(batch)
         await self._note_news(pace)
 
@@ -360,7 +355,7 @@ class Agent:
         await self._look.find()
         left_s, knows_lease = max(0.0, await self._runtime.lease_left() or 0.0), self.desired.knows_lease
         # The lease in a part may be out of date, so the agent reports its lease to the master.
-        self._announced_s = max(left_s, self.desired.lease_s) if self.desired.by_part and knows_lease else left_s
+        self._announced_s = max(left_s, self.desired.lease_s) if knows_lease else left_s
         sent_at = self._since_boot()
         name, config = self.config.name, self.config
         event = NodeJoined(

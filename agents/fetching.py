@@ -19,9 +19,9 @@ from events.spec import shipped
 from events.workdir import BLOB, UNPACKED_MANIFEST, ManifestError, open_blob
 
 if TYPE_CHECKING:
-    from agents.desired import DesiredApp
     from agents.runtime.workdir import BlobCache, TenantBlobs
     from events.log.stores import Files
+    from events.parts import AppPart
     from events.workdir import Manifest
 
 _WAIT_S = 15.0
@@ -44,7 +44,7 @@ class Fetching:
         self._checked: dict[str, None] = {}
         """Folders that are within the limits: once laid out, they need no server."""
 
-    async def have(self, app: DesiredApp) -> None:
+    async def have(self, app: AppPart) -> None:
         """Return once the cache holds the folder that the app's containers start in; at once if there is none.  Raises
         Refused ("spec") if it can never be had, and Unavailable if it is not here yet."""
         workdir = shipped(app.spec)

@@ -32,7 +32,8 @@ from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, Key, Seen
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from agents.desired import Desired, DesiredApp
+    from agents.desired import Desired
+    from events.parts import AppPart
 
 
 # --- what containers read about their app -----------------------------------------------------------------------------
@@ -47,12 +48,12 @@ class Announced(NamedTuple):
     """Of an app that accepts several batch sizes: the one that was decided last, in samples."""
 
 
-def announced(app: DesiredApp) -> Announced:
+def announced(app: AppPart) -> Announced:
     """Return the contents for the files of the app's containers."""
     return Announced(app.membership if app.live else 0, app.batch_size)
 
 
-def files_of(app: DesiredApp) -> dict[str, bytes]:
+def files_of(app: AppPart) -> dict[str, bytes]:
     """Return these files by name."""
     files = {}
     if app.live:
@@ -163,7 +164,7 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
         if not wanted or exited:
             return Halt(key)
         return None if started else ReportStarted(seen)
-    if not exited and (key in desired.due if desired.by_part else key.app in desired.apps):
+    if not exited and key in desired.due:
         return ReportExited(key, seen)
     return Discard(key) if _kept_long_enough(key, seen, desired, now) else None
 
@@ -174,13 +175,10 @@ def _announcement(key: Key, news: Announced, seen: Seen | None, written: Announc
 
 
 def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
-    """Return whether an ended container may go: it stays readable for a while.  One of an app that the log does not know goes
-    at once; a part does not mention apps that have gone to other nodes."""
+    """Return whether an ended container may go: it stays readable for a while, also if its app has gone to other nodes."""
     if key in desired.due:
         return False  # Reported, but not yet on the log: after a crash the engine is read again.
     app = desired.apps.get(key.app)
-    if app is None and not desired.by_part:
-        return True
     # The engine uses this machine's clock, which may have been ahead.
     ended = max(min(seen.exited_at, now), app.ended_at if app is not None else desired.ended.get(key.app, 0))
     return ended > 0 and now - ended > int(desired.retention_of(key.app) * 1e9)

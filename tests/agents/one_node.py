@@ -1,4 +1,5 @@
-"""One node's agent on a log in memory that a test can take away, and processes as its containers; the test is the master."""
+"""One node's agent on a log in memory that a test can take away, and processes as its containers.  The test is the master,
+and the node's part is stored after each record."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ from agents.agent import Agent
 from agents.config import NodeConfig
 from agents.fitness import look_at_machine
 from agents.runtime.process.runtime import ProcessRuntime
+from dorm.core.evolve import evolve
+from dorm.core.parts.deriving import part_of
+from dorm.core.state import State
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Appended, LogUnavailable, Record
+from events.parts import document_of, packed, sign
 from events.spec import check_spec
 
 if TYPE_CHECKING:
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
     from agents.gpus import Source
     from agents.runtime.interface import Runtime
+    from events.chain import SealKey
+    from events.parts import NodePart
 
 CLUSTER, NODE = "one", "node-1"
 PATIENCE_S = 20.0
@@ -84,6 +91,10 @@ class Node:
         self.clock: Callable[[], int] = time.time_ns
         self.look_at = look_at_machine
         self.make_runtime: Callable[[], Runtime] = lambda: ProcessRuntime(NODE, root / "containers")
+        self.writes_parts = True
+        """Whether the part is stored after each record, while an agent is there."""
+        self.key: SealKey | None = None
+        """The key that signs parts."""
         self.running: asyncio.Task[None] | None = None
         """The agent that was started last."""
         self._said = 0
@@ -110,6 +121,7 @@ class Node:
         )  # fmt: skip
         running = self.running = asyncio.create_task(agent.run())
         joining = asyncio.create_task(agent.joined.wait())
+        leading = asyncio.create_task(self.write_parts() if self.writes_parts else asyncio.sleep(0))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 if joined:
@@ -118,9 +130,10 @@ class Node:
                         await running
                 yield agent
         finally:
-            joining.cancel()
-            running.cancel()
+            for task in (joining, running, leading):
+                task.cancel()
             await asyncio.gather(running, joining, return_exceptions=True)
+            await asyncio.gather(leading, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[Agent]:
@@ -129,6 +142,22 @@ class Node:
             await self.release()
             await self.until(k.ContainerStarted)
             yield agent
+
+    async def write_parts(self) -> None:
+        """Store the node's part after each record, as a leading master, until cancelled."""
+        self.log.parts.writes(True)
+        state = State()
+        async with contextlib.aclosing(MemoryLog.read(self.log, follow=True)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    evolve(state, record)
+                await self.store(part_of(state, CLUSTER, NODE), self.key)
+
+    async def store(self, part: NodePart, key: SealKey | None = None) -> None:
+        """Store a part, signed with that key."""
+        document, last = document_of(part), await self.log.parts.last(NODE)
+        body = packed(document, sign(key, document) if key is not None else "")
+        await self.log.parts.put(NODE, body, last.revision if last is not None else 0)
 
     async def clean(self) -> None:
         """Nothing of it runs on."""

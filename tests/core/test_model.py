@@ -25,6 +25,7 @@ import dorm.core.timing as living
 import dorm.core.timing as timing
 from agents.desired import Desired
 from dorm.core.generation import Generation
+from dorm.core.parts import deriving
 from dorm.core.state import State, digest
 from events import kinds as k
 from events.codec import decode
@@ -265,30 +266,14 @@ def test_room_of_members_that_have_not_left_yet_is_missed(monkeypatch: pytest.Mo
 
 
 def test_an_agent_that_starts_newcomers_before_their_release_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes a decision for a release."""
-    mutate_method(
-        monkeypatch,
-        Desired,
-        "_resize",
-        "app = self.apps.get(change.app)",
-        """app = self.apps.get(change.app)
-    if app is not None and change.adjustment == "live" and app.generation == change.to_generation:
-        app.members = change.placement
-        self.due.update(Key(change.app, app.generation, p.slot) for p in change.placement if p.node == self.node)""",
-    )
+    """Its part takes a decision for a release."""
+    mutate(monkeypatch, deriving, "and change.released_at", "")
     assert caught_within(300, first=7, live=1.0, steps=400) is not None
 
 
 def test_an_agent_that_starts_before_the_release_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     mutate_method(monkeypatch, Desired, "wanted", "if app.released and not", "if not")
     assert caught_within(50) is not None
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-def test_an_agent_that_does_not_hear_that_its_lease_has_ended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate_method(monkeypatch, Desired, "_node", "self._end_all()", "pass")
-    assert caught_within(400, first=1264) is not None
 
 
 @pytest.mark.slow

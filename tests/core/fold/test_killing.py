@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 
-from agents.desired import Desired
 from events import kinds as k
+from tests.agents.folding import desired_of
 from tests.core.records import Bench
+
+if TYPE_CHECKING:
+    from agents.desired import Desired
 
 
 def kill(bench: Bench, reason: str = "") -> None:
@@ -19,10 +24,7 @@ def orders(bench: Bench) -> list[str]:
 
 
 def agent_of(bench: Bench) -> Desired:
-    agent = Desired("a")
-    for record in bench.records:
-        agent.fold(record)
-    return agent
+    return desired_of(bench.records, "a")
 
 
 def test_an_app_that_runs_is_cancelled_and_killed() -> None:
