@@ -15,16 +15,13 @@ from agents.agent import Agent
 from agents.config import NodeConfig
 from agents.fitness import look_at_machine
 from agents.runtime.process.runtime import ProcessRuntime
-from dorm.core.evolve import evolve
-from dorm.core.parts.deriving import part_of
-from dorm.core.state import State
 from events import kinds as k
 from events import subjects
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Appended, LogUnavailable, Record
-from events.parts import document_of, packed, sign
 from events.spec import check_spec
+from tests.agents.folding import write_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 
     from agents.gpus import Source
     from agents.runtime.interface import Runtime
-    from events.chain import SealKey
-    from events.parts import NodePart
 
 CLUSTER, NODE = "one", "node-1"
 PATIENCE_S = 20.0
@@ -93,8 +88,6 @@ class Node:
         self.make_runtime: Callable[[], Runtime] = lambda: ProcessRuntime(NODE, root / "containers")
         self.writes_parts = True
         """Whether the part is stored after each record, while an agent is there."""
-        self.key: SealKey | None = None
-        """The key that signs parts."""
         self.running: asyncio.Task[None] | None = None
         """The agent that was started last."""
         self._said = 0
@@ -121,7 +114,7 @@ class Node:
         )  # fmt: skip
         running = self.running = asyncio.create_task(agent.run())
         joining = asyncio.create_task(agent.joined.wait())
-        leading = asyncio.create_task(self.write_parts() if self.writes_parts else asyncio.sleep(0))
+        leading = asyncio.create_task(write_parts(self.log, CLUSTER, NODE) if self.writes_parts else asyncio.sleep(0))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 if joined:
@@ -142,22 +135,6 @@ class Node:
             await self.release()
             await self.until(k.ContainerStarted)
             yield agent
-
-    async def write_parts(self) -> None:
-        """Store the node's part after each record, as a leading master, until cancelled."""
-        self.log.parts.writes(True)
-        state = State()
-        async with contextlib.aclosing(MemoryLog.read(self.log, follow=True)) as batches:
-            async for batch in batches:
-                for record in batch:
-                    evolve(state, record)
-                await self.store(part_of(state, CLUSTER, NODE), self.key)
-
-    async def store(self, part: NodePart, key: SealKey | None = None) -> None:
-        """Store a part, signed with that key."""
-        document, last = document_of(part), await self.log.parts.last(NODE)
-        body = packed(document, sign(key, document) if key is not None else "")
-        await self.log.parts.put(NODE, body, last.revision if last is not None else 0)
 
     async def clean(self) -> None:
         """Nothing of it runs on."""

@@ -19,6 +19,7 @@ from dorm.core.state import State
 from events import kinds as k
 from events.chain import SealKey, new_seed
 from events.quantities import SECOND
+from tests.agents.folding import store, write_parts
 from tests.agents.one_node import CLUSTER, NODE, PATIENCE_S, Node, holds
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def derived(node: Node) -> NodePart:
 @contextlib.asynccontextmanager
 async def writing(node: Node, key: SealKey | None = None) -> AsyncIterator[None]:
     """A leading master writes a part after each record."""
-    node.key = key
-    task = asyncio.create_task(node.write_parts())
+    task = asyncio.create_task(write_parts(node.log, CLUSTER, NODE, key))
     try:
         yield
     finally:
@@ -125,7 +125,7 @@ async def test_a_part_that_no_master_signed_is_not_obeyed(node: Node) -> None:
         await holds(lambda: agent.desired.unsigned > 0)
         assert agent.desired.part_seq < node.log.records[-1].seq
     async with node.agent(joined=False) as agent:
-        await node.store(msgspec.structs.replace(derived(node), masters=None, seq=node.log.records[-1].seq))
+        await store(node.log, msgspec.structs.replace(derived(node), masters=None, seq=node.log.records[-1].seq))
         await holds(lambda: agent.desired.unsigned > 0)
         assert agent.desired.known is not None, "no part makes a cluster open"
 
