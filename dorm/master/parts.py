@@ -94,7 +94,7 @@ class PartWriter:
             self._leads = False
 
     async def _load(self) -> None:
-        """Read what is stored.  A cluster whose streams an earlier release made has no store yet: agents follow the log."""
+        """Read what is stored.  A cluster whose streams an earlier release made has no store yet: agents wait."""
         said = False
         while True:
             try:
@@ -103,7 +103,7 @@ class PartWriter:
             except LogRefused as error:
                 self._parts.writes(False)
                 if not said:
-                    _log.warning("nodes get no parts and follow the whole log", reason=str(error))
+                    _log.warning("nodes get no parts, so their agents start and stop nothing", reason=str(error))
                     said = True
                 await asyncio.sleep(_REFUSED_S)
             except LogError as error:
