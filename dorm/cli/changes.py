@@ -218,8 +218,8 @@ _RANGES = {name: _range(name) for name in TIMES}
 
 def settings_in(state: State, pairs: list[str]) -> dict[str, Any]:
     """Return what these `key=value` of `dorm policy set` would set in a state.  Raises SpecError, and WrongUsage."""
-    change = change_of(pairs, state.settings, state.policy_plugins)
-    return settings_of(change, state.settings, state.policy_plugins)
+    change = change_of(pairs, state.settings, state.plugins)
+    return settings_of(change, state.settings, state.plugins)
 
 
 async def settings_at(log: ReadableLog, moment: Moment | None, pairs: list[str]) -> dict[str, Any]:

@@ -252,7 +252,7 @@ async def explain(
         show_document({**msgspec.to_builtins(found), **told}, output)
         return
     _show(found, start, live=live)
-    if not isinstance(state.policy_failure, msgspec.UnsetType):
+    if state.policy_failure is not None:
         failed = state.policy_failure
         text = f"policy {failed.policy} gives no usable answer, so every app keeps what it has: {failed.reason}"
         console.print(Text(f"{text} [{failed.code}]", style="yellow"))

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.app import Gates
 from dorm.core.submissions import app_of_request
 from events import kinds as k
 from events import subjects
@@ -103,7 +102,7 @@ def _apps_of(state: State, fact: k.Event) -> Iterable[str]:
 
 def _waits_for(app: App, name: str) -> bool:
     """Return whether a gate of an app named one that has ended; the gate has no id of an app that has left the state."""
-    return isinstance(app.gates, Gates) and any(awaited.app in ("", name) for awaited in app.gates.after)
+    return app.gates is not None and any(awaited.app in ("", name) for awaited in app.gates.after)
 
 
 def _any_node_changed(state: State) -> bool:

@@ -25,8 +25,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from dorm.core.costs import point_of, with_point
 from dorm.core.deadlines import note_ended
 from dorm.core.effects import forget_ended, mark_dirty, plan_drop
@@ -68,7 +66,7 @@ def end_container(
     """Mark a container as exited.  If the exit was not requested, it overtakes decisions in progress about its app."""
     member = generation.containers.get(container.slot) is container
     if member:
-        late = isinstance(container.brief_ns, int)
+        late = container.brief_ns is not None
         note_ran(state, app, generation, container.started_at + container.ran_ns if late else state.time)
         generation.exited += 1
         if container.slot in generation.accused:
@@ -85,7 +83,7 @@ def end_container(
     if leaves:
         del generation.leaving[container.slot]
     container.state, container.exited_at = "exited", state.time
-    container.reason, container.message, container.delay = reason, clipped(message), UNSET
+    container.reason, container.message, container.delay = reason, clipped(message), None
     if ran_well(container):
         note_ran_well(state, app, container)
     if not container.asked and not leaves:

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_args
 
-from msgspec import UNSET
-
 from dorm.core import faults
 from dorm.core.admission import app_id, check_room, name_of
 from dorm.core.authority import enforce, is_by_master, submission_of_request
@@ -96,11 +94,11 @@ def evolve(state: State, record: Record) -> tuple[k.Event, Folded]:
         set_back(state, time)
     else:
         state.time = time if time < MOST else MOST
-        if state.set_back is not UNSET:
-            state.set_back = UNSET
+        if state.set_back:
+            state.set_back = 0
     event = decode(record)
-    known = state.identities
-    if known is not UNSET:
+    known = state.known
+    if known is not None:
         event, refused = enforce(state, known, event, record)
         if refused is not None:
             return event, refused
@@ -210,7 +208,7 @@ def _policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Fol
         return outcome
     outcome, decided_by = "applied", settings.policy
     try:
-        choose_policy(state, *policy_after(settings, event, state.policy_plugins))
+        choose_policy(state, *policy_after(settings, event, state.plugins))
     except SettingRefused as refused:
         outcome = _refuse_change(state, event, refused, whole=False)
     if settings.policy != decided_by:
@@ -293,9 +291,9 @@ def _node_joined(state: State, event: k.NodeJoined, record: Record) -> Folded:
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
         prepares=event.prepares,
-        abilities=sorted(set(event.abilities)) or UNSET,
-        offers=UNSET if event.offers is None else event.offers,
-        process=event.process or UNSET,
+        abilities=sorted(set(event.abilities)),
+        offers=event.offers,
+        process=event.process,
     )
     if old is not None:
         faults.carried_over(state, node, old)
@@ -350,13 +348,13 @@ def _container_started(state: State, event: k.ContainerStarted, record: Record) 
     app, generation, container = found
     if container.state != "desired":
         return ignored(state)
-    container.state, container.started_at, container.delay = "running", state.time, UNSET
+    container.state, container.started_at, container.delay = "running", state.time, None
     app.origin_digest = event.origin_digest or app.origin_digest
     note_doubt(app, event)
-    if app.run_time is not UNSET:
+    if app.run_time is not None:
         note_started(app, state.time)
     if event.environment_s and not (
-        generation.environment_s is not UNSET and event.environment_s <= generation.environment_s
+        generation.environment_s is not None and event.environment_s <= generation.environment_s
     ):
         generation.environment_s = event.environment_s
     if generation.containers.get(event.slot) is not container:

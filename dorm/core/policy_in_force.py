@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dorm.core.effects import request_rebalance
 from dorm.core.state import FailedPolicy, can_be_kept
 from dorm.policies.checking import in_words, infeasible, nonsense
@@ -50,14 +48,13 @@ def choose_policy(state: State, policy: str, params: dict[str, Any]) -> None:
 
 def note_plugins(state: State, event: k.MasterElected) -> None:
     """Those of the master that leads from here on replace those of the last one."""
-    plugins = {one.name: one for one in event.policies if can_be_kept(one)}
-    state.plugins = plugins or msgspec.UNSET
+    state.plugins = {one.name: one for one in event.policies if can_be_kept(one)}
 
 
 def policy_failed(state: State, event: k.PolicyFailed) -> None:
     """Nothing changes; an idle tick tries again, each time after twice the time (`dorm.core.timing`)."""
     before, since, ticks = state.policy_failure, state.time, 0
-    if isinstance(before, FailedPolicy) and (before.policy, before.code) == (event.policy, event.code):
+    if before is not None and (before.policy, before.code) == (event.policy, event.code):
         since, ticks = before.since, before.ticks + (event.trigger == "idle")
     state.policy_failure = FailedPolicy(
         event.policy, event.policy_version, event.code, event.reason, since, state.seq, state.time, ticks
@@ -67,8 +64,7 @@ def policy_failed(state: State, event: k.PolicyFailed) -> None:
 
 def policy_works(state: State) -> None:
     """It has answered with a decision, or nothing is known of it yet."""
-    if state.policy_failure is not msgspec.UNSET:
-        state.policy_failure = msgspec.UNSET
+    state.policy_failure = None
 
 
 # --- the check of answers ---------------------------------------------------------------------------------------------

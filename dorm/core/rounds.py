@@ -33,8 +33,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, UnsetType
-
 from dorm.core import faults, live, policy_in_force, revisions
 from dorm.core.batches import note_batches
 from dorm.core.containers import end_container, end_containers_on
@@ -405,7 +403,7 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
     return [node for node in left if node in state.nodes]
 
 
-def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int | UnsetType) -> None:
+def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int) -> None:
     before = app.current
     # To be stopped because its nodes go is no choice of the policy, so it comes back before apps that never ran.
     if not change.placement and before is not None and before.released and _nodes_go(state, before):
@@ -473,7 +471,7 @@ def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> 
         app = state.apps[event.app]
         # It was placed by the demand that it has, not by that of a pending revision.
         known = app.revisions
-        _next_generation(state, app, event.restart, basis, known.in_force if known is not UNSET else UNSET)
+        _next_generation(state, app, event.restart, basis, known.in_force if known is not None else 1)
 
 
 def _note_disturbance(state: State, event: k.Resized, gains: list[str], debtors: list[App]) -> None:

@@ -137,7 +137,7 @@ class SettingsWatch:
 def _decisive(settings: Settings) -> dict[str, Any]:
     found = {"policy": settings.policy, **settings.params}
     found |= {"checkpoints": settings.checkpoints} if settings.checkpoints else {}
-    return {**found, "weights": settings.weights} if isinstance(settings.weights, str) else found
+    return {**found, "weights": settings.weights} if settings.weights is not None else found
 
 
 def _shown(value: Any) -> str:

@@ -206,8 +206,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
     except ValueError:  # Recorded under a policy that this build does not have.
         parameters = settings.params
     times = {name: getattr(settings, name) for name in TIMES}
-    weights = {"weights": settings.weights} if isinstance(settings.weights, str) else {}
-    most = {"tenant_apps": settings.tenant_apps} if isinstance(settings.tenant_apps, int) else {}
+    weights = {"weights": settings.weights} if settings.weights is not None else {}
+    most = {"tenant_apps": settings.tenant_apps} if settings.tenant_apps is not None else {}
     suspicion = {"suspect_after": settings.suspect_after, "suspect_within_s": settings.suspect_within_s}
     folder = {"checkpoints": settings.checkpoints}
     return {"policy": settings.policy, **parameters, **times, **folder, **weights, **most, **suspicion}

@@ -30,7 +30,7 @@ async def settings_between(log: ReadableLog, one: State, other: State) -> list[S
     if earlier.seq == later.seq:
         return []
     state = copy.deepcopy(earlier)
-    state.plugins = {**earlier.policy_plugins, **later.policy_plugins}
+    state.plugins = {**earlier.plugins, **later.plugins}
     state.nodes = copy.deepcopy({**earlier.nodes, **later.nodes})
     cluster = await cluster_name(log)
     wanted = [subjects.fact_pattern(cluster, cls.__name__) for cls in _KINDS]

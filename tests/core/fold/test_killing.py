@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from events import kinds as k
@@ -66,7 +65,7 @@ def test_stopped_containers_are_not_killed() -> None:
     assert bench.app().ended == "completed"
     kill(bench)
     assert orders(bench) == []
-    assert bench.app().kill is msgspec.UNSET
+    assert bench.app().kill == ""
 
 
 def test_a_waiting_app_is_cancelled() -> None:
@@ -78,12 +77,6 @@ def test_a_waiting_app_is_cancelled() -> None:
     bench.add(k.AppCancelRequested(app="second", kill=True))
     bench.decide()
     assert bench.app("second").ended == "cancelled"
-
-
-def test_a_state_without_kills_is_encoded_as_it_was() -> None:
-    bench = Bench(a=4)
-    bench.running(n_max=1)
-    assert "kill" not in msgspec.to_builtins(bench.app())
 
 
 def test_an_order_about_an_unknown_app_changes_nothing() -> None:

@@ -254,7 +254,7 @@ def test_nodes_with_an_older_agent() -> None:
 
 def test_reverting_to_the_running_spec_needs_no_restart() -> None:
     bench = bench_of(n_max=1)
-    bench.state.pause = msgspec.UNSET
+    bench.state.paused = None
     app = bench.app()
     edit(bench, id="1", image="two")
     said = edit(bench, id="2", image="")
@@ -273,7 +273,7 @@ def test_a_running_app_is_restarted_in_its_place() -> None:
     assert (said.fresh, said.spec, said.editor, said.reason) == (False, None, "ann", "odd losses")
     assert restart(bench, id="again").generation == 1
     released = replaced(bench)
-    assert (sizes(app), released.checkpoint, app.restart) == (places, 5, msgspec.UNSET)
+    assert (sizes(app), released.checkpoint, app.restart) == (places, 5, None)
     assert bench.settle() == []
 
 
