@@ -230,7 +230,9 @@ def _document(found: State, newest: Newest) -> dict[str, Any]:
         "time": found.time,
         "epoch": found.epoch,
         "digest": digest(found),
-        "settings": msgspec.to_builtins(found.settings),
+        "settings": {
+            name: value for name, value in msgspec.to_builtins(found.settings).items() if value not in (None, {})
+        },
         "summary": msgspec.to_builtins(summary(found)),
         "apps": msgspec.to_builtins(app_rows(found, _now(found, newest), newest=newest)),
         "nodes": msgspec.to_builtins(node_rows(found)),

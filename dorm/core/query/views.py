@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.core.progress import Reported
-    from dorm.core.state import App, Generation, Node, State
+    from dorm.core.state import App, Container, Generation, Node, State
 
 
 class AppRow(msgspec.Struct, frozen=True):
@@ -238,7 +238,7 @@ def describe_node(state: State, node: Node, now: int) -> dict[str, Any]:
         **msgspec.to_builtins(_node_row(state, node, [(app, count) for app, count in held if count])),
         "failed": msgspec.to_builtins(failed_here(state, node, now)),
         "containers_now": [
-            {"app": app.id, "generation": generation.number, **msgspec.to_builtins(container)}
+            {"app": app.id, "generation": generation.number, **container_row(container)}
             for app in state.apps.values()
             for generation in app.generations.values()
             for container in generation.all_containers()
@@ -384,9 +384,21 @@ def describe(
         "policy_failure": msgspec.to_builtins(failure) if failure is not None and not app.ended else None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
-            msgspec.to_builtins(container) for container in (generation.all_containers() if generation else [])
+            container_row(container) for container in (generation.all_containers() if generation else [])
         ],
         "adjustments_done": [adjustment(app, index) for index in range(len(app.history))],
+    }
+
+
+_RARE = ("delay", "peer_lost", "brief_ns")
+"""Fields of a container that are shown only if they say something."""
+
+
+def container_row(container: Container) -> dict[str, Any]:
+    """Return a container as it is shown."""
+    fields: dict[str, Any] = msgspec.to_builtins(container)
+    return {
+        name: value for name, value in fields.items() if name not in _RARE or (value is not None and value is not False)
     }
 
 

@@ -202,10 +202,7 @@ def test_a_plug_in_is_accepted_only_if_the_leading_master_announced_it() -> None
     assert made.state.settings.params == {"speed": 3}
 
 
-def test_a_state_without_plug_ins_keeps_its_digest() -> None:
-    fields = msgspec.to_builtins(State())
-    assert "plugins" not in fields
-    assert "policy_failure" not in fields
+def test_plug_ins_and_a_failure_of_the_policy_are_kept_in_snapshots() -> None:
     with_both = State(
         plugins={"a": k.PolicyPlugin("a", 1, "b 1")}, policy_failure=FailedPolicy("a", 1, "c", "d", 1, 2, 3)
     )
