@@ -205,16 +205,16 @@ class Actions:
         step = self.delays.failed(key, trouble, now, bound_s, took_s=now - began)
         given_up = step.given_up and await self._given_up(key, trouble, step.lasts_s)
         if step.log or given_up:
-            said = {"node": self._config.name, "key": key, "doing": trouble.doing, "reason": trouble.reason}
-            told = {**said, "code": trouble.code, "tries": step.tries, "seconds": round(step.lasts_s)}
+            fields = {"node": self._config.name, "key": key, "doing": trouble.doing, "reason": trouble.reason}
+            failure = {**fields, "code": trouble.code, "tries": step.tries, "seconds": round(step.lasts_s)}
             if not isinstance(error, OSError | DormError):
-                _log.exception("an action failed; please report this", action=repr(action), **said)
+                _log.exception("an action failed; please report this", action=repr(action), **fields)
             elif given_up:
-                _log.error("an action failed, and is given up", **told)
+                _log.error("an action failed, and is given up", **failure)
             elif trouble.failing:
-                _log.error("an action failed, trying again", **told)
+                _log.error("an action failed, trying again", **failure)
             else:
-                _log.warning("a container waits", **told)
+                _log.warning("a container waits", **failure)
         if step.publish and not given_up:
             await self._reporter.delayed(key, trouble, step.lasts_s)
         return 0.0 if given_up else step.pause_s
@@ -224,8 +224,8 @@ class Actions:
         published, tries = self.delays.over(key)
         if tries > 1:
             _log.info("an action worked at last", node=self._config.name, key=key, tries=tries + 1)
-        told = key in self._desired.exited or key in self._desired.announced or isinstance(action, _ENDS_BY_ITSELF)
-        if published is not None and not told:
+        is_over = key in self._desired.exited or key in self._desired.announced or isinstance(action, _ENDS_BY_ITSELF)
+        if published is not None and not is_over:
             await self._reporter.delayed(key, published, 0.0, over=True)
 
     async def _given_up(self, key: Key, trouble: Trouble, lasted_s: float) -> bool:
@@ -269,7 +269,7 @@ class Actions:
             *self._desired.wanted(),
             *self._desired.to_prepare(),
             *self._desired.due,
-            *(one.key for one in self._seen()),
+            *(seen.key for seen in self._seen()),
         }
         for key in self.delays.keys - here - self.busy:
             self.delays.over(key)
@@ -409,8 +409,8 @@ class Actions:
                 lambda: folders.folders_of(self._looks.folder, name, app.owner, resume=resume, cluster=app.checkpoints)
             )
         except OSError as error:
-            said = f"its folder of checkpoints can't be used: {error.strerror or error}"
-            raise Unavailable(said, code="checkpoints.unavailable", doing="read") from error
+            text = f"its folder of checkpoints can't be used: {error.strerror or error}"
+            raise Unavailable(text, code="checkpoints.unavailable", doing="read") from error
 
     def _spec(self, key: Key, app: AppPart, here: folders.AppFolders, devices: tuple[str, ...]) -> ContainerSpec:
         return container_spec(
@@ -434,7 +434,7 @@ class Actions:
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
         """Remove a container that was prepared for another command: whether the app resumes is certain only at its release.
         It has never run."""
-        seen = next((one for one in self._seen() if one.key == key), None)
+        seen = next((container for container in self._seen() if container.key == key), None)
         if seen is not None and seen.state == "created" and seen.spec_hash != spec_hash(spec):
             await self._runtime.remove(key)
 
@@ -444,7 +444,7 @@ class Actions:
         app = self._desired.to_prepare().get(key)
         if app is None or not await self._may_launch():
             return
-        self.prepared = {one: why for one, why in self.prepared.items() if one in self._desired.to_prepare()}
+        self.prepared = {other: why for other, why in self.prepared.items() if other in self._desired.to_prepare()}
         why = ""
         if app.spec.resources().get(GPU, 0):
             why = "its GPUs are in use until the generation before has ended"
@@ -461,7 +461,7 @@ class Actions:
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)
         self.prepared[key] = why
-        keys = [one for one in self._desired.to_prepare() if one[:2] == key[:2]]
+        keys = [other for other in self._desired.to_prepare() if other[:2] == key[:2]]
         if keys and all(key in self.prepared for key in keys):
             reasons = [self.prepared[key] for key in keys]
             created = reasons.count("")
@@ -508,13 +508,13 @@ class Actions:
     async def _checkpoint(self, key: Key, spec: AppSpec) -> int:
         """Run the app's checkpoint command and return its exit code.  KeyError if the container has ended."""
         try:
-            words = checkpoint_command(spec, await self._runtime.variables(key))
+            command = checkpoint_command(spec, await self._runtime.variables(key))
         except (TooLong, Unavailable) as error:
             if isinstance(error, Unavailable) and error.code != "container.record.damaged":
                 raise
             _log.warning("the checkpoint command cannot be run", app=key.app, slot=key.slot, reason=str(error))
             return 0
-        return await self._runtime.run(key, self.inside(key, words), spec.grace_s)
+        return await self._runtime.run(key, self.inside(key, command), spec.grace_s)
 
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log

@@ -202,8 +202,11 @@ class Agent:
                 tasks.create_task(self._watch_folder())
                 tasks.create_task(self._actions.remove_remains())
                 tasks.create_task(self._watch_gpus())
-                asked = self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder
-                tasks.create_task(answer_all(*asked, self._log, self._outbox, self._clock, self._actions.inside))
+                answering = answer_all(
+                    self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder, self._log,
+                    self._outbox, self._clock, self._actions.inside,
+                )  # fmt: skip
+                tasks.create_task(answering)
                 await self._converge(tasks)
         finally:
             self._follower.save()
@@ -329,13 +332,13 @@ class Agent:
     async def _wait_for_name(self) -> None:
         """Wait while another machine holds the name.  Containers here, if any, are no longer this node's: they end
         with their own lease, and certainly before this node joins."""
-        said = ""
+        logged = ""
         async with self._changed:
             while not self.desired.may_hold(self.identity.value):
                 self._cut_off = True
-                if (why := refusal(self.desired)) != said:
+                if (why := refusal(self.desired)) != logged:
                     _log.error(why)
-                    said = why
+                    logged = why
                 await self._changed.wait()
 
     async def _clear(self) -> None:
@@ -367,7 +370,9 @@ class Agent:
             abilities=[*ABILITIES], offers=await self._offers.announce(),
         )  # fmt: skip
         seq = await self._append(event)
-        self._announced_unfit = "; ".join(one.text for one in event.offers.unfit) if event.offers is not None else ""
+        self._announced_unfit = (
+            "; ".join(trouble.text for trouble in event.offers.unfit) if event.offers is not None else ""
+        )
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
             await self._changed.wait_for(lambda: knows_lease or self.desired.fresh)
@@ -493,7 +498,7 @@ class Agent:
             return True  # This agent has nothing to empty, and another machine holds the name.
         now = self._clock()
         self._leaving = True
-        asked = NodeDrainRequested(
+        request = NodeDrainRequested(
             id=f"{self.config.name}.leaving.{now}",
             at=now,
             by=self.config.name,
@@ -504,7 +509,7 @@ class Agent:
         )
         try:
             async with asyncio.timeout(timeout):
-                await self._append(asked)
+                await self._append(request)
                 async with self._changed:
                     await self._changed.wait_for(lambda: self._idle and not self.desired.wanted())
                 await self._outbox.flush()

@@ -176,7 +176,9 @@ class Delays:
     def now(self, now: float) -> list[tuple[Key, Trouble, float]]:
         """Return all that is on the log and not over, by key: what is done, and for how long (s)."""
         return [
-            (key, one.published, now - one.since) for key, one in sorted(self._of.items()) if one.published is not None
+            (key, delay.published, now - delay.since)
+            for key, delay in sorted(self._of.items())
+            if delay.published is not None
         ]
 
 
@@ -194,15 +196,15 @@ def trouble_of(action: r.Action, error: Exception) -> Trouble | None:
         # What these say changes from call to call, and what is done says it all.
         return Trouble(_WAITS[code], "" if code != "checkpoints.not_judged" else str(error), code, failing=False)
     doing = _OF_ACTIONS[type(action)]
-    said = str(error)
+    text = str(error)
     if isinstance(error, Unavailable) and error.doing:
-        doing, said = error.doing, error.said
+        doing, text = error.doing, error.said
     elif isinstance(action, r.Launch | r.Prepare):
-        doing = next((one for beginning, one in _DOING if code.startswith(beginning)), doing)
+        doing = next((kind for beginning, kind in _DOING if code.startswith(beginning)), doing)
     if isinstance(error, OSError):
-        said = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         doing = "create" if error.errno in _SHORTAGES and doing == "start" else doing
-    return Trouble(doing, " ".join(said.split()), code)
+    return Trouble(doing, " ".join(text.split()), code)
 
 
 # --- of the own log ---------------------------------------------------------------------------------------------------

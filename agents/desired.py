@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from agents.progress import TOLD, Told
+from agents.progress import LOGGED, Logged
 from agents.runtime.interface import Key
 from events import kinds as k
 from events import subjects
@@ -43,7 +43,7 @@ OF_NODE = (k.NodeJoined, k.NodeLeft, k.ContainerStarted, k.ContainerExited)
 
 def own_subjects(cluster: str, node: str) -> list[str]:
     """Return the subjects of the node's own facts: all that an agent follows of the log."""
-    own = (*OF_NODE, *TOLD)
+    own = (*OF_NODE, *LOGGED)
     return [subjects.fact(cluster, kind.__name__, node) for kind in own]
 
 
@@ -97,7 +97,7 @@ class Desired(msgspec.Struct):
     """Containers that this node has reported as ended, or that the master counts as ended: they must not run, or not again."""
     time: int = 0
     """Log time (UTC ns) of the last record."""
-    told: dict[Key, Told] = {}
+    logged: dict[Key, Logged] = {}
     """Progress of containers still of interest, as far as the log has it."""
     known: Identities | None = None
     """Who may do what, without tokens; None while the cluster is open."""
@@ -175,7 +175,7 @@ class Desired(msgspec.Struct):
         self.exited |= due_before - self.due
         self.exited = {key for key in self.exited if key.app in self.apps}
         self.announced = {key for key in self.announced if key in self.due and key not in self.started}
-        self.told = {key: told for key, told in self.told.items() if key in self.due}
+        self.logged = {key: logged for key, logged in self.logged.items() if key in self.due}
         self.later = [record for record in self.later if record.seq > self.part_seq]
         for record in self.later:
             self._apply(decode(record), subjects.who_of(record.subject))
@@ -247,9 +247,9 @@ class Desired(msgspec.Struct):
         slot = name.removeprefix(f"{self.node}.{event.app}-{event.generation}-")
         if not (_NUMBER.fullmatch(slot) and _NUMBER.fullmatch(end)):
             return
-        told = self.told.setdefault(Key(event.app, event.generation, int(slot)), Told())
-        field = TOLD[type(event)]
-        setattr(told, field, max(getattr(told, field), int(end)))
+        logged = self.logged.setdefault(Key(event.app, event.generation, int(slot)), Logged())
+        field = LOGGED[type(event)]
+        setattr(logged, field, max(getattr(logged, field), int(end)))
 
     def _end(self, key: Key) -> None:
         if key in self.due:
@@ -298,7 +298,7 @@ class Desired(msgspec.Struct):
         self.started = {key for key in self.started if key.app != app}
         self.announced = {key for key in self.announced if key.app != app}
         self.exited = {key for key in self.exited if key.app != app}
-        self.told = {key: told for key, told in self.told.items() if key.app != app}
+        self.logged = {key: logged for key, logged in self.logged.items() if key.app != app}
 
 
 def known_of(masters: Masters | None, node: str) -> Identities | None:

@@ -130,14 +130,16 @@ _NAME = re.compile(r"python(3\.[0-9]{1,2})")
 
 def detect_pythons() -> tuple[str, ...]:
     """Return the versions that a process would find as a program such as `python3.12`, ascending. Blocks."""
-    found = set()
+    versions = set()
     for folder in (Path(sys.executable).parent, *map(Path, SEARCHED.split(":"))):
         try:
             names = os.listdir(folder)
         except OSError:
             continue
-        found |= {match[1] for name in names if (match := _NAME.fullmatch(name)) and os.access(folder / name, os.X_OK)}
-    return tuple(sorted(found, key=lambda version: int(version[2:])))
+        versions |= {
+            match[1] for name in names if (match := _NAME.fullmatch(name)) and os.access(folder / name, os.X_OK)
+        }
+    return tuple(sorted(versions, key=lambda version: int(version[2:])))
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -211,11 +213,11 @@ class Environments:
         has = {owner: (sum(sizes[folder] for folder in folders), len(folders)) for owner, folders in of.items()}
         removed = []
         while any(of.values()):
-            size, count = (sum(one[place] for one in has.values()) for place in (0, 1))
+            size, count = (sum(item[place] for item in has.values()) for place in (0, 1))
             if size <= self._most_bytes and count <= self._most:
                 break
             place = 0 if size > self._most_bytes else 1
-            owner = max((one for one in of if of[one]), key=lambda one: has[one][place])
+            owner = max((item for item in of if of[item]), key=lambda item: has[item][place])
             folder = of[owner].pop()
             if self._remove(folder):
                 has[owner] = has[owner][0] - sizes[folder], has[owner][1] - 1

@@ -130,9 +130,9 @@ class Fetching:
 
     async def _fetch(self, tenant: str, name: str, most: int, blobs: TenantBlobs) -> None:
         for look in range(_LOOKS):
-            found = await self._files.get(tenant, name)
-            if found is not None:
-                stored = found[0]
+            blob = await self._files.get(tenant, name)
+            if blob is not None:
+                stored = blob[0]
                 if await asyncio.to_thread(open_blob, name, stored, most) is None:
                     break
                 await asyncio.to_thread(blobs.put, name, stored)

@@ -123,19 +123,19 @@ def reconcile(
     again.  `prepared` are the containers that this process has prepared for their release as far as possible; `lost` are
     those whose GPU is gone."""
     wanted, ahead = desired.wanted(), desired.to_prepare()
-    found = {container.key: container for container in seen}
+    listed = {container.key: container for container in seen}
     actions: list[Action] = []
     has_zombie = any(container.state == "running" and _ended(container.key, desired) for container in seen)
-    for key in sorted({*wanted, *found, *desired.started, *desired.announced, *desired.due}):
-        action = _for(key, key in wanted, found.get(key), desired, now)
+    for key in sorted({*wanted, *listed, *desired.started, *desired.announced, *desired.due}):
+        action = _for(key, key in wanted, listed.get(key), desired, now)
         if key in ahead and isinstance(action, Discard):
             action = None  # It is created, and starts with its release.
         if isinstance(action, Halt) and desired.works_on(key, now):
-            action = None if key in desired.started or key in desired.announced else ReportStarted(found[key])
-        if key in lost and key in wanted and key in found and found[key].state == "running":
+            action = None if key in desired.started or key in desired.announced else ReportStarted(listed[key])
+        if key in lost and key in wanted and key in listed and listed[key].state == "running":
             action = Withdraw(key)
         if action is None and key in wanted:
-            action = _announcement(key, announced(wanted[key]), found.get(key), (written or {}).get(key, Announced()))
+            action = _announcement(key, announced(wanted[key]), listed.get(key), (written or {}).get(key, Announced()))
         if action is not None and not (has_zombie and isinstance(action, Launch)):
             actions.append(action)
     actions += [Prepare(key) for key in ahead if key not in prepared]

@@ -63,7 +63,7 @@ class Usage:
     def note(self, seen: Sequence[Seen], uses: Sequence[ContainerUse], at: int, clock: int) -> None:
         """Take a look at the running containers, and forget those that are gone.  Times are measured by an unsettable clock
         (`at`, ns).  The wall clock (`clock`, UTC ns) only says, at the first look, how long a container has run by then."""
-        listed: Mapping[Key, Seen] = {one.key: one for one in seen}
+        listed: Mapping[Key, Seen] = {container.key: container for container in seen}
         for use in uses:
             key = Key(use.app, use.generation, use.slot)
             if key not in listed:
@@ -282,12 +282,12 @@ async def _disk(folder: Path) -> Disk | None:
 
 def disk_of(folder: Path) -> Disk:
     """Look at the file system of a folder.  Raises OSError."""
-    found = os.statvfs(folder)
+    figures = os.statvfs(folder)
     return Disk(
         str(folder),
-        free=found.f_bavail * found.f_frsize,
-        total=found.f_blocks * found.f_frsize,
-        inodes_free=found.f_favail,
-        inodes=found.f_files,
-        read_only=bool(found.f_flag & os.ST_RDONLY),
+        free=figures.f_bavail * figures.f_frsize,
+        total=figures.f_blocks * figures.f_frsize,
+        inodes_free=figures.f_favail,
+        inodes=figures.f_files,
+        read_only=bool(figures.f_flag & os.ST_RDONLY),
     )

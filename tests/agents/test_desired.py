@@ -207,8 +207,8 @@ def test_an_agent_reads_back_its_own_progress() -> None:
     for kind, step in ((k.AppProgressed, 1), (k.AppCheckpointed, 2), (k.AppProgressed, 3)):
         said = kind(app=app.id, generation=1, step=step, id=f"{NODE}.{app.id}-1-0.{kind.__name__}.{100 * step}")
         bench.add(said, NODE)
-    told = fold(bench).told[Key(app.id, 1, 0)]
-    assert (told.progressed, told.checkpointed) == (300, 200)
+    logged = fold(bench).logged[Key(app.id, 1, 0)]
+    assert (logged.progressed, logged.checkpointed) == (300, 200)
 
 
 # --- live apps ----------------------------------------------------------------------------------------------------------
