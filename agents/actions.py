@@ -120,7 +120,7 @@ class Actions:
         """Containers whose last action failed, and is not tried again for a while."""
         self.delays = Delays()
         self.given_up_s = GIVEN_UP_S
-        """For how long a start may fail at most; simulated time is short."""
+        """Seconds for which a start may fail at most; simulated time is short."""
         self._repeats = Repeats()
 
     def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:

@@ -114,7 +114,7 @@ class Agent:
         self.config = config
         self.desired = Desired(config.name)
         self.joined = asyncio.Event()
-        """Set once the agent has read the log to its end and announced itself."""
+        """Event that the agent has read the log to its end and announced itself."""
         self._log = log
         self._bus = bus
         self._cluster = cluster
@@ -157,7 +157,7 @@ class Agent:
         )
         self._repeats = Repeats()
         self._announced_unfit = ""
-        """Why the node takes nothing new, as the log has it by now."""
+        """Reason why the node takes nothing new, as the log has it by now."""
         self._idle = False
         self._leaving = False
         self._cut_off = False
@@ -166,11 +166,11 @@ class Agent:
         self._good_for_s = math.inf
         """The lease that the last heartbeat gave to running containers: the next one has to come well within it."""
         self._good_until = 0.0
-        """When that lease ends (`since_boot`), 0 before the first."""
+        """End of that lease (`since_boot`), 0 before the first."""
         self._hurry = asyncio.Event()
-        """Set when heartbeats must come more often."""
+        """Event that heartbeats must come more often."""
         self._answered_at = 0.0
-        """When the engine last listed its containers."""
+        """Moment at which the engine last listed its containers (the loop's seconds)."""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class OfferedVolume(msgspec.Struct, frozen=True):
     path: Path
     writable: bool = False
     tenants: tuple[str, ...] = ()
-    """Whose apps may use it; empty for everybody's."""
+    """Tenants whose apps may use it; empty for everybody's."""
 
     def option(self, name: str) -> str:
         """Return the volume as an option of `dorm agent`.  Raises WrongVolume for a path that none could hold."""
@@ -145,7 +145,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Path | None = None
     """The folder of users' secrets (`agents.runtime.secrets`); None if this node has none."""
     allow: tuple[str, ...] = ()
-    """What containers may do beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.config`)."""
+    """Rights of containers beyond the restricted profile, for all tenants or for one (`agents.runtime.docker.config`)."""
     images: tuple[str, ...] = ()
     """Patterns of the images that Docker containers may have; none for any."""
     trust_apps: bool = False

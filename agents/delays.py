@@ -45,7 +45,7 @@ LONGEST_S: Final = 5.0
 MOST: Final = 12
 """Events about one container, without the last one, which says that it is over."""
 GIVEN_UP_S: Final = 120.0
-"""For how long a start may fail, unless the app's own deadline for it is shorter."""
+"""Seconds for which a start may fail, unless the app's own deadline for it is shorter."""
 _LONGEST_SILENCE_S: Final = 300.0
 _AGAIN_S: Final = 5.0
 """The shortest pause between two events about one container; it doubles with each."""
@@ -68,7 +68,7 @@ _DOING: Final[tuple[tuple[str, Doing], ...]] = (
     ("secrets.", "prepare"),
     ("checkpoints.", "read"),
 )
-"""By the beginning of an error's code."""
+"""Actions that fail, by the beginning of an error's code."""
 _OF_ACTIONS: Final[dict[type, Doing]] = {
     r.Launch: "start",
     r.Prepare: "prepare",
@@ -220,7 +220,7 @@ class Repeats:
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[float, float, str]] = {}
-        """By line: from when it may be logged again, the pause that this took, and what it was about."""
+        """Moment from which a line may be logged again, the pause that this took, and the error's code, by line."""
 
     def due(self, line: str, now: float, about: str = "") -> bool:
         """Return whether to log a line now: at once if it is `about` something else than before.  One that was not asked about

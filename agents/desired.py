@@ -100,11 +100,11 @@ class Desired(msgspec.Struct):
     logged: dict[Key, Logged] = {}
     """Progress of containers still of interest, as far as the log has it."""
     known: Identities | None = None
-    """Who may do what, without tokens; None while the cluster is open."""
+    """The cluster's identities as far as the node has to know them; None while the cluster is open."""
     unsigned: int = 0
     """Parts that none of the masters' keys signed: they are not obeyed."""
     refused: NotAllowed | None = None
-    """Why this node's last announcement does not count, None if it does."""
+    """Reason why this node's last announcement does not count, None if it does."""
     ended: dict[str, int] = {}
     """Log times (UTC ns) at which apps with containers here ended."""
     owners: dict[str, str] = {}

@@ -82,7 +82,7 @@ class Place(msgspec.Struct, frozen=True):
     placement: tuple[Placed, ...]
     """All containers of the generation, by slot."""
     slot: int
-    """Which of them this one is."""
+    """Slot of this container."""
     master_port: int
     """A free port at the first container's address."""
     command: tuple[str, ...]

@@ -62,7 +62,7 @@ class Environment(msgspec.Struct, frozen=True):
     source: str
     """Its folder on the node."""
     target: str
-    """The same as its containers see it."""
+    """Path of that folder in its containers."""
     site_packages: bool
     """Whether it sees the packages of the interpreter that it is made with, as in an image that has PyTorch."""
 
@@ -146,11 +146,11 @@ def detect_pythons() -> tuple[str, ...]:
 
 _log = structlog.get_logger(__name__)
 MOST_BYTES: Final = 32 * 1024**3
-"""Of all unused environments of a node together."""
+"""Most bytes of all unused environments of a node together."""
 MOST: Final = 64
 """Environments that are kept."""
 _AHEAD_S: Final = 60.0
-"""How far, in seconds, a file's time may be ahead of the agent's clock."""
+"""Seconds by which a file's time may be ahead of the agent's clock."""
 _BASE = f"{sys.version_info.major}.{sys.version_info.minor} {sys.base_prefix}"
 
 

@@ -29,7 +29,7 @@ _WAIT_S = 15.0
 _AT_ONCE = 8
 _MOST_CHECKED = 10_000
 _LOOKS, _PAUSE_S = 6, 0.5
-"""How often a blob is looked for, and seconds in between: of several servers, one may be a moment behind."""
+"""Looks for a blob, and seconds in between: of several servers, one may be a moment behind."""
 
 
 class Fetching:

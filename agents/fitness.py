@@ -254,7 +254,7 @@ _SILENT_S = 20.0
 """Seconds after which a file system or an engine that has not answered counts as silent."""
 _BYTES, _INODES, _PROCESSES = 32 * 2**20, 1000, 50
 _SMALL = 50
-"""Of a small file system, only one part in so many has to be free."""
+"""Fraction of a small file system, as one part in so many, that has to be free."""
 _FIRST_ANSWER_S = 2.0
 """Seconds that a join waits for the health program; a slower one answers later."""
 
@@ -284,7 +284,7 @@ class Found(NamedTuple):
     """A look at the machine."""
 
     folders: dict[str, FoundFolder]
-    """By name; without those that could not be looked at, about which others complain."""
+    """Folders by name, without those that could not be looked at, about which others complain."""
     processes: Room
 
 
@@ -315,7 +315,7 @@ class Fitness:
         """The folder that is being looked at."""
         self._found = Found({}, Room(0, 0))
         self._since: dict[str, float] = {}
-        """When each reason began, in the loop's time."""
+        """Begin of each reason, in the loop's seconds."""
         self._words: dict[str, tuple[str, float]] = {}
         """The words of each reason, and since when."""
 

@@ -222,7 +222,7 @@ class Gpus:
         self._node = node
         self._source = source
         self._known: dict[str, str] = {}
-        """What the node's indices meant when they were first looked up."""
+        """UUIDs of the node's indices when they were first looked up."""
         self._cards: Sequence[Card] | None = None
         self._devices = resolve(self._given, {}, None)
         self._standing = Standing(self._devices.ids, {}, {}, len(self._devices.ids))

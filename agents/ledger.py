@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNKNOWN_DEVICE: Final = "?"
-"""What a container holds whose note can't be read: it may be any GPU of the node."""
+"""Device of a container whose note can't be read: it may be any GPU of the node."""
 _KNOWN: Final = "gpus.json"
 _NAME: Final = re.compile(r"(.+)-(\d+)-(\d+)")
-"""As `key_name` writes a key."""
+"""Name of a key, as `key_name` writes it."""
 
 
 class Ledger:

@@ -51,7 +51,7 @@ class _Limit(NamedTuple):
     amount: int
     """Milli-cores, or bytes."""
     why: str
-    """What sets it; "" for the machine itself."""
+    """Origin of the limit; "" for the machine itself."""
 
 
 class Detected(msgspec.Struct, frozen=True):

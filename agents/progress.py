@@ -230,9 +230,9 @@ class ProgressFile:
         self._faults: ProgressLinesSkipped | None = None
         """The lines so far that could not be used."""
         self._faults_said: tuple[int, float] = 0, -math.inf
-        """How many of them were published, and when."""
+        """Number of lines that were published, and the moment."""
         self.saved = self._logged.checkpointed
-        """Where the newest line about a checkpoint ends, also while the rate holds it back."""
+        """End of the newest line about a checkpoint, also while the rate holds it back."""
         self.skipped = 0
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 

@@ -43,9 +43,9 @@ class Announced(NamedTuple):
     """The contents of a container's files; 0 for a file that its app does not have."""
 
     membership: int = 0
-    """Of a live app: the one that was announced last."""
+    """Number of the membership that was announced last, of a live app."""
     batch: int = 0
-    """Of an app that accepts several batch sizes: the one that was decided last, in samples."""
+    """Batch size that was decided last, in samples, of an app that accepts several."""
 
 
 def announced(app: AppPart) -> Announced:

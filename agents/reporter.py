@@ -80,7 +80,7 @@ _PEER_LOST = re.compile(
     r"|(?:BrokenPipe|Connection(?:Reset|Aborted|Refused))Error",
     re.IGNORECASE,
 )
-"""What programs print that lose the connection to another one, in their own words and in those of gloo, NCCL, MPI, TensorFlow
+"""Output of programs that lose the connection to another one, in their own words and in those of gloo, NCCL, MPI, TensorFlow
 and `dorm.elastic`.  A program that fails for another reason and prints one of these only fails a little later."""
 
 
@@ -88,7 +88,7 @@ class LastWords(NamedTuple):
     """What a container said before it ended."""
 
     text: str = ""
-    """In one line; "" if it said nothing."""
+    """The message in one line; "" if there was none."""
     peer_lost: bool = False
     """Whether it says that it lost the connection to another container."""
 
@@ -170,7 +170,7 @@ class Watched:
         """Whether skipped bytes were reported."""
         self._membership = 0
         self._since = -math.inf
-        """When the container was first looked at, or that membership was announced to it (the loop's seconds)."""
+        """Moment at which the container was first looked at, or that membership was announced to it (the loop's seconds)."""
 
     def note(self, membership: int, now: float) -> None:
         """Note the membership that is announced to the container; of an app that is not live 0."""
@@ -229,9 +229,9 @@ class Reporter:
         self._delays = 0
         self._repeats = Repeats()
         self.origins: dict[str, str] = {}
-        """By app, the digest of the checkpoint that it was given."""
+        """Digests of the checkpoints that apps were given, by app."""
         self.doubts: dict[Key, Doubt] = {}
-        """What was in doubt before these containers started."""
+        """Doubts about checkpoints before these containers started."""
         self._looking = LongWork("looks at checkpoints", of_one=1)
         self._progress: dict[Key, Watched] = {}
         self._readers = asyncio.Semaphore(MOST_READERS)
@@ -239,7 +239,7 @@ class Reporter:
         """The containers that ran when they were listed last."""
         self._some_run = asyncio.Event()
         self._some_change = asyncio.Event()
-        """Set when one of them has not been looked at since it was started, or since a membership was announced to it."""
+        """Event that one of them has not been looked at since it was started, or since a membership was announced to it."""
 
     def look(self, seen: list[Seen]) -> None:
         """Note the listed containers before they are acted on."""

@@ -102,7 +102,7 @@ class Bound:
 
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
-"""How long, in seconds, the last output may take to be read."""
+"""Seconds that the last output may take to be read."""
 
 
 class NotListening(RuntimeFault):
@@ -192,7 +192,7 @@ class Session:
     ) -> None:  # fmt: skip
         """`inside` returns how a command runs in a container's environment."""
         self.id = secrets.token_hex(8)
-        """On the log and on the session's processes: an id chosen by a client could be another session's."""
+        """Id on the log and on the session's processes: one chosen by a client could be another session's."""
         self.asked = asked
         self.key = key
         self.who = who
@@ -418,7 +418,7 @@ class Sessions:
         self._inside = inside
         self._sessions: dict[tuple[_Asker, str], Session] = {}
         self._any = asyncio.Event()
-        """Set while there is a session."""
+        """Event that is set while there is a session."""
         self._bound = Bound("sessions", MOST_SESSIONS, MOST_OF_ONE)
         self._connections = Bound("forwarded connections", MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE)
 

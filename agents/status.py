@@ -187,15 +187,15 @@ class Vitals(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     containers: dict[str, int]
-    """By state, as the runtime listed them last."""
+    """Number of containers by state, as the runtime listed them last."""
     pending: int
     """Facts that the log does not have yet."""
     silence_s: float
     """Seconds since the runtime last listed its containers."""
     lease_left_s: float = 0.0
-    """How long, in seconds, its containers may run without a further stored heartbeat; 0 or less: they are killed."""
+    """Seconds that its containers may run without a further stored heartbeat; 0 or less: they are killed."""
     delays: list[Delayed] = []
-    """What it does again and again for containers."""
+    """Actions for containers that it tries again and again."""
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
