@@ -175,7 +175,6 @@ MUTANTS: dict[str, tuple[ModuleType, str, str]] = {
     "a wait that is over goes on": (rounds, "app.waiting_since = app.interrupted_at = 0", "app.interrupted_at = 0"),
 }
 RARE: dict[str, tuple[ModuleType, str, str]] = {
-    "apps leave with containers running": (effects, "if not generation.ended:", "if False:"),
     "what never started is never told": (
         reconciling,
         "return ReportExited(key, None) if key in desired.due else None",
@@ -200,7 +199,6 @@ SEEN_AT = {
     "ports of ended generations stay taken": 59,
     "ticks never end": 3,
     "deadlines run while a node is silent": 1,
-    "apps leave with containers running": 71,
     "what never started is never told": 1,
     "what ended is forgotten before it is told": 11,
     "newcomers start before their room is free": 12,
