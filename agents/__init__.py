@@ -1,13 +1,13 @@
 """The nodes' side: an agent applies the master's decisions to its node, and reports its state.
 
-    desired           pure: what should run here, from its part or the masters' rounds, and from its own facts
+    desired           pure: what should run here, from the node's part and its own facts
     reconcile         pure: compares desired with seen containers, and returns actions; what running containers read
     delays            pure: what is tried again, what of that is on the log, and when a start is given up
     contract          pure: what a container finds in its environment and its folder, and which command starts it
     engines           pure: what each kind of app (torchrun, MPI, …) finds beyond that;  engine_launcher: the
                       program in a container that starts and ends a job over all of them
     agent             the shell: joins the node, keeps its lease, converges;  actions: those of reconciliation
-    following         what the node reads: its part, or the rounds of the log; its folded state on disk
+    following         what the node reads: its part, and its own facts on the log; its desired state on disk
     fetching          brings shipped project folders to the node
     environment       packages and commands of apps, built once on a node;  environment_builder: the program that builds them
     outputs/          what apps leave in the folder that all nodes share
@@ -36,7 +36,7 @@ own Python: in containers, and in the processes that outlive the agent.  They im
 Parts. Everything that a node needs to know is one document, a pure function of the state at one record
 (`dorm.core.parts`). The leading master stores the last part of each node beside the log, signed; rounds never wait for
 it, and an audit derives all parts again. After each `NodeJoined`, an agent waits for a part of a later record before it
-starts or stops anything. If no master writes parts, agents fold the rounds.
+starts or stops anything.
 
 The node's lease is enforced by the runtime: supervisors (processes) or a guard process (Docker) kill everything when it
 ends, even without the agent. Only stored heartbeats extend it, counted from when they were sent, and an expired lease

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from agents.config import NodeConfig
-    from agents.desired import Desired, DesiredApp
+    from agents.desired import Desired
     from agents.environment import Environments
     from agents.gpus import Gpus
     from agents.offers import Offers
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agents.runtime.interface import ContainerSpec, Runtime
     from events.kinds import Doing, ExitReason
     from events.log.stores import Files
+    from events.parts import AppPart
     from events.spec import AppSpec
 
 _log = structlog.get_logger(__name__)
@@ -119,7 +120,7 @@ class Actions:
         """Containers whose last action failed, and is not tried again for a while."""
         self.delays = Delays()
         self.given_up_s = GIVEN_UP_S
-        """For how long a start may fail at most; simulated time is short."""
+        """Seconds for which a start may fail at most; simulated time is short."""
         self._repeats = Repeats()
 
     def start(self, action: r.Action, tasks: asyncio.TaskGroup) -> None:
@@ -204,16 +205,16 @@ class Actions:
         step = self.delays.failed(key, trouble, now, bound_s, took_s=now - began)
         given_up = step.given_up and await self._given_up(key, trouble, step.lasts_s)
         if step.log or given_up:
-            said = {"node": self._config.name, "key": key, "doing": trouble.doing, "reason": trouble.reason}
-            told = {**said, "code": trouble.code, "tries": step.tries, "seconds": round(step.lasts_s)}
+            fields = {"node": self._config.name, "key": key, "doing": trouble.doing, "reason": trouble.reason}
+            failure = {**fields, "code": trouble.code, "tries": step.tries, "seconds": round(step.lasts_s)}
             if not isinstance(error, OSError | DormError):
-                _log.exception("an action failed; please report this", action=repr(action), **said)
+                _log.exception("an action failed; please report this", action=repr(action), **fields)
             elif given_up:
-                _log.error("an action failed, and is given up", **told)
+                _log.error("an action failed, and is given up", **failure)
             elif trouble.failing:
-                _log.error("an action failed, trying again", **told)
+                _log.error("an action failed, trying again", **failure)
             else:
-                _log.warning("a container waits", **told)
+                _log.warning("a container waits", **failure)
         if step.publish and not given_up:
             await self._reporter.delayed(key, trouble, step.lasts_s)
         return 0.0 if given_up else step.pause_s
@@ -223,8 +224,8 @@ class Actions:
         published, tries = self.delays.over(key)
         if tries > 1:
             _log.info("an action worked at last", node=self._config.name, key=key, tries=tries + 1)
-        told = key in self._desired.exited or key in self._desired.announced or isinstance(action, _ENDS_BY_ITSELF)
-        if published is not None and not told:
+        is_over = key in self._desired.exited or key in self._desired.announced or isinstance(action, _ENDS_BY_ITSELF)
+        if published is not None and not is_over:
             await self._reporter.delayed(key, published, 0.0, over=True)
 
     async def _given_up(self, key: Key, trouble: Trouble, lasted_s: float) -> bool:
@@ -268,7 +269,7 @@ class Actions:
             *self._desired.wanted(),
             *self._desired.to_prepare(),
             *self._desired.due,
-            *(one.key for one in self._seen()),
+            *(seen.key for seen in self._seen()),
         }
         for key in self.delays.keys - here - self.busy:
             self.delays.over(key)
@@ -382,7 +383,7 @@ class Actions:
             if seen.state == "running" and key not in self._desired.started and not builds:
                 await self._reporter.started(seen)
 
-    async def _bring_origin(self, name: str, app: DesiredApp) -> None:
+    async def _bring_origin(self, name: str, app: AppPart) -> None:
         """Copy the checkpoint that a new app starts from, which may take long: not in the turn of the looks.  Raises Refused,
         NotShared, OSError, Unavailable."""
         if app.spec.origin and app.resume:
@@ -391,7 +392,7 @@ class Actions:
             digest = await self._copying.run(app.owner, bring)
             self._reporter.origins[name] = digest
 
-    async def _judge(self, key: Key, app: DesiredApp) -> None:
+    async def _judge(self, key: Key, app: AppPart) -> None:
         """Compare the checkpoint with what the app reported, before its first container starts.  Raises Unavailable."""
         fall_back = app.spec.on_doubtful == "fall_back"
         if not app.resume:
@@ -401,17 +402,17 @@ class Actions:
         elif fall_back:
             await self._reporter.wait_for_judgement(key)
 
-    async def _folders(self, name: str, app: DesiredApp, *, resume: bool) -> folders.AppFolders:
+    async def _folders(self, name: str, app: AppPart, *, resume: bool) -> folders.AppFolders:
         """Raises NotShared, and Unavailable if the shared folder does not answer or takes no change."""
         try:
             return await self._looks(
                 lambda: folders.folders_of(self._looks.folder, name, app.owner, resume=resume, cluster=app.checkpoints)
             )
         except OSError as error:
-            said = f"its folder of checkpoints can't be used: {error.strerror or error}"
-            raise Unavailable(said, code="checkpoints.unavailable", doing="read") from error
+            text = f"its folder of checkpoints can't be used: {error.strerror or error}"
+            raise Unavailable(text, code="checkpoints.unavailable", doing="read") from error
 
-    def _spec(self, key: Key, app: DesiredApp, here: folders.AppFolders, devices: tuple[str, ...]) -> ContainerSpec:
+    def _spec(self, key: Key, app: AppPart, here: folders.AppFolders, devices: tuple[str, ...]) -> ContainerSpec:
         return container_spec(
             key.app,
             app,
@@ -426,14 +427,14 @@ class Actions:
             mounts=self._offers.mounts(app.spec, "" if self._runtime.mounts else self._runtime.run_mount(key)),
         )
 
-    async def _have_environment(self, app: DesiredApp) -> None:
+    async def _have_environment(self, app: AppPart) -> None:
         environment = self._environments.of(app.spec, app.owner)
         await self._environments.have(environment, app.owner, self._runtime.owner_of(app.owner))
 
     async def _drop_other(self, key: Key, spec: ContainerSpec) -> None:
         """Remove a container that was prepared for another command: whether the app resumes is certain only at its release.
         It has never run."""
-        seen = next((one for one in self._seen() if one.key == key), None)
+        seen = next((container for container in self._seen() if container.key == key), None)
         if seen is not None and seen.state == "created" and seen.spec_hash != spec_hash(spec):
             await self._runtime.remove(key)
 
@@ -443,7 +444,7 @@ class Actions:
         app = self._desired.to_prepare().get(key)
         if app is None or not await self._may_launch():
             return
-        self.prepared = {one: why for one, why in self.prepared.items() if one in self._desired.to_prepare()}
+        self.prepared = {other: why for other, why in self.prepared.items() if other in self._desired.to_prepare()}
         why = ""
         if app.spec.resources().get(GPU, 0):
             why = "its GPUs are in use until the generation before has ended"
@@ -460,7 +461,7 @@ class Actions:
             except (Refused, Conflict, NotShared) as error:
                 why = str(error)
         self.prepared[key] = why
-        keys = [one for one in self._desired.to_prepare() if one[:2] == key[:2]]
+        keys = [other for other in self._desired.to_prepare() if other[:2] == key[:2]]
         if keys and all(key in self.prepared for key in keys):
             reasons = [self.prepared[key] for key in keys]
             created = reasons.count("")
@@ -507,19 +508,18 @@ class Actions:
     async def _checkpoint(self, key: Key, spec: AppSpec) -> int:
         """Run the app's checkpoint command and return its exit code.  KeyError if the container has ended."""
         try:
-            words = checkpoint_command(spec, await self._runtime.variables(key))
+            command = checkpoint_command(spec, await self._runtime.variables(key))
         except (TooLong, Unavailable) as error:
             if isinstance(error, Unavailable) and error.code != "container.record.damaged":
                 raise
             _log.warning("the checkpoint command cannot be run", app=key.app, slot=key.slot, reason=str(error))
             return 0
-        return await self._runtime.run(key, self.inside(key, words), spec.grace_s)
+        return await self._runtime.run(key, self.inside(key, command), spec.grace_s)
 
     async def _halt(self, key: Key) -> None:
         """Run the checkpoint command, if the app has one, then stop with SIGTERM and the grace time.  Kill at once if the log
         counts the container as ended: another generation may run by now."""
-        over = key in self._desired.exited or self._desired.by_part
-        if over and key not in self._desired.due:
+        if key not in self._desired.due:
             _log.warning("killing what the log counts as ended", node=self._config.name, key=key)
             await self._runtime.stop(key, 0.0)
             return

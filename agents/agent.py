@@ -114,7 +114,7 @@ class Agent:
         self.config = config
         self.desired = Desired(config.name)
         self.joined = asyncio.Event()
-        """Set once the agent has read the log to its end and announced itself."""
+        """Event that the agent has read the log to its end and announced itself."""
         self._log = log
         self._bus = bus
         self._cluster = cluster
@@ -157,7 +157,7 @@ class Agent:
         )
         self._repeats = Repeats()
         self._announced_unfit = ""
-        """Why the node takes nothing new, as the log has it by now."""
+        """Reason why the node takes nothing new, as the log has it by now."""
         self._idle = False
         self._leaving = False
         self._cut_off = False
@@ -166,11 +166,11 @@ class Agent:
         self._good_for_s = math.inf
         """The lease that the last heartbeat gave to running containers: the next one has to come well within it."""
         self._good_until = 0.0
-        """When that lease ends (`since_boot`), 0 before the first."""
+        """End of that lease (`since_boot`), 0 before the first."""
         self._hurry = asyncio.Event()
-        """Set when heartbeats must come more often."""
+        """Event that heartbeats must come more often."""
         self._answered_at = 0.0
-        """When the engine last listed its containers."""
+        """Moment at which the engine last listed its containers (the loop's seconds)."""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -202,8 +202,11 @@ class Agent:
                 tasks.create_task(self._watch_folder())
                 tasks.create_task(self._actions.remove_remains())
                 tasks.create_task(self._watch_gpus())
-                asked = self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder
-                tasks.create_task(answer_all(*asked, self._log, self._outbox, self._clock, self._actions.inside))
+                answering = answer_all(
+                    self._bus, self._cluster, self._runtime, self.desired, self._status, self._folder, self._log,
+                    self._outbox, self._clock, self._actions.inside,
+                )  # fmt: skip
+                tasks.create_task(answering)
                 await self._converge(tasks)
         finally:
             self._follower.save()
@@ -240,14 +243,9 @@ class Agent:
             _log.warning(now, node=self.config.name)
 
     async def _fold(self, batch: list[Record]) -> None:
-        pace, unsigned = self._pace(), self.desired.unsigned
+        pace = self._pace()
         for record in batch:
             self.desired.fold(record)
-            self._announced_lease_s = max(self._announced_lease_s, self.desired.lease_s)
-        if self.desired.unsigned > unsigned:
-            _log.error(
-                "a round that no known master signed is not obeyed", node=self.config.name, seq=self.desired.round_seq
-            )
         self._follower.folded(batch)
         await self._note_news(pace)
 
@@ -334,13 +332,13 @@ class Agent:
     async def _wait_for_name(self) -> None:
         """Wait while another machine holds the name.  Containers here, if any, are no longer this node's: they end
         with their own lease, and certainly before this node joins."""
-        said = ""
+        logged = ""
         async with self._changed:
             while not self.desired.may_hold(self.identity.value):
                 self._cut_off = True
-                if (why := refusal(self.desired)) != said:
+                if (why := refusal(self.desired)) != logged:
                     _log.error(why)
-                    said = why
+                    logged = why
                 await self._changed.wait()
 
     async def _clear(self) -> None:
@@ -360,7 +358,7 @@ class Agent:
         await self._look.find()
         left_s, knows_lease = max(0.0, await self._runtime.lease_left() or 0.0), self.desired.knows_lease
         # The lease in a part may be out of date, so the agent reports its lease to the master.
-        self._announced_s = max(left_s, self.desired.lease_s) if self.desired.by_part and knows_lease else left_s
+        self._announced_s = max(left_s, self.desired.lease_s) if knows_lease else left_s
         sent_at = self._since_boot()
         name, config = self.config.name, self.config
         event = NodeJoined(
@@ -372,7 +370,9 @@ class Agent:
             abilities=[*ABILITIES], offers=await self._offers.announce(),
         )  # fmt: skip
         seq = await self._append(event)
-        self._announced_unfit = "; ".join(one.text for one in event.offers.unfit) if event.offers is not None else ""
+        self._announced_unfit = (
+            "; ".join(trouble.text for trouble in event.offers.unfit) if event.offers is not None else ""
+        )
         async with self._changed:
             await self._changed.wait_for(lambda: self.desired.seq >= seq)
             await self._changed.wait_for(lambda: knows_lease or self.desired.fresh)
@@ -498,7 +498,7 @@ class Agent:
             return True  # This agent has nothing to empty, and another machine holds the name.
         now = self._clock()
         self._leaving = True
-        asked = NodeDrainRequested(
+        request = NodeDrainRequested(
             id=f"{self.config.name}.leaving.{now}",
             at=now,
             by=self.config.name,
@@ -509,7 +509,7 @@ class Agent:
         )
         try:
             async with asyncio.timeout(timeout):
-                await self._append(asked)
+                await self._append(request)
                 async with self._changed:
                     await self._changed.wait_for(lambda: self._idle and not self.desired.wanted())
                 await self._outbox.flush()

@@ -69,13 +69,13 @@ class LogAnswerer:
 
     async def __call__(self, question: bytes) -> AsyncIterator[bytes]:
         try:
-            asked = msgspec.json.decode(question, type=LogQuestion)
+            request = msgspec.json.decode(question, type=LogQuestion)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise AskRefused(f"a question for logs is a JSON map: {error}", code="agent.question.malformed") from None
-        key = Key(asked.app, asked.generation, asked.slot)
+        key = Key(request.app, request.generation, request.slot)
         try:
-            self._check_tenant(asked.app)
-            async with contextlib.aclosing(self._pieces(key, asked)) as pieces:
+            self._check_tenant(request.app)
+            async with contextlib.aclosing(self._pieces(key, request)) as pieces:
                 async for piece in pieces:
                     yield piece
         except KeyError:

@@ -42,14 +42,14 @@ class OfferedVolume(msgspec.Struct, frozen=True):
     path: Path
     writable: bool = False
     tenants: tuple[str, ...] = ()
-    """Whose apps may use it; empty for everybody's."""
+    """Tenants whose apps may use it; empty for everybody's."""
 
     def option(self, name: str) -> str:
         """Return the volume as an option of `dorm agent`.  Raises WrongVolume for a path that none could hold."""
         if ":" in str(self.path):
             raise WrongVolume(f"volume {name}: {self.path} holds a colon; offer it under another path, such as a link")
-        words = ["rw"] if self.writable else []
-        return ":".join([f"{name}={self.path}", *words, *([",".join(self.tenants)] if self.tenants else [])])
+        options = ["rw"] if self.writable else []
+        return ":".join([f"{name}={self.path}", *options, *([",".join(self.tenants)] if self.tenants else [])])
 
 
 class VolumeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,12 +67,12 @@ class VolumeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse_volume(text: str) -> tuple[str, OfferedVolume]:
     """Return a volume and its name.  Raises WrongVolume."""
     name, separator, rest = text.partition("=")
-    path, *words = rest.split(":")
-    if not separator or not path or len(words) > 2:
+    path, *options = rest.split(":")
+    if not separator or not path or len(options) > 2:
         raise WrongVolume(f"volume {text[:200]!r}: write {_FORM}")
-    writable = bool(words) and words[0] == "rw"
-    allowed = words[1:] if words and words[0] in ("ro", "rw") else words
-    if len(allowed) > 1 or (words and words[0] == ""):
+    writable = bool(options) and options[0] == "rw"
+    allowed = options[1:] if options and options[0] in ("ro", "rw") else options
+    if len(allowed) > 1 or (options and options[0] == ""):
         raise WrongVolume(f"volume {text[:200]!r}: write {_FORM}")
     return name, checked(name, path, writable=writable, tenants=allowed[0].split(",") if allowed else [])
 
@@ -98,15 +98,17 @@ def checked(name: str, path: str, *, writable: bool = False, tenants: Iterable[s
 
 def parse_volumes(texts: Iterable[str]) -> dict[str, OfferedVolume]:
     """Return the volumes of a node, by name.  Raises WrongVolume, also for a name that is there twice."""
-    found: dict[str, OfferedVolume] = {}
+    volumes: dict[str, OfferedVolume] = {}
     for text in texts:
         name, volume = parse_volume(text)
-        if name in found:
+        if name in volumes:
             raise WrongVolume(f"volume {name}: it is offered twice; leave one out", code="config.volume.twice")
-        found[name] = volume
-    if len(found) > MOST_OFFERED:
-        raise WrongVolume(f"{len(found)} volumes: a node offers at most {MOST_OFFERED}", code="config.volume.too_many")
-    return dict(sorted(found.items()))
+        volumes[name] = volume
+    if len(volumes) > MOST_OFFERED:
+        raise WrongVolume(
+            f"{len(volumes)} volumes: a node offers at most {MOST_OFFERED}", code="config.volume.too_many"
+        )
+    return dict(sorted(volumes.items()))
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                     code="config.allow.unknown",
                 )
         if len(set(self.gpus)) != len(self.gpus):
-            again = next(one for index, one in enumerate(self.gpus) if one in self.gpus[:index])
+            again = next(gpu for index, gpu in enumerate(self.gpus) if gpu in self.gpus[:index])
             raise ConfigError(
                 f"--gpu {again} is given twice; name each card once, best by its UUID (`nvidia-smi -L`)",
                 code="config.gpus.twice",

@@ -27,9 +27,9 @@ from events.spec.variables import TooLong, expanded, expanded_env, own_names
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agents.desired import DesiredApp
     from agents.environment import Environment
     from events.kinds import Placed
+    from events.parts import AppPart
     from events.spec import AppSpec
 
 
@@ -41,7 +41,7 @@ PORT_TAKEN = errno.EADDRINUSE
 
 def container_spec(
     app_id: str,
-    app: DesiredApp,
+    app: AppPart,
     slot: int,
     *,
     checkpoint_dir: str,
@@ -128,7 +128,7 @@ def rank_of(placement: Sequence[Placed], slot: int) -> int:
     return sorted(placed.slot for placed in placement).index(slot)
 
 
-def _dorm(app_id: str, app: DesiredApp, placement: Sequence[Placed], slot: int) -> dict[str, str]:
+def _dorm(app_id: str, app: AppPart, placement: Sequence[Placed], slot: int) -> dict[str, str]:
     here = next(placed for placed in placement if placed.slot == slot)
     return {
         "DORM_APP": app_id,

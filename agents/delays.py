@@ -45,7 +45,7 @@ LONGEST_S: Final = 5.0
 MOST: Final = 12
 """Events about one container, without the last one, which says that it is over."""
 GIVEN_UP_S: Final = 120.0
-"""For how long a start may fail, unless the app's own deadline for it is shorter."""
+"""Seconds for which a start may fail, unless the app's own deadline for it is shorter."""
 _LONGEST_SILENCE_S: Final = 300.0
 _AGAIN_S: Final = 5.0
 """The shortest pause between two events about one container; it doubles with each."""
@@ -68,7 +68,7 @@ _DOING: Final[tuple[tuple[str, Doing], ...]] = (
     ("secrets.", "prepare"),
     ("checkpoints.", "read"),
 )
-"""By the beginning of an error's code."""
+"""Actions that fail, by the beginning of an error's code."""
 _OF_ACTIONS: Final[dict[type, Doing]] = {
     r.Launch: "start",
     r.Prepare: "prepare",
@@ -176,7 +176,9 @@ class Delays:
     def now(self, now: float) -> list[tuple[Key, Trouble, float]]:
         """Return all that is on the log and not over, by key: what is done, and for how long (s)."""
         return [
-            (key, one.published, now - one.since) for key, one in sorted(self._of.items()) if one.published is not None
+            (key, delay.published, now - delay.since)
+            for key, delay in sorted(self._of.items())
+            if delay.published is not None
         ]
 
 
@@ -194,15 +196,15 @@ def trouble_of(action: r.Action, error: Exception) -> Trouble | None:
         # What these say changes from call to call, and what is done says it all.
         return Trouble(_WAITS[code], "" if code != "checkpoints.not_judged" else str(error), code, failing=False)
     doing = _OF_ACTIONS[type(action)]
-    said = str(error)
+    text = str(error)
     if isinstance(error, Unavailable) and error.doing:
-        doing, said = error.doing, error.said
+        doing, text = error.doing, error.said
     elif isinstance(action, r.Launch | r.Prepare):
-        doing = next((one for beginning, one in _DOING if code.startswith(beginning)), doing)
+        doing = next((kind for beginning, kind in _DOING if code.startswith(beginning)), doing)
     if isinstance(error, OSError):
-        said = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         doing = "create" if error.errno in _SHORTAGES and doing == "start" else doing
-    return Trouble(doing, " ".join(said.split()), code)
+    return Trouble(doing, " ".join(text.split()), code)
 
 
 # --- of the own log ---------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class Repeats:
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[float, float, str]] = {}
-        """By line: from when it may be logged again, the pause that this took, and what it was about."""
+        """Moment from which a line may be logged again, the pause that this took, and the error's code, by line."""
 
     def due(self, line: str, now: float, about: str = "") -> bool:
         """Return whether to log a line now: at once if it is `about` something else than before.  One that was not asked about

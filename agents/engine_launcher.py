@@ -185,31 +185,31 @@ class Head:
 
 
 async def head(address: str, port: int, size: int, command: list[str]) -> int:
-    stop, mine = Stop(), Head(size)
+    stop, control = Stop(), Head(size)
     try:
-        server = await listen(mine.caller, address, port)
+        server = await listen(control.caller, address, port)
     except OSError as error:
         say(f"cannot listen on {address}:{port}: {error.strerror}")
         return PORT_TAKEN if error.errno == errno.EADDRINUSE else 1
-    if await first(mine.complete.wait(), stop.asked.wait()) == 1:
+    if await first(control.complete.wait(), stop.asked.wait()) == 1:
         say("stopped before all containers had connected: there is nothing to save")
         return STOPPED
-    os.environ.update({TOKEN: mine.token, HEAD: f"{address} {port}"})
+    os.environ.update({TOKEN: control.token, HEAD: f"{address} {port}"})
     job = await started(*command)
     passing = asyncio.ensure_future(stop.pass_on())
     ended = asyncio.ensure_future(job.wait())
-    await asyncio.wait([ended, mine.lost], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([ended, control.lost], return_when=asyncio.FIRST_COMPLETED)
     if ended.done():
         code = shown(ended.result())
     else:
-        say(f"the container of rank {mine.lost.result()} is gone")
+        say(f"the container of rank {control.lost.result()} is gone")
         # Asked to stop, it may still save; Dorm's grace time bounds that.
         await finish(job, None if stop.asked.is_set() else 0.0)
         # A separate exit code, because Dorm distinguishes causes by exit codes: a taken port is not a failure of the
         # app.
-        code = STOPPED if stop.asked.is_set() else mine.code_of(mine.lost.result())
+        code = STOPPED if stop.asked.is_set() else control.code_of(control.lost.result())
     passing.cancel()
-    await mine.end(code)
+    await control.end(code)
     server.close()
     return code
 

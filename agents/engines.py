@@ -82,7 +82,7 @@ class Place(msgspec.Struct, frozen=True):
     placement: tuple[Placed, ...]
     """All containers of the generation, by slot."""
     slot: int
-    """Which of them this one is."""
+    """Slot of this container."""
     master_port: int
     """A free port at the first container's address."""
     command: tuple[str, ...]
@@ -210,8 +210,8 @@ def announcement(
 ) -> bytes:
     """Return the content of the file; without `founders`, all members are."""
     ordered = sorted(placement, key=lambda placed: placed.slot)
-    members = [Member(slot=one.slot, host=one.address, port=one.port) for one in ordered]
-    first = [one.slot for one in ordered] if founders is None else founders
+    members = [Member(slot=member.slot, host=member.address, port=member.port) for member in ordered]
+    first = [member.slot for member in ordered] if founders is None else founders
     return msgspec.json.encode(Announcement(generation, membership, deadline_s, members, first)) + b"\n"
 
 
@@ -296,13 +296,13 @@ def prepare_mpi(place: Place) -> Launch:
     processes = place.spec.engine_options.processes
     hostfile = "".join(f"{engine_launcher.HOST_PREFIX}{rank} slots={processes}\n" for rank in range(place.size))
     # Each container has its own words, since variables in them have other values there (`DORM_RANK`).
-    words = json.dumps(place.command)
+    job = json.dumps(place.command)
     own = (*_mpirun(place), *RANK, *place.command) if place.rank == 0 else ()
     return Launch(
         command(place, own),
         env={**_agent(place), "DORM_HOSTFILE": place.path(HOSTFILE)},
         defaults=_DEFAULTS,
-        files={**FILES, HOSTFILE: hostfile, engine_launcher.COMMAND: words},
+        files={**FILES, HOSTFILE: hostfile, engine_launcher.COMMAND: job},
     )
 
 
@@ -315,14 +315,14 @@ def _mpirun(place: Place) -> tuple[str, ...]:
 
 def _agent(place: Place) -> dict[str, str]:
     # Daemons stay children of the launcher, which ends them with the job.
-    found = {"OMPI_MCA_orte_leave_session_attached": "1", "PRTE_MCA_prte_leave_session_attached": "1"}
+    variables = {"OMPI_MCA_orte_leave_session_attached": "1", "PRTE_MCA_prte_leave_session_attached": "1"}
     for family in ("OMPI_MCA_plm_rsh", "PRTE_MCA_plm_ssh"):
-        found[f"{family}_agent"] = f"python3 {place.path(LAUNCHER)} agent"
+        variables[f"{family}_agent"] = f"python3 {place.path(LAUNCHER)} agent"
         # Else, beyond 64 containers, daemons would start daemons, with an agent that only the first container has.
-        found[f"{family}_no_tree_spawn"] = "1"
+        variables[f"{family}_no_tree_spawn"] = "1"
         # As many agents wait as there are daemons; mpirun's own limit of 128 would stop it from starting the rest.
-        found[f"{family}_num_concurrent"] = str(max(128, place.size))
-    return found
+        variables[f"{family}_num_concurrent"] = str(max(128, place.size))
+    return variables
 
 
 _DEFAULTS: Final = {

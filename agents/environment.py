@@ -62,7 +62,7 @@ class Environment(msgspec.Struct, frozen=True):
     source: str
     """Its folder on the node."""
     target: str
-    """The same as its containers see it."""
+    """Path of that folder in its containers."""
     site_packages: bool
     """Whether it sees the packages of the interpreter that it is made with, as in an image that has PyTorch."""
 
@@ -130,25 +130,27 @@ _NAME = re.compile(r"python(3\.[0-9]{1,2})")
 
 def detect_pythons() -> tuple[str, ...]:
     """Return the versions that a process would find as a program such as `python3.12`, ascending. Blocks."""
-    found = set()
+    versions = set()
     for folder in (Path(sys.executable).parent, *map(Path, SEARCHED.split(":"))):
         try:
             names = os.listdir(folder)
         except OSError:
             continue
-        found |= {match[1] for name in names if (match := _NAME.fullmatch(name)) and os.access(folder / name, os.X_OK)}
-    return tuple(sorted(found, key=lambda version: int(version[2:])))
+        versions |= {
+            match[1] for name in names if (match := _NAME.fullmatch(name)) and os.access(folder / name, os.X_OK)
+        }
+    return tuple(sorted(versions, key=lambda version: int(version[2:])))
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
 
 _log = structlog.get_logger(__name__)
 MOST_BYTES: Final = 32 * 1024**3
-"""Of all unused environments of a node together."""
+"""Most bytes of all unused environments of a node together."""
 MOST: Final = 64
 """Environments that are kept."""
 _AHEAD_S: Final = 60.0
-"""How far, in seconds, a file's time may be ahead of the agent's clock."""
+"""Seconds by which a file's time may be ahead of the agent's clock."""
 _BASE = f"{sys.version_info.major}.{sys.version_info.minor} {sys.base_prefix}"
 
 
@@ -211,11 +213,11 @@ class Environments:
         has = {owner: (sum(sizes[folder] for folder in folders), len(folders)) for owner, folders in of.items()}
         removed = []
         while any(of.values()):
-            size, count = (sum(one[place] for one in has.values()) for place in (0, 1))
+            size, count = (sum(item[place] for item in has.values()) for place in (0, 1))
             if size <= self._most_bytes and count <= self._most:
                 break
             place = 0 if size > self._most_bytes else 1
-            owner = max((one for one in of if of[one]), key=lambda one: has[one][place])
+            owner = max((item for item in of if of[item]), key=lambda item: has[item][place])
             folder = of[owner].pop()
             if self._remove(folder):
                 has[owner] = has[owner][0] - sizes[folder], has[owner][1] - 1

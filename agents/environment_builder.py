@@ -51,15 +51,15 @@ def main() -> None:
     if command[0] == "--inside":
         become(os.path.join(folder, "venv"), command[1:])
     begun = time.monotonic()
-    beside = os.path.dirname(os.path.abspath(__file__))
+    here = os.path.dirname(os.path.abspath(__file__))
     try:
-        with open(os.path.join(beside, PLAN)) as file:
+        with open(os.path.join(here, PLAN)) as file:
             plan = json.load(file)
         lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o666)
         built = have(folder, plan, lock)
         # The app's process keeps the lock as long as it lives, and the agent removes no environment that is in use.
         os.set_inheritable(lock, True)
-        note(beside, time.monotonic() - begun if built else 0.0)
+        note(here, time.monotonic() - begun if built else 0.0)
     except Failed as failed:
         fail(str(failed))
     except OSError as error:
@@ -202,7 +202,7 @@ def remove(folder: str) -> None:
 
 def unescaped(path: bytes) -> bytes:
     """Return a path as it is, which has octal numbers for spaces and the like in the list of mounts (proc(5))."""
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), path)
+    return re.sub(rb"\\([0-7]{3})", lambda escape: bytes([int(escape[1], 8)]), path)
 
 
 DESCRIBES = """
@@ -224,10 +224,10 @@ def described(python: str) -> "dict[str, Any]":
     """Return what a Python is and which packages it has.  Raises Failed."""
     try:
         done = subprocess.run([python, "-c", DESCRIBES], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
-        found: dict[str, Any] = json.loads(done.stdout)
+        description: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         raise Failed(f"{python} does not run as a Python: {error}") from None
-    return found
+    return description
 
 
 def build_on(venv: str, python: str, sites: "list[str]") -> None:
@@ -249,16 +249,16 @@ def build_on(venv: str, python: str, sites: "list[str]") -> None:
     )
     start = b"#!/bin/sh\n'''exec' \"" + os.fsencode(own) + b'" "$0" "$@"\n\' \'\'\'\n'
     for name in os.listdir(programs):
-        path, mine = os.path.join(programs, name), os.path.join(venv, "bin", name)
-        if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_PROGRAM or os.path.lexists(mine):
+        path, target = os.path.join(programs, name), os.path.join(venv, "bin", name)
+        if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_PROGRAM or os.path.lexists(target):
             continue
         with open(path, "rb") as file:
             text = file.read()
-        found = interprets.match(text)
-        if found:
-            with open(mine, "wb") as file:
-                file.write(start + text[found.end() :])
-            os.chmod(mine, 0o755)
+        match = interprets.match(text)
+        if match:
+            with open(target, "wb") as file:
+                file.write(start + text[match.end() :])
+            os.chmod(target, 0o755)
 
 
 LARGEST_PROGRAM = 64 * 1024
@@ -291,9 +291,9 @@ def is_configured(own: str, environment: "dict[str, str]") -> bool:
 
 def for_uv(environment: "dict[str, str]") -> "dict[str, str]":
     """Return variables by which uv trusts whom the machine trusts, and asks the indexes that pip would ask."""
-    found = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
-    found.update((uv, environment[pip]) for pip, uv in OF_PIP.items() if environment.get(pip))
-    return {name: value for name, value in found.items() if name not in environment}
+    variables = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+    variables.update((uv, environment[pip]) for pip, uv in OF_PIP.items() if environment.get(pip))
+    return {name: value for name, value in variables.items() if name not in environment}
 
 
 OF_PIP = {
@@ -310,12 +310,12 @@ def interpreter(wanted: str) -> str:
     """Return the path of a Python.  Raises Failed."""
     if not wanted:
         return os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else base_python()
-    found = (
+    python = (
         wanted if "/" in wanted else shutil.which("python" + wanted, path=SEARCHED + ":" + os.environ.get("PATH", ""))
     )
-    if not found or not os.access(found, os.X_OK):
+    if not python or not os.access(python, os.X_OK):
         raise Failed(f"there is no Python {wanted} here; `dorm nodes -o wide` shows which nodes have one")
-    return found
+    return python
 
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin"
@@ -324,8 +324,8 @@ SEARCHED = "/usr/local/bin:/usr/bin:/bin"
 def base_python() -> str:
     """Return the Python that a virtual environment was made from: ours may be one."""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    found = os.path.join(sys.base_prefix, "bin", name)
-    return found if os.access(found, os.X_OK) else sys.executable
+    python = os.path.join(sys.base_prefix, "bin", name)
+    return python if os.access(python, os.X_OK) else sys.executable
 
 
 def run(words: "list[str]", environment: "dict[str, str]", shown: str = "") -> None:

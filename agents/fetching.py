@@ -19,9 +19,9 @@ from events.spec import shipped
 from events.workdir import BLOB, UNPACKED_MANIFEST, ManifestError, open_blob
 
 if TYPE_CHECKING:
-    from agents.desired import DesiredApp
     from agents.runtime.workdir import BlobCache, TenantBlobs
     from events.log.stores import Files
+    from events.parts import AppPart
     from events.workdir import Manifest
 
 _WAIT_S = 15.0
@@ -29,7 +29,7 @@ _WAIT_S = 15.0
 _AT_ONCE = 8
 _MOST_CHECKED = 10_000
 _LOOKS, _PAUSE_S = 6, 0.5
-"""How often a blob is looked for, and seconds in between: of several servers, one may be a moment behind."""
+"""Looks for a blob, and seconds in between: of several servers, one may be a moment behind."""
 
 
 class Fetching:
@@ -44,7 +44,7 @@ class Fetching:
         self._checked: dict[str, None] = {}
         """Folders that are within the limits: once laid out, they need no server."""
 
-    async def have(self, app: DesiredApp) -> None:
+    async def have(self, app: AppPart) -> None:
         """Return once the cache holds the folder that the app's containers start in; at once if there is none.  Raises
         Refused ("spec") if it can never be had, and Unavailable if it is not here yet."""
         workdir = shipped(app.spec)
@@ -130,9 +130,9 @@ class Fetching:
 
     async def _fetch(self, tenant: str, name: str, most: int, blobs: TenantBlobs) -> None:
         for look in range(_LOOKS):
-            found = await self._files.get(tenant, name)
-            if found is not None:
-                stored = found[0]
+            blob = await self._files.get(tenant, name)
+            if blob is not None:
+                stored = blob[0]
                 if await asyncio.to_thread(open_blob, name, stored, most) is None:
                     break
                 await asyncio.to_thread(blobs.put, name, stored)

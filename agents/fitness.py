@@ -254,7 +254,7 @@ _SILENT_S = 20.0
 """Seconds after which a file system or an engine that has not answered counts as silent."""
 _BYTES, _INODES, _PROCESSES = 32 * 2**20, 1000, 50
 _SMALL = 50
-"""Of a small file system, only one part in so many has to be free."""
+"""Fraction of a small file system, as one part in so many, that has to be free."""
 _FIRST_ANSWER_S = 2.0
 """Seconds that a join waits for the health program; a slower one answers later."""
 
@@ -284,7 +284,7 @@ class Found(NamedTuple):
     """A look at the machine."""
 
     folders: dict[str, FoundFolder]
-    """By name; without those that could not be looked at, about which others complain."""
+    """Folders by name, without those that could not be looked at, about which others complain."""
     processes: Room
 
 
@@ -315,7 +315,7 @@ class Fitness:
         """The folder that is being looked at."""
         self._found = Found({}, Room(0, 0))
         self._since: dict[str, float] = {}
-        """When each reason began, in the loop's time."""
+        """Begin of each reason, in the loop's seconds."""
         self._words: dict[str, tuple[str, float]] = {}
         """The words of each reason, and since when."""
 
@@ -328,19 +328,19 @@ class Fitness:
         """Look, and return why the node takes nothing new."""
         now = asyncio.get_running_loop().time()
         await self._look_now(now)
-        found = self._judge(now)
+        troubles = self._judge(now)
         for code, since in self._since.items():
-            if code not in found and now - since < self._least_s and code != "health_program":
-                found[code] = self._words[code][0]
-        for code, text in found.items():
-            words, at = self._words.get(code, ("", -WORDS_S))
-            if code not in self._since or (words != text and now - at >= WORDS_S):
+            if code not in troubles and now - since < self._least_s and code != "health_program":
+                troubles[code] = self._words[code][0]
+        for code, text in troubles.items():
+            reported, at = self._words.get(code, ("", -WORDS_S))
+            if code not in self._since or (reported != text and now - at >= WORDS_S):
                 _log.error("the node takes nothing new", node=self._node, reason=text)
                 self._words[code] = text, now
-        for code in [code for code in self._since if code not in found]:
+        for code in [code for code in self._since if code not in troubles]:
             _log.info("a reason to take nothing new is gone", node=self._node, reason=self._words.pop(code)[0])
-        self._since = {code: self._since.get(code, now) for code in found}
-        return [Unfit(code, clipped(self._words[code][0], LONGEST_UNFIT)) for code in sorted(found)][:MOST_UNFIT]
+        self._since = {code: self._since.get(code, now) for code in troubles}
+        return [Unfit(code, clipped(self._words[code][0], LONGEST_UNFIT)) for code in sorted(troubles)][:MOST_UNFIT]
 
     # --- looking --------------------------------------------------------------------------------------------------------
 
@@ -408,14 +408,14 @@ def judge(name: str, path: Path, found: FoundFolder, before: Mapping[str, object
 
 def look_at_machine(folders: Mapping[str, Path], note: Callable[[str], None]) -> Found:
     """Look at these folders and at the machine's processes.  Blocks.  `note` is called with each folder's name before it."""
-    found: dict[str, FoundFolder] = {}
+    looked_at: dict[str, FoundFolder] = {}
     for name, path in folders.items():
         note(name)
         try:
-            found[name] = look_at_folder(path, own=name != "engine")
+            looked_at[name] = look_at_folder(path, own=name != "engine")
         except OSError:
             continue  # A folder that is not there is no question of room: the one of checkpoints has its own checks.
-    return Found(found, processes_left())
+    return Found(looked_at, processes_left())
 
 
 def look_at_folder(path: Path, *, own: bool = True) -> FoundFolder:
@@ -450,7 +450,7 @@ def _of_groups(proc: Path, groups: Path) -> list[Room]:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    rooms = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "pids"):
@@ -460,11 +460,11 @@ def _of_groups(proc: Path, groups: Path) -> list[Room]:
         while place.is_relative_to(base):
             try:
                 most, there = ((place / name).read_text().strip() for name in ("pids.max", "pids.current"))
-                found += [Room(int(most) - int(there), int(most))] if most != "max" else []
+                rooms += [Room(int(most) - int(there), int(most))] if most != "max" else []
             except (OSError, ValueError):
                 pass  # The group at the root has no limit, and another machine's view may lack some.
             place = place.parent
-    return found
+    return rooms
 
 
 def _of_user(proc: Path) -> list[Room]:

@@ -1,19 +1,13 @@
-"""The records that a node follows: its part, and of the log its own facts; or the whole of the master's rounds.
+"""The records that a node follows: its part, and of the log its own facts.
 
-A node follows its part wherever the leading master writes parts.  If it does not, as masters before 0.6.0, the node
-folds the master's rounds by itself.  The masters' lease says which of the two holds, and the node changes over when
-that changes.
+*A part becomes what is desired*: `agents.desired` says how.
 
-*A part becomes what is desired.*  The part describes everything at one record; the node's own later facts are applied
-on top, by the rules of the fold.  What only this process knows is kept: facts in its outbox, and containers that it
-has seen end.
+*Keys.*  A node takes the masters' keys from the log. It reads them before it accepts its first part, and again when a
+part is not signed by a known key. A part also holds the keys. A node accepts them from a verified part, and from its
+first part if it cannot read the log back to its start.
 
-*Keys.*  A node takes the masters' keys from the log, as it does when it folds the rounds. It reads them before it
-accepts its first part, and again when a part is not signed by a known key. A part also holds the keys. A node accepts
-them from a verified part, and from its first part if it cannot read the log back to its start.
-
-*The folded state on disk* lets a restart read only later records.  It affects how long a start takes, never its
-result. It is used only if it is complete, was folded by the same sources for this node of this cluster, and the log
+*The desired state on disk* lets a restart read only later records.  It affects how long a start takes, never its
+result. It is used only if it is complete, was made by the same sources for this node of this cluster, and the log
 still has the record after which it was saved.
 """
 
@@ -26,10 +20,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from agents.desired import Desired, DesiredApp, Held, own_subjects, subjects_of, subjects_of_identities
-from agents.runtime.interface import Key
+from agents.desired import Desired, known_of, own_subjects, subjects_of_identities
 from events import kinds as k
-from events import subjects
 from events.codec import decode
 from events.durable import write_whole
 from events.identities import FOUNDING, Identities, after, takes
@@ -47,7 +39,7 @@ if TYPE_CHECKING:
     from events.log.interface import EventLog, ReadableLog
     from events.log.records import Record
     from events.log.stores import StoredPart
-    from events.parts import AppPart, Masters, NodePart, Signed
+    from events.parts import NodePart, Signed
 
 
 # --- whose signature counts -------------------------------------------------------------------------------------------
@@ -101,83 +93,7 @@ def _signs(known: Identities, part: NodePart, signed: Signed) -> bool:
     return part.masters is not None and (not keys or is_part_signed_by(signed.document, signed.signature, keys))
 
 
-# --- a part becomes what is desired -----------------------------------------------------------------------------------
-
-
-def install(desired: Desired, part: NodePart) -> bool:
-    """Replace the desired state by the part. Return False, and change nothing, for a part of another node, or a part
-    older than the desired state: a delayed part must not bring back containers that have ended since."""
-    if part.node != desired.node or part.seq <= desired.part_seq or part.epoch < desired.epoch:
-        return False
-    due_before, ended_before = desired.due, desired.exited
-    desired.part_seq, desired.epoch, desired.time = part.seq, part.epoch, max(desired.time, part.time)
-    desired.condition, desired.lease_ended = part.condition, part.lease_ended
-    desired.holder, desired.held_at, desired.times = part.holder, part.held_at, part.times
-    desired.retentions = dict(part.retentions)
-    desired.known = known_of(part.masters, part.node)
-    desired.apps = {name: _app(app) for name, app in part.apps.items()}
-    desired.ended, desired.owners = dict(part.ended), dict(part.owners)
-    states = {
-        Key(name, container.generation, container.slot): container.state
-        for name, app in part.apps.items()
-        for container in app.containers
-    }
-    desired.due = {key for key, state in states.items() if state != "exited"}
-    desired.started = {key for key in desired.due if states[key] == "running" or key in desired.started}
-    desired.exited = {key for key, state in states.items() if state == "exited"} | ended_before
-    desired.exited |= due_before - desired.due
-    desired.exited = {key for key in desired.exited if key.app in desired.apps}
-    desired.announced = {key for key in desired.announced if key in desired.due and key not in desired.started}
-    desired.told = {key: told for key, told in desired.told.items() if key in desired.due}
-    _apply_later(desired)
-    return True
-
-
-def _apply_later(desired: Desired) -> None:
-    desired.later = [record for record in desired.later if record.seq > desired.part_seq]
-    for record in desired.later:
-        desired.apply(decode(record), subjects.who_of(record.subject), record)
-
-
-def known_of(masters: Masters | None, node: str) -> Identities | None:
-    """Return the part of the cluster's identities that a node has to know; None while the cluster is open."""
-    if masters is None:
-        return None
-    return Identities(
-        since=masters.since,
-        masters=list(masters.keys),
-        masters_since=masters.keys_since,
-        masters_before=list(masters.keys_before),
-        nodes={node: masters.enrolment} if masters.enrolment is not None else {},
-    )
-
-
-def _app(part: AppPart) -> DesiredApp:
-    held = part.held
-    return DesiredApp(
-        spec=part.spec,
-        generation=part.generation,
-        placement=part.placement,
-        members=part.members,
-        membership=part.membership,
-        founders=part.founders,
-        master_port=part.master_port,
-        released=part.released,
-        failed=part.failed,
-        resume=part.resume,
-        checkpoints=part.checkpoints,
-        ended_at=part.ended_at,
-        killed=part.killed,
-        ahead=part.ahead,
-        held=Held(held.generation, held.until, held.waits_for) if held is not None else None,
-        batch=part.batch,
-        earlier=part.earlier,
-        earlier_until=part.earlier_until,
-        tenant=part.tenant,
-    )
-
-
-# --- the folded state on disk -----------------------------------------------------------------------------------------
+# --- the desired state on disk -----------------------------------------------------------------------------------------
 
 DOUBT_S = 30.0
 
@@ -216,7 +132,7 @@ _KEPT, _DESIRED = msgspec.msgpack.Decoder(_Kept), msgspec.msgpack.Decoder(Desire
 
 
 class DesiredFile:
-    """The file; `build` names the sources that folded the state.  `load` and `save` block."""
+    """The file; `build` names the sources that made the state.  `load` and `save` block."""
 
     def __init__(self, path: Path, cluster: str, node: str) -> None:
         self.path = path
@@ -260,14 +176,15 @@ async def still_there(log: ReadableLog, patterns: Sequence[str], seq: int, recor
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
-_SOON_S = 1.0
-"""Seconds within which the store shows a part that is there."""
 _SAVE_EVERY = 5_000
 """Records folded by this node between two saves of its state."""
-_LOOK_S, _HURRIED_LOOK_S = 30.0, 2.0
-"""Seconds between looks at whether the leading master writes parts: usually, and while this node waits for one."""
-_MOST_LOOKS = 8
-"""Looks at a master that writes parts after which a node that has received none stops waiting for its own."""
+_LOOK_S = 10.0
+"""Seconds between looks at whether this node waits for a part."""
+_WHY_NO_PART = {
+    None: "no master leads",
+    False: "the leading master writes no parts: it is of a release before 0.6.0, or the cluster has no store for them",
+    True: "the leading master has not written one yet, or the server does not let this node read it",
+}
 
 
 class Follower:
@@ -282,56 +199,27 @@ class Follower:
         self._desired = desired
         self._clock = clock
         self._file = DesiredFile(root / "desired", cluster, node)
+        self._patterns = own_subjects(cluster, node)
         self._sources = ""
         self._last: Record | None = None
         self._folded_at = 0.0
         self._unsaved = 0
-        self._changed_over = asyncio.Event()
-        self._hurried = 0
-        """Looks to come soon, since a part has come while this node follows the rounds.  Its master says only with the next
-        renewal of its lease that it writes parts."""
         self._keys = Keys(log, cluster)
-        self._part: NodePart | None = None
-        """The last part that this process believes."""
-
-    @property
-    def _patterns(self) -> list[str]:
-        return (own_subjects if self._desired.by_part else subjects_of)(self._cluster, self._node)
+        self._believes = False
+        """Whether this process has believed a part."""
 
     async def recall(self, runtime: Runtime) -> None:
-        """Start with the state that a previous agent saved, if it belongs to this log, and choose what to follow.  Raises
-        LogDamaged if the log is not the one that the containers of `runtime` followed."""
+        """Start with the state that a previous agent saved, if it belongs to this log.  Raises LogDamaged if the log is not
+        the one that the containers of `runtime` followed."""
         self._sources = await asyncio.to_thread(fingerprint, "agents", "events")
-        await self._load(runtime)
-        written = await until_answered(self._log.parts.written, f"looking up what node {self._node} follows")
-        if written is False and self._desired.by_part and not await self._is_rotated():
-            self._follow_rounds()
-        elif not self._desired.by_part and (written or (written is None and await self._has_part())):
-            self._follow_part()
-
-    async def _is_rotated(self) -> bool:
-        """Return whether the rounds can't be followed from the log's start, since that is in an archive."""
-        return await until_answered(self._log.start, f"looking up the log's start for node {self._node}") > 0
-
-    async def _has_part(self) -> bool:
-        """Return whether a master has written a part.  A node without one would wait for a master before it joins; by the
-        rounds it joins at once, and changes over when its first part comes."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SOON_S), contextlib.aclosing(self._log.parts.follow(self._node)) as stored:
-                async for _ in stored:
-                    return True
-        return False
-
-    async def _load(self, runtime: Runtime) -> None:
         kept = await asyncio.to_thread(self._file.load, self._sources)
         if kept is None:
             return
         desired, record = kept
         doubted = Doubt()
-        patterns = (own_subjects if desired.by_part else subjects_of)(self._cluster, self._node)
         while True:
             try:
-                if not await still_there(self._log, patterns, desired.seq, record):
+                if not await still_there(self._log, self._patterns, desired.seq, record):
                     return
                 break
             except LogDamaged as error:
@@ -347,17 +235,12 @@ class Follower:
     async def follow(
         self, fold: Callable[[list[Record]], Awaitable[None]], take: Callable[[NodePart], Awaitable[None]]
     ) -> None:
-        """Pass each later batch of records to `fold`, and each valid part to `take`, until cancelled. Raises
+        """Pass each later batch of own facts to `fold`, and each valid part to `take`, until cancelled. Raises
         LogDamaged if the log is not the one followed."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_parts(take))
-            tasks.create_task(self._choose(take))
-            while True:
-                self._changed_over.clear()
-                reading = tasks.create_task(self._follow_log(fold))
-                await self._changed_over.wait()
-                reading.cancel()
-                await asyncio.wait({reading})
+            tasks.create_task(self._say_what_is_missing())
+            tasks.create_task(self._follow_log(fold))
 
     # --- the log --------------------------------------------------------------------------------------------------------
 
@@ -376,8 +259,8 @@ class Follower:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _after(self) -> int:
-        """Return where to continue reading. A node that follows its part need not read archived records."""
-        if self._desired.seq or not self._desired.by_part:
+        """Return where to continue reading: archived records are in the part."""
+        if self._desired.seq:
             return self._desired.seq
         return await until_answered(self._log.start, f"looking up the log's start for node {self._node}")
 
@@ -387,11 +270,8 @@ class Follower:
         async for stored in self._log.parts.follow(self._node):
             part = await self._believed(stored)
             if part is not None:
-                self._part = part
-                if self._desired.by_part:
-                    await take(part)
-                else:
-                    self._hurried = _MOST_LOOKS
+                self._believes = True
+                await take(part)
 
     async def _believed(self, stored: StoredPart) -> NodePart | None:
         """Return the part if a master of this cluster wrote it, None if not."""
@@ -401,7 +281,7 @@ class Follower:
         except PartUnreadable as error:
             _log.error("a part can't be read", node=self._node, reason=str(error))
             return None
-        if self._part is None and not await self._reaches(part.seq):
+        if not self._believes and not await self._reaches(part.seq):
             return None
         if not await until_answered(
             lambda: self._keys.believe(part, signed, desired.known),
@@ -424,57 +304,26 @@ class Follower:
 
     def taken(self, part: NodePart) -> bool:
         """Make `part` the desired state. Return False if it is older than that."""
-        taken = install(self._desired, part)
+        taken = self._desired.install(part)
         if taken:
             self._folded_at = asyncio.get_running_loop().time()
             self._unsaved += 1
         return taken
 
-    # --- which of them --------------------------------------------------------------------------------------------------
-
-    async def _choose(self, take: Callable[[NodePart], Awaitable[None]]) -> None:
-        """Switch when the leading master begins or stops writing parts, or if they do not reach this node."""
-        waited = 0
+    async def _say_what_is_missing(self) -> None:
+        """Log why this node waits for a part, once for each reason, until it has one."""
+        logged = ""
         while True:
-            await self._until_next_look()
-            written = None
+            await asyncio.sleep(_LOOK_S)
+            if self._desired.fresh:
+                logged = ""
+                continue
+            why = ""
             with contextlib.suppress(LogError):
-                written = await self._log.parts.written()
-            waited = waited + 1 if written and self._part is None else 0
-            if self._desired.by_part and (written is False or waited >= _MOST_LOOKS):
-                why = "this node receives no part" if written else "the leading master writes no parts"
-                if await self._is_rotated():
-                    _log.warning(f"{why}, and the log's start is archived: waiting for a part", node=self._node)
-                    continue
-                _log.warning(f"{why}: following all rounds", node=self._node)
-                self._follow_rounds()
-                self._changed_over.set()
-            elif written and not self._desired.by_part and self._part is not None:
-                self._follow_part()
-                self._changed_over.set()
-                await take(self._part)
-
-    async def _until_next_look(self) -> None:
-        """Wait as usual, or shorter if this node waits for a part, which it may begin to while this waits, or follows the
-        rounds and a part has come."""
-        for _ in range(int(_LOOK_S / _HURRIED_LOOK_S)):
-            await asyncio.sleep(_HURRIED_LOOK_S)
-            if self._hurried or not self._desired.fresh:
-                self._hurried = max(0, self._hurried - 1)
-                return
-
-    def _follow_part(self) -> None:
-        """A state folded from rounds is as good as a part of the same record."""
-        self._desired.by_part, self._desired.part_seq, self._desired.later = True, self._desired.seq, []
-
-    def _follow_rounds(self) -> None:
-        """Fold the log from its start: a part does not contain everything that later rounds build on."""
-        empty, desired = Desired(self._node), self._desired
-        kept = {"joined_seq", "announced", "time", "unsigned"}
-        for name in desired.__struct_fields__:
-            if name not in kept:
-                setattr(desired, name, getattr(empty, name))
-        self._last = None
+                why = _WHY_NO_PART[await self._log.parts.written()]
+            if why and why != logged:
+                _log.warning("this node waits for its part, and starts and stops nothing", node=self._node, reason=why)
+                logged = why
 
     # --- what is kept ---------------------------------------------------------------------------------------------------
 

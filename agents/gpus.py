@@ -91,15 +91,15 @@ class Standing(NamedTuple):
 
 def parse_listing(text: str) -> tuple[Card, ...]:
     """Return the cards in the output of `nvidia-smi -L`."""
-    found: list[Card] = []
+    listing: list[Card] = []
     gpu = Card("", "")
     for line in text.splitlines():
         if (whole := _GPU_LINE.match(line)) is not None:
             gpu = Card(whole[2], whole[1])
-            found.append(gpu)
+            listing.append(gpu)
         elif gpu.uuid and (part := _MIG_LINE.match(line)) is not None:
-            found.append(Card(part[2], f"{gpu.number}:{part[1]}", gpu.uuid))
-    return tuple(found)
+            listing.append(Card(part[2], f"{gpu.number}:{part[1]}", gpu.uuid))
+    return tuple(listing)
 
 
 def is_index(device: str) -> bool:
@@ -127,22 +127,22 @@ def named(given: str, known: Mapping[str, str], cards: Sequence[Card] | None) ->
 
 def resolve(given: Sequence[str], known: Mapping[str, str], cards: Sequence[Card] | None) -> Devices:
     """Return the node's cards.  `cards` are all that the machine has, None if that is not known."""
-    ids = tuple(dict.fromkeys(named(one, known, cards) for one in given))
+    ids = tuple(dict.fromkeys(named(gpu, known, cards) for gpu in given))
     there = {card.uuid for card in cards or ()}
-    absent = [one for one in ids if cards is not None and one not in there and (is_uuid(one) or is_index(one))]
-    mixed = any(is_uuid(one) for one in ids)
-    unsure = [one for one in ids if mixed and is_index(one) and one not in absent]
+    absent = [gpu for gpu in ids if cards is not None and gpu not in there and (is_uuid(gpu) or is_index(gpu))]
+    mixed = any(is_uuid(gpu) for gpu in ids)
+    unsure = [gpu for gpu in ids if mixed and is_index(gpu) and gpu not in absent]
     return Devices(ids, frozenset(absent), frozenset(unsure))
 
 
 def twice(given: Sequence[str], known: Mapping[str, str], cards: Sequence[Card] | None) -> str | None:
     """Return why these ids name a card twice, in words; None if they do not as far as known."""
     seen: dict[str, str] = {}
-    for one in given:
-        uuid = named(one, known, cards)
+    for gpu in given:
+        uuid = named(gpu, known, cards)
         if uuid in seen:
-            return f"{one} names the same card as {seen[uuid]}" if one != seen[uuid] else f"{one} is given twice"
-        seen[uuid] = one
+            return f"{gpu} names the same card as {seen[uuid]}" if gpu != seen[uuid] else f"{gpu} is given twice"
+        seen[uuid] = gpu
     for card in cards or ():
         if card.parent in seen and card.uuid in seen:
             return f"{seen[card.uuid]} is an instance of {seen[card.parent]}, which is given as well"
@@ -155,19 +155,19 @@ def standing(devices: Devices, held: Mapping[Key, Sequence[str]], cards: Sequenc
     unclear: dict[Key, str] = {}
     doubted: set[str] = set()
     for key, ids in sorted(held.items()):
-        for one in ids:
-            if one in devices.absent or (one not in devices.ids and is_uuid(one) and cards is not None):
-                lost.setdefault(key, one)
-            elif one not in devices.ids:
-                others = [mine for mine in devices.ids if mine not in devices.absent and _may_be(one, mine)]
+        for gpu in ids:
+            if gpu in devices.absent or (gpu not in devices.ids and is_uuid(gpu) and cards is not None):
+                lost.setdefault(key, gpu)
+            elif gpu not in devices.ids:
+                others = [other for other in devices.ids if other not in devices.absent and _may_be(gpu, other)]
                 if others:
                     doubted.update(others)
-                    unclear.setdefault(key, one)
+                    unclear.setdefault(key, gpu)
                 else:
-                    lost.setdefault(key, one)
-    taken = {one for ids in held.values() for one in ids}
+                    lost.setdefault(key, gpu)
+    taken = {gpu for ids in held.values() for gpu in ids}
     out = taken | doubted | devices.absent | devices.unsure
-    free = tuple(one for one in devices.ids if one not in out)
+    free = tuple(gpu for gpu in devices.ids if gpu not in out)
     return Standing(free, lost, unclear, len(free) + sum(len(ids) for ids in held.values()))
 
 
@@ -184,15 +184,15 @@ def nvidia_cards(known: Collection[str]) -> Sequence[Card] | None:
         return None
     if listed.returncode == 0:
         return parse_listing(listed.stdout)
-    found = []
+    cards = []
     for uuid in sorted(known):
-        asked = _ask("--query-gpu=index,uuid", "--format=csv,noheader", f"--id={uuid}")
-        if asked is None or (asked.returncode and asked.returncode not in (_NO_SUCH_CARD, _FALLEN_OFF)):
+        query = _ask("--query-gpu=index,uuid", "--format=csv,noheader", f"--id={uuid}")
+        if query is None or (query.returncode and query.returncode not in (_NO_SUCH_CARD, _FALLEN_OFF)):
             return None
-        index, _, told = asked.stdout.partition(",")
-        if asked.returncode == 0 and told.strip() == uuid:
-            found.append(Card(uuid, index.strip()))
-    return found or None
+        index, _, shown = query.stdout.partition(",")
+        if query.returncode == 0 and shown.strip() == uuid:
+            cards.append(Card(uuid, index.strip()))
+    return cards or None
 
 
 def _ask(*words: str) -> subprocess.CompletedProcess[str] | None:
@@ -222,7 +222,7 @@ class Gpus:
         self._node = node
         self._source = source
         self._known: dict[str, str] = {}
-        """What the node's indices meant when they were first looked up."""
+        """UUIDs of the node's indices when they were first looked up."""
         self._cards: Sequence[Card] | None = None
         self._devices = resolve(self._given, {}, None)
         self._standing = Standing(self._devices.ids, {}, {}, len(self._devices.ids))
@@ -251,16 +251,16 @@ class Gpus:
     @property
     def troubles(self) -> list[str]:
         """Why some GPUs are not given to apps, in words."""
-        away = [self._title(one) for one in self._devices.ids if one in self._devices.absent]
+        away = [self._title(gpu) for gpu in self._devices.ids if gpu in self._devices.absent]
         return [
-            *(f"{one} is missing" for one in away),
+            *(f"{gpu} is missing" for gpu in away),
             *(
-                f"GPU {one} may be one that is given by its UUID: no driver says"
-                for one in sorted(self._devices.unsure)
+                f"GPU {gpu} may be one that is given by its UUID: no driver says"
+                for gpu in sorted(self._devices.unsure)
             ),
             *(
-                f"which GPU a container of {key.app} has is not known: it was given {one!r}"
-                for key, one in self._standing.unclear.items()
+                f"which GPU a container of {key.app} has is not known: it was given {gpu!r}"
+                for key, gpu in self._standing.unclear.items()
             ),
         ]
 
@@ -277,7 +277,7 @@ class Gpus:
         return any(card.uuid == device for card in self._cards or ())
 
     def _title(self, device: str) -> str:
-        names = [one for one in self._given if one != device and self._known.get(one) == device]
+        names = [name for name in self._given if name != device and self._known.get(name) == device]
         return f"{_in_words(device)} (--gpu {names[0]})" if names else _in_words(device)
 
     def capacity(self, configured: Mapping[str, int]) -> dict[str, int]:
@@ -299,7 +299,7 @@ class Gpus:
         if self._source is not None and self._given:
             looking = self._looking
             if looking is None or looking.done():
-                uuids = [one for one in self._devices.ids if is_uuid(one)]
+                uuids = [gpu for gpu in self._devices.ids if is_uuid(gpu)]
                 looking = self._looking = asyncio.create_task(asyncio.to_thread(self._source, uuids))
             await asyncio.wait([looking], timeout=_PATIENCE_S)  # Others may wait for the same look.
             if looking.done() and (cards := looking.result()) is not None:
@@ -313,21 +313,21 @@ class Gpus:
         for trouble in troubles:
             if trouble not in self._said:
                 _log.error("a GPU is not given to apps", node=self._node, reason=trouble)
-        for one in self._said:
-            if one not in troubles:
-                _log.info("a GPU is given to apps again", node=self._node, reason=one)
+        for line in self._said:
+            if line not in troubles:
+                _log.info("a GPU is given to apps again", node=self._node, reason=line)
         self._said = troubles
 
     def _settle(self) -> None:
         """Derive everything from the cards and the notes.  Blocks."""
-        fresh = {one: named(one, self._known, self._cards) for one in self._given if is_index(one)}
-        fresh = {one: uuid for one, uuid in fresh.items() if is_uuid(uuid) and self._known.get(one) != uuid}
+        fresh = {name: named(name, self._known, self._cards) for name in self._given if is_index(name)}
+        fresh = {name: uuid for name, uuid in fresh.items() if is_uuid(uuid) and self._known.get(name) != uuid}
         if fresh:
             self._known |= fresh
             self._ledger.note_known_devices(self._known)
         held = self._ledger.held_devices()
         for key, ids in held.items():
-            renamed = tuple(named(one, self._known, self._cards) if is_index(one) else one for one in ids)
+            renamed = tuple(named(name, self._known, self._cards) if is_index(name) else name for name in ids)
             if renamed != ids:
                 self._ledger.note_devices(key, renamed)
                 held[key] = renamed
@@ -353,13 +353,13 @@ class Gpus:
 
     def _take(self, key: Key, count: int) -> tuple[str, ...] | None:
         own = self._ledger.devices(key)
-        if own and key not in self._standing.lost and all(one in self._devices.ids for one in own):
+        if own and key not in self._standing.lost and all(gpu in self._devices.ids for gpu in own):
             return own
         if own:  # It was given a card that is gone or unknown now, and has not started.
             self._ledger.free_devices(key)
             self._settle()
         if len(self._standing.free) < count:
-            damaged = next((one for one, id_ in self._standing.unclear.items() if id_ == UNKNOWN_DEVICE), None)
+            damaged = next((gpu for gpu, id_ in self._standing.unclear.items() if id_ == UNKNOWN_DEVICE), None)
             if damaged is not None:
                 raise Unavailable(
                     f"the note of the GPUs of {damaged} is damaged, so nobody knows which are free: wait until its "

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNKNOWN_DEVICE: Final = "?"
-"""What a container holds whose note can't be read: it may be any GPU of the node."""
+"""Device of a container whose note can't be read: it may be any GPU of the node."""
 _KNOWN: Final = "gpus.json"
 _NAME: Final = re.compile(r"(.+)-(\d+)-(\d+)")
-"""As `key_name` writes a key."""
+"""Name of a key, as `key_name` writes it."""
 
 
 class Ledger:
@@ -57,11 +57,11 @@ class Ledger:
 
     def held_devices(self) -> dict[Key, tuple[str, ...]]:
         """Return what all containers hold."""
-        found: dict[Key, tuple[str, ...]] = {}
+        devices: dict[Key, tuple[str, ...]] = {}
         for file in sorted(self._root.glob("*.devices")):
             if (name := _NAME.fullmatch(file.stem)) is not None:
-                found[Key(name[1], int(name[2]), int(name[3]))] = _ids(file)
-        return found
+                devices[Key(name[1], int(name[2]), int(name[3]))] = _ids(file)
+        return devices
 
     def note_devices(self, key: Key, devices: tuple[str, ...]) -> None:
         self._write(f"{key_name(key)}.devices", " ".join(devices))

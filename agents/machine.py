@@ -51,7 +51,7 @@ class _Limit(NamedTuple):
     amount: int
     """Milli-cores, or bytes."""
     why: str
-    """What sets it; "" for the machine itself."""
+    """Origin of the limit; "" for the machine itself."""
 
 
 class Detected(msgspec.Struct, frozen=True):
@@ -140,12 +140,12 @@ def _down_to(
 ) -> Iterator[tuple[Path, str]]:
     """Yield the groups from the top of what is mounted to the innermost one, each with its path as people know it.  A group
     that is out of view, in another namespace, leaves what is around it."""
-    found = cgroups.within(controller, membership, mounts)
-    if found is None:
+    limits = cgroups.within(controller, membership, mounts)
+    if limits is None:
         return
-    folder = root / found.mount.point.lstrip("/")
-    shown = found.mount.root.rstrip("/")
-    for name in ("", *filter(None, found.inside.split("/"))):
+    folder = root / limits.mount.point.lstrip("/")
+    shown = limits.mount.root.rstrip("/")
+    for name in ("", *filter(None, limits.inside.split("/"))):
         folder, shown = folder / name, f"{shown}/{name}" if name else shown
         if folder.is_dir():
             yield folder, shown or "/"
@@ -161,11 +161,11 @@ def _cpusets(root: Path, membership: Mapping[str, str], mounts: tuple[cgroups.Mo
 
 def _quotas(root: Path, membership: Mapping[str, str], mounts: tuple[cgroups.Mount, ...]) -> Iterator[_Limit]:
     for folder, shown in _down_to(root, "cpu", membership, mounts):
-        words = _read(folder / "cpu.max").split() or [
+        fields = _read(folder / "cpu.max").split() or [
             *_read(folder / "cpu.cfs_quota_us").split(),
             *_read(folder / "cpu.cfs_period_us").split(),
         ]
-        quota, period = (*map(_number, words), 0, 0)[:2]
+        quota, period = (*map(_number, fields), 0, 0)[:2]
         if quota > 0 and period > 0:
             yield _Limit(max(1, quota * 1000 // period), f"cgroup quota {shown}")
 
@@ -229,13 +229,13 @@ def _number(value: object) -> int:
 
 def _count(cpus: str) -> int:
     """Return how many CPUs a list names, as in `0-3,8`; 0 if it can't be read (cpuset(7))."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in cpus.strip().split(","):
         first, dash, last = part.partition("-")
         if not first.strip().isdigit() or (dash and not last.strip().isdigit()):
             return 0
-        found.update(range(int(first), int(last if dash else first) + 1))
-    return len(found)
+        numbers.update(range(int(first), int(last if dash else first) + 1))
+    return len(numbers)
 
 
 # --- the own address --------------------------------------------------------------------------------------------------
@@ -261,14 +261,14 @@ def detect_address(servers: str) -> OwnAddress:
     local = ""
     for url in servers.split(","):
         host, port = _place(url)
-        for found in _ways_to(host, port):
-            if not is_loopback(found):
-                return OwnAddress(found, f"from which it reaches {host}")
-            local = found
+        for address in _ways_to(host, port):
+            if not is_loopback(address):
+                return OwnAddress(address, f"from which it reaches {host}")
+            local = address
     for anywhere in _ANYWHERE:
-        for found in _ways_to(anywhere, 9):
-            if not is_loopback(found):
-                return OwnAddress(found, "of its default route")
+        for address in _ways_to(anywhere, 9):
+            if not is_loopback(address):
+                return OwnAddress(address, "of its default route")
     if local:
         return OwnAddress(local, "only this machine reaches it: there is no other network; name one with --address")
     raise ConfigError(
@@ -287,7 +287,7 @@ def _place(url: str) -> tuple[str, int]:
 
 def _ways_to(host: str, port: int) -> list[str]:
     """Return the own addresses from which packets to this host would come, by the kernel's routes."""
-    found = []
+    addresses = []
     with contextlib.suppress(OSError, UnicodeError):
         for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -297,5 +297,5 @@ def _ways_to(host: str, port: int) -> list[str]:
                 probe.connect(place)
                 own = str(probe.getsockname()[0]).partition("%")[0]
                 if not ipaddress.ip_address(own).is_link_local:  # Which interface it means, only this machine knows.
-                    found.append(own)
-    return found
+                    addresses.append(own)
+    return addresses

@@ -61,7 +61,7 @@ class Usage:
     def note(self, seen: Sequence[Seen], uses: Sequence[ContainerUse], at: int, clock: int) -> None:
         """Take a look at the running containers, and forget those that are gone.  Times are measured by an unsettable clock
         (`at`, ns).  The wall clock (`clock`, UTC ns) only says, at the first look, how long a container has run by then."""
-        listed: Mapping[Key, Seen] = {one.key: one for one in seen}
+        listed: Mapping[Key, Seen] = {container.key: container for container in seen}
         for use in uses:
             key = Key(use.app, use.generation, use.slot)
             if key not in listed:
@@ -185,15 +185,15 @@ class Vitals(msgspec.Struct, frozen=True):
     seq: int
     """The last record that it has folded."""
     containers: dict[str, int]
-    """By state, as the runtime listed them last."""
+    """Number of containers by state, as the runtime listed them last."""
     pending: int
     """Facts that the log does not have yet."""
     silence_s: float
     """Seconds since the runtime last listed its containers."""
     lease_left_s: float = 0.0
-    """How long, in seconds, its containers may run without a further stored heartbeat; 0 or less: they are killed."""
+    """Seconds that its containers may run without a further stored heartbeat; 0 or less: they are killed."""
     delays: list[Delayed] = []
-    """What it does again and again for containers."""
+    """Actions for containers that it tries again and again."""
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -280,12 +280,12 @@ async def _disk(folder: Path) -> Disk | None:
 
 def disk_of(folder: Path) -> Disk:
     """Look at the file system of a folder.  Raises OSError."""
-    found = os.statvfs(folder)
+    figures = os.statvfs(folder)
     return Disk(
         str(folder),
-        free=found.f_bavail * found.f_frsize,
-        total=found.f_blocks * found.f_frsize,
-        inodes_free=found.f_favail,
-        inodes=found.f_files,
-        read_only=bool(found.f_flag & os.ST_RDONLY),
+        free=figures.f_bavail * figures.f_frsize,
+        total=figures.f_blocks * figures.f_frsize,
+        inodes_free=figures.f_favail,
+        inodes=figures.f_files,
+        read_only=bool(figures.f_flag & os.ST_RDONLY),
     )

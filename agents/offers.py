@@ -64,14 +64,14 @@ class Offers:
     async def announce(self) -> NodeOffers:
         """Return what to announce."""
         await self._look()
-        found = self._found()
-        for name, offer in found.volumes.items():
+        offers = self._found()
+        for name, offer in offers.volumes.items():
             before = self._announced.volumes.get(name) if self._announced is not None else None
             if offer.missing and not (before is not None and before.missing):
                 path = self._volumes[name].path
                 _log.error("the folder of a volume is missing", node=self._node, volume=name, folder=str(path))
-        self._announced = found
-        return found
+        self._announced = offers
+        return offers
 
     async def changed(self) -> bool:
         """Return whether the present offers differ from the last announcement."""
@@ -177,9 +177,9 @@ class NodesOffers:
 
     async def announce(self) -> NodeOffers:
         """Return what to announce."""
-        found = await self._with_others(await self._volumes.announce())
-        self._announced = found
-        return found
+        offers = await self._with_others(await self._volumes.announce())
+        self._announced = offers
+        return offers
 
     async def changed(self) -> bool:
         """Return whether the present offers differ from the last announcement."""

@@ -81,13 +81,13 @@ FORM = 'write one JSON object per line, such as {"step": 120, "loss": 0.31}'
 def decoded(line: bytes) -> dict[str, Any] | None:
     """Return the object of a line; None if it holds none."""
     try:
-        words: Any = msgspec.json.decode(line)
+        document: Any = msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         try:
-            words = json.loads(line)
+            document = json.loads(line)
         except (ValueError, RecursionError):
             return None
-    return words if isinstance(words, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def step_of(value: object) -> int | None:
@@ -133,17 +133,17 @@ def fault_of(line: bytes) -> str:
     """Return why a line, or a part of it, can't be used, and a usable form; "" for a usable or an empty line."""
     if not line.strip():
         return ""
-    words = decoded(line)
-    if words is None:
+    document = decoded(line)
+    if document is None:
         return f"this is not a JSON object; {FORM}"
-    if "step" in words and step_of(words["step"]) is None and not {"membership", "epoch"} & words.keys():
+    if "step" in document and step_of(document["step"]) is None and not {"membership", "epoch"} & document.keys():
         return "its step is not a whole number from 0 to 2^53"
-    if words.get("checkpoint") is not None and step_of(words["checkpoint"]) is None:
+    if document.get("checkpoint") is not None and step_of(document["checkpoint"]) is None:
         return "its checkpoint is not a step, which is a whole number from 0 to 2^53"
     for name in ("loss", "samples_per_s", "noise"):
-        if words.get(name) is not None and _float(words[name]) is None:
+        if document.get(name) is not None and _float(document[name]) is None:
             return f"its {name} is not a number"
-    if "step" not in words and not any(name in words for name in _HOLDS_SOMETHING):
+    if "step" not in document and not any(name in document for name in _HOLDS_SOMETHING):
         return f"it has no step, no checkpoint and no request_size; {FORM}"
     return ""
 
@@ -173,7 +173,7 @@ ProgressFact = (
 )
 
 
-class Told(msgspec.Struct):
+class Logged(msgspec.Struct):
     """The end of the last line, in bytes, whose fact of each kind the log has."""
 
     checkpointed: int = 0
@@ -184,7 +184,7 @@ class Told(msgspec.Struct):
     skipped: int = 0
 
 
-TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch", "request", "skipped"]] = {
+LOGGED: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership", "epoch", "request", "skipped"]] = {
     AppCheckpointed: "checkpointed",
     AppProgressed: "progressed",
     MembershipChanged: "membership",
@@ -192,24 +192,24 @@ TOLD: dict[type[ProgressFact], Literal["checkpointed", "progressed", "membership
     AppResizeRequested: "request",
     ProgressLinesSkipped: "skipped",
 }
-"""The field of `Told` for each kind of fact."""
+"""The field of `Logged` for each kind of fact."""
 _LIVE = (MembershipChanged, EpochCompleted)
 
 
 class ProgressFile:
-    """One container's file and how far it was read; `told` is the part of it that the log has."""
+    """One container's file and how far it was read; `logged` is the part of it that the log has."""
 
     def __init__(
-        self, key: Key, path: Path, interval_s: float, told: Told | None = None, *, live: bool = False
+        self, key: Key, path: Path, interval_s: float, logged: Logged | None = None, *, live: bool = False
     ) -> None:
         """`live` also reads what members of a live app write."""
         self._key = key
         self._path = path
         self._interval_s = interval_s
-        self._told = told or Told()
+        self._logged = logged or Logged()
         self._live = live
-        kinds = [field for kind, field in TOLD.items() if live or kind not in _LIVE]
-        self._offset = min(getattr(self._told, field) for field in kinds)
+        kinds = [field for kind, field in LOGGED.items() if live or kind not in _LIVE]
+        self._offset = min(getattr(self._logged, field) for field in kinds)
         self._cut = 0
         """Bytes that were ever cut off the file: positions in ids only grow."""
         self._rest = b""
@@ -230,9 +230,9 @@ class ProgressFile:
         self._faults: ProgressLinesSkipped | None = None
         """The lines so far that could not be used."""
         self._faults_said: tuple[int, float] = 0, -math.inf
-        """How many of them were published, and when."""
-        self.saved = self._told.checkpointed
-        """Where the newest line about a checkpoint ends, also while the rate holds it back."""
+        """Number of lines that were published, and the moment."""
+        self.saved = self._logged.checkpointed
+        """End of the newest line about a checkpoint, also while the rate holds it back."""
         self.skipped = 0
         """Bytes never read: of lines that are too long, and where the app writes faster than it is read."""
 
@@ -251,12 +251,12 @@ class ProgressFile:
 
     def _due(self, now_s: float, *, final: bool) -> list[ProgressFact]:
         facts: list[ProgressFact] = []
-        asked = self._request
-        if asked is not None and not final and now_s - self._request_at >= max(REQUEST_S, self._interval_s):
+        request = self._request
+        if request is not None and not final and now_s - self._request_at >= max(REQUEST_S, self._interval_s):
             self._request = None
-            if (asked.containers, asked.reason) != self._requested:
-                facts.append(asked)
-                self._request_at, self._requested = now_s, (asked.containers, asked.reason)
+            if (request.containers, request.reason) != self._requested:
+                facts.append(request)
+                self._request_at, self._requested = now_s, (request.containers, request.reason)
         for kind in _LIVE:  # The membership first: later work was done in it.
             held = self._held.get(kind)
             if held is not None and (final or now_s - self._held_at.get(kind, -math.inf) >= self._interval_s):
@@ -279,11 +279,11 @@ class ProgressFile:
         return facts
 
     def _due_faults(self, now_s: float, *, final: bool) -> list[ProgressFact]:
-        found, (said, at) = self._faults, self._faults_said
-        if found is None or found.lines == said or not (final or now_s - at >= SKIPPED_S):
+        faults, (reported, at) = self._faults, self._faults_said
+        if faults is None or faults.lines == reported or not (final or now_s - at >= SKIPPED_S):
             return []
-        self._faults_said = found.lines, now_s
-        return [found] if int(found.id.rpartition(".")[2]) > self._told.skipped else []
+        self._faults_said = faults.lines, now_s
+        return [faults] if int(faults.id.rpartition(".")[2]) > self._logged.skipped else []
 
     def _read_chunk(self) -> bytes:
         try:
@@ -345,18 +345,22 @@ class ProgressFile:
             self._rest, self._torn = b"", True
         self._look_for_faults(text[:whole], begin)
         app, generation, _ = self._key
-        for end, words in self._newest_first(text[:whole], b'"checkpoint"'):
-            saved = step_of(words.get("checkpoint"))
+        for end, document in self._newest_first(text[:whole], b'"checkpoint"'):
+            saved = step_of(document.get("checkpoint"))
             if saved is not None:
-                if begin + end > self._told.checkpointed:
+                if begin + end > self._logged.checkpointed:
                     self.saved = max(self.saved, begin + end)
                     self._checkpoint = _placed(AppCheckpointed(app=app, generation=generation, step=saved), begin + end)
                 break
-        for end, words in self._newest_first(text[:whole], b'"step"'):
-            step = step_of(words.get("step")) if not self._live or not {"membership", "epoch"} & words.keys() else None
+        for end, document in self._newest_first(text[:whole], b'"step"'):
+            step = (
+                step_of(document.get("step"))
+                if not self._live or not {"membership", "epoch"} & document.keys()
+                else None
+            )
             if step is not None:
-                if begin + end > self._told.progressed:
-                    loss, loss_is = loss_of(words.get("loss"))
+                if begin + end > self._logged.progressed:
+                    loss, loss_is = loss_of(document.get("loss"))
                     self._progress = _placed(
                         AppProgressed(
                             app=app,
@@ -364,8 +368,8 @@ class ProgressFile:
                             step=step,
                             loss=loss,
                             loss_is=loss_is,
-                            samples_per_s=number_of(words.get("samples_per_s")),
-                            noise=number_of(words.get("noise")),
+                            samples_per_s=number_of(document.get("samples_per_s")),
+                            noise=number_of(document.get("noise")),
                         ),
                         begin + end,
                     )
@@ -391,7 +395,9 @@ class ProgressFile:
             self._faults = replace(self._faults, lines=self._faults.lines + 1, id=id)
             return
         text = " ".join(line[: 4 * LONGEST_EXAMPLE].decode(errors="replace").split())
-        example = clipped("".join(one if one.isprintable() else "\ufffd" for one in text), LONGEST_EXAMPLE)
+        example = clipped(
+            "".join(character if character.isprintable() else "\ufffd" for character in text), LONGEST_EXAMPLE
+        )
         app, generation, slot = self._key
         self._faults = ProgressLinesSkipped(
             id=id, app=app, generation=generation, slot=slot, lines=1, example=example, reason=fault
@@ -400,13 +406,13 @@ class ProgressFile:
     def _take_request(self, lines: bytes, begin: int) -> None:
         """Keep the newest request for a size."""
         app, generation, _ = self._key
-        for end, words in self._newest_first(lines, b'"request_size"'):
-            size = words.get("request_size", -1)
+        for end, document in self._newest_first(lines, b'"request_size"'):
+            size = document.get("request_size", -1)
             size = 0 if size is None else size
             if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LARGEST_SIZE:
                 continue
-            if begin + end > self._told.request:
-                reason = words.get("reason")
+            if begin + end > self._logged.request:
+                reason = document.get("reason")
                 text = clipped(" ".join(reason.split()), _LONGEST_REASON) if size and isinstance(reason, str) else ""
                 fact = AppResizeRequested(app=app, generation=generation, containers=size, reason=text)
                 self._request = replace(fact, id=f"{AppResizeRequested.__name__}.{begin + end}")
@@ -416,15 +422,15 @@ class ProgressFile:
         """Keep the newest membership and all epochs of these lines, which begin there in the file."""
         app, generation, _ = self._key
         about = {"app": app, "generation": generation}
-        for end, words in self._newest_first(lines, b'"membership"'):
-            fact = _live_fact(MembershipChanged, words, about)
+        for end, document in self._newest_first(lines, b'"membership"'):
+            fact = _live_fact(MembershipChanged, document, about)
             if fact is not None:
-                if begin + end > self._told.membership:
+                if begin + end > self._logged.membership:
                     self._held[MembershipChanged] = replace(fact, id=f"MembershipChanged.{begin + end}")
                 break
-        for end, words in reversed(list(self._newest_first(lines, b'"epoch"', MOST_EPOCHS))):
-            fact = _live_fact(EpochCompleted, words, about)
-            if isinstance(fact, EpochCompleted) and begin + end > self._told.epoch:
+        for end, document in reversed(list(self._newest_first(lines, b'"epoch"', MOST_EPOCHS))):
+            fact = _live_fact(EpochCompleted, document, about)
+            if isinstance(fact, EpochCompleted) and begin + end > self._logged.epoch:
                 held = self._held.get(EpochCompleted)
                 fact = replace(fact, id=f"EpochCompleted.{begin + end}")
                 self._held[EpochCompleted] = _after(held, fact) if isinstance(held, EpochCompleted) else fact
@@ -434,16 +440,16 @@ class ProgressFile:
         `tries`, so that lines which only look like facts cost little."""
         before = len(lines)
         for _ in range(tries):
-            found = lines.rfind(word, 0, before)
-            if found < 0:
+            position = lines.rfind(word, 0, before)
+            if position < 0:
                 return
-            before, end = lines.rfind(b"\n", 0, found) + 1, lines.find(b"\n", found) + 1
+            before, end = lines.rfind(b"\n", 0, position) + 1, lines.find(b"\n", position) + 1
             if end - before > LONGEST_LINE:
                 self.skipped += end - before
                 continue
-            words = decoded(lines[before : end - 1])
-            if words is not None:
-                yield end, words
+            document = decoded(lines[before : end - 1])
+            if document is not None:
+                yield end, document
 
 
 def _live_fact(
@@ -451,11 +457,11 @@ def _live_fact(
 ) -> MembershipChanged | EpochCompleted | None:
     """Return the fact of a line that a member of a live app wrote; None if it is not of that form.  Unknown words are ignored,
     and words that only the agent may say."""
-    said = {name: words[name] for name in _SAID[kind] if name in words}
+    fields = {name: words[name] for name in _SAID[kind] if name in words}
     if kind is MembershipChanged and "cause" in words:
-        said["change"] = words["cause"]  # An event's own `cause` names the event on the log that led to it.
+        fields["change"] = words["cause"]  # An event's own `cause` names the event on the log that led to it.
     try:
-        return msgspec.convert({"kind": kind.__name__, **said, **about}, kind)
+        return msgspec.convert({"kind": kind.__name__, **fields, **about}, kind)
     except (msgspec.ValidationError, RecursionError):
         return None
 
@@ -522,7 +528,7 @@ class Watermarks:
     ) -> list[tuple[ProgressFact, bool]]:
         """Return the facts to publish now, in order, each with whether it goes on the log.  `now` is monotonic seconds;
         `final` says that nothing follows."""
-        found: list[tuple[ProgressFact, bool]] = []
+        marked: list[tuple[ProgressFact, bool]] = []
         for index, fact in enumerate(facts):
             if isinstance(fact, AppProgressed):
                 last = final and not any(isinstance(later, AppProgressed) for later in facts[index + 1 :])
@@ -531,17 +537,17 @@ class Watermarks:
                     self._mark(fact, now)
                 else:
                     self._owed = fact
-                found.append((fact, on_log))
+                marked.append((fact, on_log))
                 continue
             if isinstance(fact, AppCheckpointed) and self._owed is not None and self._owed.step < fact.step:
                 self._owed = None  # The log has a later step by now.
             if isinstance(fact, MembershipChanged):
                 self._gap, self._at, self._owed = min(_FIRST_S, self._longest), -math.inf, None
-            found.append((fact, True))
+            marked.append((fact, True))
         if self._owed is not None and (final or now - self._at >= self._gap):
-            found.append((self._owed, True))  # It has not reported since: the log has to have when it last did.
+            marked.append((self._owed, True))  # It has not reported since: the log has to have when it last did.
             self._mark(self._owed, now)
-        return found
+        return marked
 
     def _is_mark(self, fact: AppProgressed, now: float) -> bool:
         before, noise = self._noise, fact.noise

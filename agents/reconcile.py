@@ -32,7 +32,8 @@ from agents.runtime.interface import BATCH_FILE, MEMBERS_FILE, Key, Seen
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from agents.desired import Desired, DesiredApp
+    from agents.desired import Desired
+    from events.parts import AppPart
 
 
 # --- what containers read about their app -----------------------------------------------------------------------------
@@ -42,17 +43,17 @@ class Announced(NamedTuple):
     """The contents of a container's files; 0 for a file that its app does not have."""
 
     membership: int = 0
-    """Of a live app: the one that was announced last."""
+    """Number of the membership that was announced last, of a live app."""
     batch: int = 0
-    """Of an app that accepts several batch sizes: the one that was decided last, in samples."""
+    """Batch size that was decided last, in samples, of an app that accepts several."""
 
 
-def announced(app: DesiredApp) -> Announced:
+def announced(app: AppPart) -> Announced:
     """Return the contents for the files of the app's containers."""
     return Announced(app.membership if app.live else 0, app.batch_size)
 
 
-def files_of(app: DesiredApp) -> dict[str, bytes]:
+def files_of(app: AppPart) -> dict[str, bytes]:
     """Return these files by name."""
     files = {}
     if app.live:
@@ -122,19 +123,19 @@ def reconcile(
     again.  `prepared` are the containers that this process has prepared for their release as far as possible; `lost` are
     those whose GPU is gone."""
     wanted, ahead = desired.wanted(), desired.to_prepare()
-    found = {container.key: container for container in seen}
+    listed = {container.key: container for container in seen}
     actions: list[Action] = []
     has_zombie = any(container.state == "running" and _ended(container.key, desired) for container in seen)
-    for key in sorted({*wanted, *found, *desired.started, *desired.announced, *desired.due}):
-        action = _for(key, key in wanted, found.get(key), desired, now)
+    for key in sorted({*wanted, *listed, *desired.started, *desired.announced, *desired.due}):
+        action = _for(key, key in wanted, listed.get(key), desired, now)
         if key in ahead and isinstance(action, Discard):
             action = None  # It is created, and starts with its release.
         if isinstance(action, Halt) and desired.works_on(key, now):
-            action = None if key in desired.started or key in desired.announced else ReportStarted(found[key])
-        if key in lost and key in wanted and key in found and found[key].state == "running":
+            action = None if key in desired.started or key in desired.announced else ReportStarted(listed[key])
+        if key in lost and key in wanted and key in listed and listed[key].state == "running":
             action = Withdraw(key)
         if action is None and key in wanted:
-            action = _announcement(key, announced(wanted[key]), found.get(key), (written or {}).get(key, Announced()))
+            action = _announcement(key, announced(wanted[key]), listed.get(key), (written or {}).get(key, Announced()))
         if action is not None and not (has_zombie and isinstance(action, Launch)):
             actions.append(action)
     actions += [Prepare(key) for key in ahead if key not in prepared]
@@ -163,7 +164,7 @@ def _for(key: Key, wanted: bool, seen: Seen | None, desired: Desired, now: int) 
         if not wanted or exited:
             return Halt(key)
         return None if started else ReportStarted(seen)
-    if not exited and (key in desired.due if desired.by_part else key.app in desired.apps):
+    if not exited and key in desired.due:
         return ReportExited(key, seen)
     return Discard(key) if _kept_long_enough(key, seen, desired, now) else None
 
@@ -174,13 +175,10 @@ def _announcement(key: Key, news: Announced, seen: Seen | None, written: Announc
 
 
 def _kept_long_enough(key: Key, seen: Seen, desired: Desired, now: int) -> bool:
-    """Return whether an ended container may go: it stays readable for a while.  One of an app that the log does not know goes
-    at once; a part does not mention apps that have gone to other nodes."""
+    """Return whether an ended container may go: it stays readable for a while, also if its app has gone to other nodes."""
     if key in desired.due:
         return False  # Reported, but not yet on the log: after a crash the engine is read again.
     app = desired.apps.get(key.app)
-    if app is None and not desired.by_part:
-        return True
     # The engine uses this machine's clock, which may have been ahead.
     ended = max(min(seen.exited_at, now), app.ended_at if app is not None else desired.ended.get(key.app, 0))
     return ended > 0 and now - ended > int(desired.retention_of(key.app) * 1e9)

@@ -80,7 +80,7 @@ _PEER_LOST = re.compile(
     r"|(?:BrokenPipe|Connection(?:Reset|Aborted|Refused))Error",
     re.IGNORECASE,
 )
-"""What programs print that lose the connection to another one, in their own words and in those of gloo, NCCL, MPI, TensorFlow
+"""Output of programs that lose the connection to another one, in their own words and in those of gloo, NCCL, MPI, TensorFlow
 and `dorm.elastic`.  A program that fails for another reason and prints one of these only fails a little later."""
 
 
@@ -88,7 +88,7 @@ class LastWords(NamedTuple):
     """What a container said before it ended."""
 
     text: str = ""
-    """In one line; "" if it said nothing."""
+    """The message in one line; "" if there was none."""
     peer_lost: bool = False
     """Whether it says that it lost the connection to another container."""
 
@@ -109,11 +109,11 @@ async def last_words(runtime: Runtime, key: Key) -> LastWords:
 def understood(output: bytes) -> LastWords:
     """Return what the end of an output says: its last lines, or the last error before them if they name none."""
     lines = _lines(output)[-_SEARCHED:]
-    said = _error_in(lines)
+    error = _error_in(lines)
     text = _in_one_line(lines[-_LINES:])
-    if said and not any(_error(line) for line in lines[-_LINES:]):
-        text = said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
-    return LastWords(text, bool(_PEER_LOST.search(said or text)))
+    if error and not any(_error(line) for line in lines[-_LINES:]):
+        text = error if len(error) <= _LONGEST else error[: _LONGEST - 1] + "…"
+    return LastWords(text, bool(_PEER_LOST.search(error or text)))
 
 
 def _lines(output: bytes) -> list[str]:
@@ -170,7 +170,7 @@ class Watched:
         """Whether skipped bytes were reported."""
         self._membership = 0
         self._since = -math.inf
-        """When the container was first looked at, or that membership was announced to it (the loop's seconds)."""
+        """Moment at which the container was first looked at, or that membership was announced to it (the loop's seconds)."""
 
     def note(self, membership: int, now: float) -> None:
         """Note the membership that is announced to the container; of an app that is not live 0."""
@@ -229,9 +229,9 @@ class Reporter:
         self._delays = 0
         self._repeats = Repeats()
         self.origins: dict[str, str] = {}
-        """By app, the digest of the checkpoint that it was given."""
+        """Digests of the checkpoints that apps were given, by app."""
         self.doubts: dict[Key, Doubt] = {}
-        """What was in doubt before these containers started."""
+        """Doubts about checkpoints before these containers started."""
         self._looking = LongWork("looks at checkpoints", of_one=1)
         self._progress: dict[Key, Watched] = {}
         self._readers = asyncio.Semaphore(MOST_READERS)
@@ -239,11 +239,11 @@ class Reporter:
         """The containers that ran when they were listed last."""
         self._some_run = asyncio.Event()
         self._some_change = asyncio.Event()
-        """Set when one of them has not been looked at since it was started, or since a membership was announced to it."""
+        """Event that one of them has not been looked at since it was started, or since a membership was announced to it."""
 
     def look(self, seen: list[Seen]) -> None:
         """Note the listed containers before they are acted on."""
-        self._running = [one.key for one in seen if one.state == "running"]
+        self._running = [container.key for container in seen if container.state == "running"]
         self._lived.update(self._running)
         if self._running:
             self._some_run.set()
@@ -381,8 +381,8 @@ class Reporter:
             return ""
         if not (why := self._lost.get(key, "")):
             why = await asyncio.to_thread(self._ledger.lost_device, key)
-        asked = bool(why) and await asyncio.to_thread(self._asked_by_this_agent, key)
-        return "" if asked else why
+        was_asked = bool(why) and await asyncio.to_thread(self._asked_by_this_agent, key)
+        return "" if was_asked else why
 
     async def refused(self, key: Key, reason: ExitReason, message: str) -> None:
         """Report a container that never ran, or whose end is unknown."""
@@ -390,13 +390,13 @@ class Reporter:
 
     async def _exited(self, key: Key, reason: ExitReason, message: str, seen: Seen | None) -> None:
         unwanted = key not in self._desired.wanted()
-        asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
+        was_asked = await asyncio.to_thread(self._was_asked, key, seen, unwanted)
         killed = seen is not None and await asyncio.to_thread(self._was_killed, key, seen)
         peer_lost = False
-        if seen is not None and seen.exit_code and reason == "exit" and not message and not asked:
+        if seen is not None and seen.exit_code and reason == "exit" and not message and not was_asked:
             message, peer_lost = await last_words(self._runtime, key)
         doubt = self.doubts.get(key)  # In case its start was never reported.
-        if seen is not None and (asked or seen.exit_code != 0):
+        if seen is not None and (was_asked or seen.exit_code != 0):
             doubt = await self._doubt_after(key)
         self._desired.exited.add(key)
         try:
@@ -404,7 +404,7 @@ class Reporter:
         except OSError as error:  # A disk that takes no change must not keep its end from the log.
             _log.error("a note could not be written", node=self._config.name, key=key, reason=str(error))
         app, generation, slot = key
-        _log.info("exited", app=app, generation=generation, slot=slot, reason=reason, asked=asked, message=message)
+        _log.info("exited", app=app, generation=generation, slot=slot, reason=reason, asked=was_asked, message=message)
         await self._outbox.put(
             ContainerExited(
                 id=f"{self._config.name}.{key_name(key)}.exited",
@@ -415,7 +415,7 @@ class Reporter:
                 slot=slot,
                 node=self._config.name,
                 exit_code=seen.exit_code if seen else None,
-                asked=asked,
+                asked=was_asked,
                 killed=killed,
                 reason=reason,
                 message=clipped(message),
@@ -442,9 +442,9 @@ class Reporter:
         """Note what is in doubt before the first container of a generation starts; `fall_back` sets it aside.  Raises
         Unavailable if that has to be done and the folder does not answer."""
         judge = partial(checkpoints.judge, self._config.checkpoints, key.app, key.generation, fall_back=fall_back)
-        found = await self._look(key.app, judge, needed=fall_back)
-        if found is not None:
-            self.doubts[key] = found
+        judgement = await self._look(key.app, judge, needed=fall_back)
+        if judgement is not None:
+            self.doubts[key] = judgement
 
     async def wait_for_judgement(self, key: Key) -> None:
         """Raises Unavailable until the node of the lowest slot has set aside what is in doubt."""
@@ -511,7 +511,7 @@ class Reporter:
         """Return how long to wait before the next look at progress."""
         now = asyncio.get_running_loop().time()
         known = [self._progress.get(key) for key in self._running]
-        if any(one is None or one.hurries(now) for one in known):
+        if any(watched is None or watched.hurries(now) for watched in known):
             return _PROGRESS_POLL_S
         return max(_PROGRESS_POLL_S, self._config.progress_interval_s / 2)
 
@@ -529,13 +529,13 @@ class Reporter:
         watched = self._progress.get(key)
         if watched is None:
             path = self._runtime.run_dir(key) / PROGRESS_FILE
-            told, app = self._desired.told.get(key), self._desired.apps.get(key.app)
+            logged, app = self._desired.logged.get(key), self._desired.apps.get(key.app)
             live = app is not None and app.live
             marks = Watermarks(
                 stalls_s=app.spec.deadlines.progress_s if app is not None else None,
-                marked=told is not None and told.progressed > 0,
+                marked=logged is not None and logged.progressed > 0,
             )
-            watched = Watched(ProgressFile(key, path, self._config.progress_interval_s, told, live=live), marks)
+            watched = Watched(ProgressFile(key, path, self._config.progress_interval_s, logged, live=live), marks)
             self._progress[key] = watched
         watched.note(self._membership(key), asyncio.get_running_loop().time())
         async with watched.lock:  # so that facts of one container stay in the order of their lines

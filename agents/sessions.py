@@ -102,7 +102,7 @@ class Bound:
 
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
-"""How long, in seconds, the last output may take to be read."""
+"""Seconds that the last output may take to be read."""
 
 
 class NotListening(RuntimeFault):
@@ -192,7 +192,7 @@ class Session:
     ) -> None:  # fmt: skip
         """`inside` returns how a command runs in a container's environment."""
         self.id = secrets.token_hex(8)
-        """On the log and on the session's processes: an id chosen by a client could be another session's."""
+        """Id on the log and on the session's processes: one chosen by a client could be another session's."""
         self.asked = asked
         self.key = key
         self.who = who
@@ -215,19 +215,19 @@ class Session:
     # --- its records ----------------------------------------------------------------------------------------------------
 
     def started(self, at: int) -> SessionStarted:
-        asked, key = self.asked, self.key
+        opening, key = self.asked, self.key
         return SessionStarted(
             id=f"{self._node}.session.{self.id}.started", at=at, by=self._node, node=self._node, app=key.app,
-            generation=key.generation, slot=key.slot, session=self.id, user=self.who, what=asked.what,
-            command=shown(asked.command), port=asked.port or 0,
+            generation=key.generation, slot=key.slot, session=self.id, user=self.who, what=opening.what,
+            command=shown(opening.command), port=opening.port or 0,
         )  # fmt: skip
 
     def ended(self, at: int, why: str | None = None) -> SessionEnded:
         """Return its last record; `why` if it did not begin."""
-        asked, key = self.asked, self.key
+        opening, key = self.asked, self.key
         return SessionEnded(
             id=f"{self._node}.session.{self.id}.ended", at=at, by=self._node, node=self._node, app=key.app,
-            generation=key.generation, slot=key.slot, session=self.id, user=self.who, what=asked.what,
+            generation=key.generation, slot=key.slot, session=self.id, user=self.who, what=opening.what,
             exit_code=self._code, reason=clipped(self._why if why is None else why), connections=self._connected,
             received=self._received + sum(connection.received for connection in self._connections.values()),
             sent=self._sent + sum(connection.sent for connection in self._connections.values()),
@@ -249,11 +249,11 @@ class Session:
                 await self._execution.close()
 
     async def _execute(self) -> AsyncGenerator[bytes, None]:
-        asked, size = self.asked, self.asked.terminal
-        terminal = Terminal(size.columns, size.rows, asked.term) if size is not None else None
+        opening, size = self.asked, self.asked.terminal
+        terminal = Terminal(size.columns, size.rows, opening.term) if size is not None else None
         try:
-            words = self._inside(self.key, tuple(asked.command))
-            execution = await self._runtime.execute(self.key, Command(words, self.id, terminal))
+            command = self._inside(self.key, tuple(opening.command))
+            execution = await self._runtime.execute(self.key, Command(command, self.id, terminal))
         except KeyError:
             yield self._end("session.container.not_running", self._not_running())
             return
@@ -418,7 +418,7 @@ class Sessions:
         self._inside = inside
         self._sessions: dict[tuple[_Asker, str], Session] = {}
         self._any = asyncio.Event()
-        """Set while there is a session."""
+        """Event that is set while there is a session."""
         self._bound = Bound("sessions", MOST_SESSIONS, MOST_OF_ONE)
         self._connections = Bound("forwarded connections", MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE)
 
@@ -449,18 +449,18 @@ class Sessions:
 
         async def answer(question: bytes) -> AsyncIterator[bytes]:
             try:
-                asked = opening(question)
-                if isinstance(asked, Open):
+                request = opening(question)
+                if isinstance(request, Open):
                     with self._bound.held(asker.who):
-                        async with contextlib.aclosing(self._open(asker, asked)) as pieces:
+                        async with contextlib.aclosing(self._open(asker, request)) as pieces:
                             async for piece in pieces:
                                 yield piece
                     return
-                session = self._sessions.get((asker, asked.session))
+                session = self._sessions.get((asker, request.session))
                 if session is None:
                     raise AskRefused("the session is over", code="session.over")
                 with self._connections.held(asker.who):
-                    async with contextlib.aclosing(session.connect(asked)) as pieces:
+                    async with contextlib.aclosing(session.connect(request)) as pieces:
                         async for piece in pieces:
                             yield piece
             except (MessageMalformed, TooMany) as error:
@@ -536,13 +536,13 @@ class Sessions:
 
         async def answer(question: bytes) -> AsyncIterator[bytes]:
             try:
-                asked = following(question)
+                request = following(question)
             except MessageMalformed as error:
                 raise AskRefused(str(error), code=error.code) from None
-            session = self._sessions.get((asker, asked.session))
+            session = self._sessions.get((asker, request.session))
             if session is None:
                 raise AskRefused("the session is over", code="session.over")
-            await session.follow(asked)
+            await session.follow(request)
             return
             yield b""
 

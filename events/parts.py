@@ -68,13 +68,13 @@ class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
     spec: AppSpec
     tenant: str = ""
-    """Owner of the app; "" on an open cluster."""
+    """The owner; "" on an open cluster."""
     generation: int = 0
-    """The latest one, wherever it is."""
+    """The latest generation, wherever it is."""
     placement: list[Placed] = []
-    """Containers of the app on all nodes: of a live app, the members of the membership that was committed last."""
+    """Containers on all nodes: of a live app, the members of the membership that was committed last."""
     members: list[Placed] = []
-    """Membership that was announced last, of a released generation."""
+    """Members of the membership that was announced last, once the generation is released."""
     membership: int = 0
     """The number of that membership; 0 before the release."""
     founders: list[int] = []
@@ -88,15 +88,49 @@ class AppPart(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: int = 0
     """Log time (UTC ns) of its end, 0 while it lives."""
     killed: bool = False
+    """Whether its containers get no time to stop."""
     ahead: bool = False
-    """Whether containers of a generation that is not released yet are prepared."""
+    """Whether containers of a generation that is not released yet are prepared: it replaces a container that ran."""
     held: HeldPart | None = None
     batch: int = 0
+    """The batch size as decided last, in samples; 0 while it has its initial one, or none."""
     earlier: AppSpec | None = None
-    """Spec with which the generations up to `earlier_until` were started, if that is not `spec`: its owner has edited it."""
+    """The spec of the generations up to `earlier_until`, if that is not `spec`: its owner has edited it."""
     earlier_until: int = 0
     containers: list[ContainerPart] = []
-    """All that were released to this node, of every generation that may still have one."""
+    """Containers that were released to this node, of every generation that may still have one."""
+
+    def spec_of(self, generation: int) -> AppSpec:
+        """Return the spec that the containers of a generation were started with."""
+        return self.earlier if self.earlier is not None and generation <= self.earlier_until else self.spec
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size that it has; 0 if it accepts only its own."""
+        return (self.batch or self.spec.batch.initial) if self.spec.batch is not None else 0
+
+    @property
+    def owner(self) -> str:
+        """Whose containers are kept apart from others': its tenant, or on an open cluster its user."""
+        return self.tenant or self.spec.user
+
+    @property
+    def live(self) -> bool:
+        return self.spec.elastic == "live"
+
+    @property
+    def first_slot(self) -> int:
+        """The lowest slot with which its latest generation starts."""
+        return min(self.founders, default=min((placed.slot for placed in self.placement), default=0))
+
+    def here(self, node: str) -> list[Placed]:
+        """Return its members on a node, and those that join or leave."""
+        both = {placed.slot: placed for placed in [*self.placement, *self.members]}
+        return [placed for _, placed in sorted(both.items()) if placed.node == node]
+
+    def joined_as(self, slot: int) -> list[Placed]:
+        """Return the membership with which this slot starts."""
+        return self.placement if any(placed.slot == slot for placed in self.placement) else self.members
 
 
 class Masters(msgspec.Struct, frozen=True):

@@ -222,8 +222,8 @@ def _settings(settings: Settings) -> dict[str, Any]:
     except ValueError:  # Recorded under a policy that this build does not have.
         parameters = settings.params
     times = {name: getattr(settings, name) for name in TIMES}
-    weights = {"weights": settings.weights} if isinstance(settings.weights, str) else {}
-    most = {"tenant_apps": settings.tenant_apps} if isinstance(settings.tenant_apps, int) else {}
+    weights = {"weights": settings.weights} if settings.weights is not None else {}
+    most = {"tenant_apps": settings.tenant_apps} if settings.tenant_apps is not None else {}
     suspicion = {"suspect_after": settings.suspect_after, "suspect_within_s": settings.suspect_within_s}
     folder = {"checkpoints": settings.checkpoints}
     return {"policy": settings.policy, **parameters, **times, **folder, **weights, **most, **suspicion}
@@ -416,7 +416,7 @@ async def settings_between(log: ReadableLog, first: State, second: State) -> lis
     if earlier.seq == later.seq:
         return []
     state = copy.deepcopy(earlier)
-    state.plugins = {**earlier.policy_plugins, **later.policy_plugins}
+    state.plugins = {**earlier.plugins, **later.plugins}
     state.nodes = copy.deepcopy({**earlier.nodes, **later.nodes})
     cluster = await cluster_name(log)
     wanted = [subjects.fact_pattern(cluster, cls.__name__) for cls in _KINDS]

@@ -181,7 +181,7 @@ def row_of(app: App, now: int) -> PastApp:
         n_max=app.n_max,
         step=app.step,
         loss=app.loss,
-        loss_is=app.loss_is if isinstance(app.loss_is, str) else "",
+        loss_is=app.loss_is,
         samples_per_s=app.samples_per_s,
         adjustments=app.adjustments,
         failures=app.failures,

@@ -299,35 +299,6 @@ class Key(NamedTuple):
     slot: int
 
 
-class _WithoutFiles(msgspec.Struct, frozen=True):
-    """What every container has, in the order in which its hash reads it."""
-
-    key: Key
-    image: str
-    """Ignored by the process runtime."""
-    command: tuple[str, ...]
-    env: dict[str, str]
-    """Complete, including the contract's DORM_* variables (the runtime sets only DORM_PROGRESS itself)."""
-    resources: dict[str, int]
-    """`cpu` in milli-cores, `memory` in bytes, `gpu` in whole devices; other names limit nothing."""
-    checkpoint_dir: str = ""
-    """Existing host path shared by all nodes; visible inside the container as `checkpoint_mount`."""
-    grace_s: float = 10.0
-    """Time between SIGTERM and SIGKILL."""
-    devices: tuple[str, ...] = ()
-    """GPU ids, chosen by the agent."""
-
-
-class _Hashed(_WithoutFiles, frozen=True):
-    files: dict[str, str] = {}
-    """Text of files to write into the container's private directory before it starts, by name."""
-
-
-class _WithWorkdir(_Hashed, frozen=True):
-    workdir: str = ""
-    """Hash of the shipped folder in whose copy it starts, which has to be among the runtime's `blobs`; "" for none."""
-
-
 ENVIRONMENT_MOUNT: Final = "/dorm/environment"
 """Path of a container's environment, if it sees that at a path of its own."""
 
@@ -336,7 +307,7 @@ class Mount(msgspec.Struct, frozen=True):
     """A folder of the node that a container sees at another path."""
 
     name: str
-    """Name of the volume."""
+    """The volume's name."""
     source: str
     """An existing folder of the node."""
     target: str
@@ -344,34 +315,57 @@ class Mount(msgspec.Struct, frozen=True):
     read_only: bool
 
 
-class _Mounting(_WithWorkdir, frozen=True):
-    mounts: tuple[Mount, ...] = ()
-    """Volumes, by name."""
-
-
-class ContainerSpec(_Mounting, frozen=True):
+class ContainerSpec(msgspec.Struct, frozen=True):
     """All that is needed to create one container.  Narrow and typed: nothing from an app's spec reaches the engine raw."""
 
+    key: Key
+    image: str
+    """The image; the process runtime ignores it."""
+    command: tuple[str, ...]
+    env: dict[str, str]
+    """Complete, including the contract's DORM_* variables (the runtime sets only DORM_PROGRESS itself)."""
+    resources: dict[str, int]
+    """`cpu` in milli-cores, `memory` in bytes, `gpu` in whole devices; other names limit nothing."""
+    checkpoint_dir: str = ""
+    """Existing host path shared by all nodes; visible inside the container as `checkpoint_mount`."""
+    grace_s: float = 10.0
+    """Seconds between SIGTERM and SIGKILL."""
+    devices: tuple[str, ...] = ()
+    """GPU ids, chosen by the agent."""
+    files: dict[str, str] = {}
+    """Text of files to write into the container's private directory before it starts, by name."""
+    workdir: str = ""
+    """Hash of the shipped folder in whose copy it starts, which has to be among the runtime's `blobs`; "" for none."""
+    mounts: tuple[Mount, ...] = ()
+    """Volumes, by name."""
     tenant: str = ""
     """The tenant of the app; "" for none. It follows from the app, so it is not part of the hash."""
     outputs_dir: str = ""
     """Existing host path shared by all nodes, of the app's outputs; visible inside the container as `outputs_mount`.  It
     follows from the app as well, and `DORM_OUTPUTS` is part of the hash."""
     stop: str = DEFAULT
-    """Request by which it is asked to stop, in the format of `agents.runtime.stopping.FILE`.  It follows from the app as
-    well."""
+    """The way to ask it to stop, in the format of `agents.runtime.stopping.FILE`.  It follows from the app as well."""
+
+
+_ALWAYS_HASHED = ("key", "image", "command", "env", "resources", "checkpoint_dir", "grace_s", "devices")
+_HASHED_IF_SET = ("files", "workdir", "mounts")
 
 
 def spec_hash(spec: ContainerSpec) -> str:
     """Return a hash of a spec: equal specs give equal hashes in every process, whatever the order of their maps.
 
-    BLAKE2b (RFC 7693) of 128 bits over the spec's MessagePack with sorted keys, in hex.  Containers that releases without
-    files, shipped folders or mounts started carry the hash of a spec without these fields.
+    BLAKE2b (RFC 7693) of 128 bits over the MessagePack of a map of its fields in this order, whose values have sorted keys,
+    in hex.  Of the last three fields, those after the last one that is set are left out: earlier releases did not have them.
+    A container that runs during an upgrade must have the hash with which it was started, or it would be replaced.
     """
-    workdir = _WithWorkdir if spec.workdir else _Hashed
-    parts = _Mounting if spec.mounts else workdir if spec.workdir or spec.files else _WithoutFiles
-    hashed = parts(*(getattr(spec, name) for name in parts.__struct_fields__))
-    return hashlib.blake2b(msgspec.msgpack.encode(hashed, order="deterministic"), digest_size=16).hexdigest()
+    added = list(_HASHED_IF_SET)
+    while added and not getattr(spec, added[-1]):
+        added.pop()
+    fields = {
+        name: msgspec.Raw(msgspec.msgpack.encode(getattr(spec, name), order="deterministic"))
+        for name in (*_ALWAYS_HASHED, *added)
+    }
+    return hashlib.blake2b(msgspec.msgpack.encode(fields), digest_size=16).hexdigest()
 
 
 _APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")

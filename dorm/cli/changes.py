@@ -218,14 +218,14 @@ _RANGES = {name: _range(name) for name in TIMES}
 def settings_in(state: State, pairs: list[str]) -> dict[str, Any]:
     """Return what these `key=value` of `dorm policy set` would set in a state.  Raises SpecError, also for a policy that is not
     installed here, where it has to decide; and WrongUsage."""
-    change = change_of(pairs, state.settings, state.policy_plugins)
+    change = change_of(pairs, state.settings, state.plugins)
     chosen = change.policy if change.policy is not None else state.settings.policy
     try:
         if built_in(chosen) and (change.policy is not None or change.set_params is not None):
             policy(chosen)
     except DormError as error:
         raise SpecError(str(error), code=error.code) from None
-    return settings_of(change, state.settings, state.policy_plugins)
+    return settings_of(change, state.settings, state.plugins)
 
 
 async def settings_at(log: ReadableLog, moment: Moment | None, pairs: list[str]) -> dict[str, Any]:

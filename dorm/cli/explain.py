@@ -254,7 +254,7 @@ async def explain(
         show_document({**msgspec.to_builtins(explanation), **more}, output)
         return
     _show(explanation, start, live=live)
-    if not isinstance(state.policy_failure, msgspec.UnsetType):
+    if state.policy_failure is not None:
         failed = state.policy_failure
         text = f"policy {failed.policy} gives no usable answer, so every app keeps what it has: {failed.reason}"
         console.print(Text(f"{text} [{failed.code}]", style="yellow"))

@@ -122,7 +122,7 @@ app = typer.Typer(
 def _complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
     from dorm.core.query.in_force import words
 
-    return complete(ctx, incomplete, lambda state: words(state.settings, state.policy_plugins))
+    return complete(ctx, incomplete, lambda state: words(state.settings, state.plugins))
 
 
 def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -130,7 +130,7 @@ def _complete_pair(ctx: typer.Context, incomplete: str) -> list[str]:
     from dorm.policies.registry import names
 
     def pairs(state: State) -> list[str]:
-        plugins = state.policy_plugins
+        plugins = state.plugins
         return [f"{word}=" for word in words(state.settings, plugins)] + [
             f"policy={name}" for name in (*names(), *plugins)
         ]
@@ -166,8 +166,8 @@ async def show_policy(cx: Cluster, output: Output = Format.table) -> None:
     async with cx.client() as connected:
         state = await connected.state()
     settings = state.settings
-    parameters, times = in_force(settings, state.policy_plugins)
-    plugin, failure = state.policy_plugins.get(settings.policy), _failure(state)
+    parameters, times = in_force(settings, state.plugins)
+    plugin, failure = state.plugins.get(settings.policy), _failure(state)
     if output in (Format.json, Format.yaml):
         document: dict[str, Any] = {
             "policy": settings.policy,
@@ -205,7 +205,7 @@ def _version(name: str, plugin: PolicyPlugin | None) -> int | None:
 
 def _failure(state: State) -> dict[str, Any] | None:
     failed = state.policy_failure
-    if isinstance(failed, msgspec.UnsetType):
+    if failed is None:
         return None
     return {"code": failed.code, "reason": failed.reason, "since": failed.since}
 
@@ -249,7 +249,7 @@ async def get(
 
     async with cx.client() as connected:
         state = await connected.state()
-    settings, plugins = state.settings, state.policy_plugins
+    settings, plugins = state.settings, state.plugins
     value: Any = {"name": POLICY, "value": settings.policy} if key == POLICY else None
     text = settings.policy
     parameters, times = in_force(settings, plugins)
@@ -334,7 +334,7 @@ async def set_policy(
     async with cx.client() as connected:
         state = await connected.state()
         before = msgspec.structs.replace(state.settings)
-        plugins = state.policy_plugins
+        plugins = state.plugins
         change = change_of(pairs, before, plugins)
         if dry_run:
             if not await show_dry_run(

@@ -181,4 +181,4 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
     from dorm.cli.connect import complete
     from dorm.core.query.in_force import words
 
-    return complete(ctx, incomplete, lambda state: [f"{word}=" for word in words(state.settings, state.policy_plugins)])
+    return complete(ctx, incomplete, lambda state: [f"{word}=" for word in words(state.settings, state.plugins)])

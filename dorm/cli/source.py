@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from events.archive.damage import Damage
-    from events.archive.segments import Archive
+    from events.archive.segments import SegmentLog
     from events.log.interface import ReadableLog
     from replay.moments import Moment
 
@@ -150,7 +150,7 @@ async def log_of(
 
 
 @contextlib.asynccontextmanager
-async def _archive(file: Path) -> AsyncIterator[Archive]:
+async def _archive(file: Path) -> AsyncIterator[SegmentLog]:
     from events.archive.segments import open_archive
 
     archive = await open_archive(file)
@@ -172,7 +172,7 @@ async def _with_progress(log: ReadableLog, file: Path) -> AsyncIterator[Readable
         yield WithProgress(log, ArchivedProgress(progress))
 
 
-async def _damages_of(archive: Archive, file: Path, *, complains: bool) -> list[Damage]:
+async def _damages_of(archive: SegmentLog, file: Path, *, complains: bool) -> list[Damage]:
     with progress_of("checking") as report:
         damages = await archive.damages(report)
     if complains:
@@ -188,7 +188,7 @@ def _in_words(damage: Damage, file: Path) -> str:
     return text if str(file) in text else f"{file}: {text}"
 
 
-async def _readable(archive: Archive, damages: list[Damage], file: Path, *, salvages: bool) -> ReadableLog:
+async def _readable(archive: SegmentLog, damages: list[Damage], file: Path, *, salvages: bool) -> ReadableLog:
     """Return all of it; if damaged, the part before the first lost record, or all intact parts."""
     from events.archive.damage import ReadablePart, WholeParts, readable_end
     from events.archive.segments import SegmentLog

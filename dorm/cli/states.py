@@ -236,7 +236,9 @@ def _document(state: State, newest: Newest) -> dict[str, Any]:
         "time": state.time,
         "epoch": state.epoch,
         "digest": digest(state),
-        "settings": msgspec.to_builtins(state.settings),
+        "settings": {
+            name: value for name, value in msgspec.to_builtins(state.settings).items() if value not in (None, {})
+        },
         "summary": msgspec.to_builtins(summary(state)),
         "apps": msgspec.to_builtins(app_rows(state, _now(state, newest), newest=newest)),
         "nodes": msgspec.to_builtins(node_rows(state)),

@@ -33,7 +33,7 @@ from dorm.cli.output import ago, cell, console, counted
 from dorm.cli.signals import first_of, stops
 from dorm.cli.terminal import one_line
 from dorm.core.progress import Newest
-from dorm.core.query.views import adjustment, app_row, node_rows, sizes, summary
+from dorm.core.query.views import adjustment, app_row, container_row, node_rows, sizes, summary
 from events import kinds as k
 from events.instants import shown
 from events.log.records import LogError
@@ -397,7 +397,7 @@ def _app(state: State, recent: Recent, look: Look, now: int, height: int) -> lis
         lines.append(Text(one_line(row.note), style="yellow"))
     generation = app.generations.get(app.generation)
     containers = (
-        [msgspec.to_builtins(container) for container in generation.all_containers()] if generation is not None else []
+        [container_row(container) for container in generation.all_containers()] if generation is not None else []
     )
     if containers:
         columns = [("SLOT", "slot"), ("NODE", "node"), ("STATE", "state"), ("EXIT", "exit_code"), ("REASON", "reason")]

@@ -349,7 +349,7 @@ class Client:
         settings meanwhile."""
 
         def check(state: State) -> None:
-            all_after(state.settings, change, state.policy_plugins)
+            all_after(state.settings, change, state.plugins)
             check_folder(state, change)
 
         def outcome(state: State) -> tuple[RefusedChange | None, Settings]:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
 
 from dorm.client.answers import facts_after
 from dorm.client.errors import NoAnswer, Refused
@@ -101,7 +100,7 @@ def _check_falls_back(app: App, *, fresh: bool) -> None:
     if fresh:
         text = "a fresh start uses no checkpoint, so there is none to fall back to; give one of the two"
         raise SpecError(text, code="restart.fresh_falls_back")
-    if app.doubt is UNSET or app.doubt.what.aside:
+    if app.doubt is None or app.doubt.what.aside:
         text = (
             f"no checkpoint of {app.name} is in doubt; `dorm edit {app.name}` sets `on_doubtful: fall_back` for later"
         )

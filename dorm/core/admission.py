@@ -253,7 +253,7 @@ def _admitted(state: State, require: str) -> list[Node]:
 def _check_abilities(nodes: Collection[Node], spec: AppSpec) -> None:
     """Refuse an app with fields that the agents of all these nodes would ignore.  Raises SpecError."""
     for ability in needed(spec):
-        if not any(ability in node.able for node in nodes):
+        if not any(ability in node.abilities for node in nodes):
             raise SpecError(
                 f"{ability}: the agents of all nodes that it may use are of a release that does not have this; upgrade them "
                 "(`dorm nodes -o wide`)",

@@ -24,7 +24,7 @@ from dorm.core.round_size import (
     size,
 )
 from dorm.core.sizes import bounds
-from dorm.core.state import FailedPolicy, digest
+from dorm.core.state import digest
 from dorm.core.timing import tick_is_due, trigger
 from dorm.policies.problem import PolicyFailure
 from dorm.policies.registry import built_in, version_of
@@ -73,17 +73,17 @@ def gave_up(state: State, now: int, why: str) -> list[Decided]:
 
 def _waits_for_a_tick(state: State, now: int) -> bool:
     failed = state.policy_failure
-    return isinstance(failed, FailedPolicy) and failed.code == TOO_SLOW and not tick_is_due(state, now)
+    return failed is not None and failed.code == TOO_SLOW and not tick_is_due(state, now)
 
 
 def _failed(state: State, now: int, failure: PolicyFailure) -> list[Decided]:
     name = state.settings.policy
-    known = state.policy_plugins.get(name)
+    known = state.plugins.get(name)
     version, plugin = (known.version, known.plugin) if known is not None else (0, "")
     if built_in(name):
         version = version_of(name) or 0
     before = state.policy_failure
-    known_already = isinstance(before, FailedPolicy) and (before.policy, before.code) == (name, failure.code)
+    known_already = before is not None and (before.policy, before.code) == (name, failure.code)
     ticks = tick_is_due(state, now)
     if known_already and not ticks:
         return []
@@ -118,7 +118,7 @@ def _allocate(state: State, now: int) -> list[Decided]:
     news = (
         bool(changes or plans or batches)
         or _reasons_changed(state, problem, complete)
-        or isinstance(state.policy_failure, FailedPolicy)
+        or state.policy_failure is not None
     )
     if not ticks and not news:
         return []

@@ -4,8 +4,6 @@ Only types, and what follows from one app's own fields.  The rules are where the
 `dorm.core.gates` and `dorm.core.deadlines`, edits and restarts in `dorm.core.revisions`, sizes in `dorm.core.sizes`,
 failures by place in `dorm.core.faults`.
 
-Fields that came after the first release of a schema, and that most apps do not have, are unset and not empty: the
-digest of a state without them is then the same as before they existed.
 """
 
 from __future__ import annotations
@@ -182,8 +180,8 @@ class AdjustmentRecord(msgspec.Struct, gc=False):
     barrier_s: float = 0.0
     pause_s: float = 0.0
     bytes_moved: int = 0
-    revision: int | msgspec.UnsetType = msgspec.UNSET
-    """Revision of the new generation, as `Generation.revision`."""
+    revision: int = 1
+    """The revision of the spec with which the new generation was started."""
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, gc=False):
@@ -325,9 +323,8 @@ class App(msgspec.Struct):
     """The latest, and earlier ones that may still have containers."""
     cancel_requested: bool = False
     cancel_reason: str = ""
-    kill: Literal["requested", "ordered"] | msgspec.UnsetType = msgspec.UNSET
-    """A request to kill the app (`dorm.core.operating`), and whether the master has answered it. Unset without a
-    request, so that the digest of such a state is the same as before kills existed."""
+    kill: Literal["", "requested", "ordered"] = ""
+    """A request to kill the app (`dorm.core.operating`), and whether the master has answered it; "" without a request."""
     ended: Ended = ""
     ended_at: int = 0
     end_reason: str = ""
@@ -366,14 +363,14 @@ class App(msgspec.Struct):
     """Step of the last checkpoint that the app reported."""
     checkpoint_in: str = ""
     """The folder of that checkpoint, "" if its node had announced none."""
-    doubt: Doubted | msgspec.UnsetType = msgspec.UNSET
-    """Reason why that checkpoint may be incomplete. Unset if nothing says so, as for `kill`."""
+    doubt: Doubted | None = None
+    """Why that checkpoint may be incomplete; None if nothing says so."""
     step: int = 0
     loss: float | None = None
-    loss_is: LossIs | msgspec.UnsetType = msgspec.UNSET
-    """Name of the last loss if it is not a finite number. Unset elsewhere, as for `kill`."""
-    skipped_lines: SkippedLines | msgspec.UnsetType = msgspec.UNSET
-    """Unusable lines of its last generation that wrote any; unset while none did."""
+    loss_is: LossIs = ""
+    """The last loss, if it is not a finite number."""
+    skipped_lines: SkippedLines | None = None
+    """The unusable lines of its last generation that wrote any; None while none did."""
     samples_per_s: float | None = None
     waiting: Waiting | None = None
     """Reason why it waits or is below its n_max, as the last decision states it."""
@@ -406,29 +403,26 @@ class App(msgspec.Struct):
     """Measured speeds of its earlier partitions, without the present one."""
     plan: Promise | None = None
     """The promise of the current policy; None if the policy does not plan, or has refused the app."""
-    gates: Gates | msgspec.UnsetType = msgspec.UNSET
-    """Gates of the app (`dorm.core.gates`). Unset if it never had one, as for `kill`."""
-    run_time: RunTime | msgspec.UnsetType = msgspec.UNSET
-    """Running time so far, if its running time is limited (`dorm.core.deadlines`)."""
-    awaited_by: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Live apps that wait for its end, by id in order of their acceptance. Unset if there are none."""
-    end_code: str | msgspec.UnsetType = msgspec.UNSET
-    """Code of the reason why the master cancelled it without a request (`AppCancelled.code`). Unset for all other ends."""
-    revisions: Revisions | msgspec.UnsetType = msgspec.UNSET
-    """Edits of its spec; unset until there is one, as for `kill`."""
-    restart: Restart | msgspec.UnsetType = msgspec.UNSET
+    gates: Gates | None = None
+    """Its gates (`dorm.core.gates`); None if it never had one."""
+    run_time: RunTime | None = None
+    """The time that it has run, if that is limited (`dorm.core.deadlines`)."""
+    awaited_by: list[str] = []
+    """Live apps that wait for its end, by id in order of their acceptance."""
+    end_code: str = ""
+    """Why the master cancelled it without a request (`AppCancelled.code`); "" for all other ends."""
+    revisions: Revisions | None = None
+    """Its edited specs; None until its spec is edited."""
+    restart: Restart | None = None
     """A restart that its owner asked for, until the generation that satisfies it is released."""
-
-    origin_digest: str | msgspec.UnsetType = msgspec.UNSET
-    """Digest of the files that it started from, if `from` of its spec names another app's checkpoint. Unset for all
-    others."""
+    origin_digest: str = ""
+    """Digest of the files that it started from, if `from` of its spec names another app's checkpoint."""
     failed_on: dict[str, PairFailure] = {}
     """Recent failures at its start or shortly after it, by node (`dorm.core.faults`)."""
     ran_well_on: list[str] = []
     """The nodes where it ran well last, and has not failed since."""
-    parallel: int | msgspec.UnsetType = msgspec.UNSET
-    """Number of apps of its group that may run at a time, if an edit has changed that (`dorm.core.gates`); unset
-    otherwise."""
+    parallel: int | None = None
+    """The most apps of its group that may run at a time, if an edit has changed that (`dorm.core.gates`)."""
 
     @property
     def tenant(self) -> str:
@@ -451,12 +445,12 @@ class App(msgspec.Struct):
     @property
     def revision(self) -> int:
         """The number of its latest spec; 1 is the submitted one."""
-        return self.revisions.latest if isinstance(self.revisions, Revisions) else 1
+        return self.revisions.latest if self.revisions is not None else 1
 
     @property
     def next_spec(self) -> AppSpec:
         """What its next generation starts with."""
-        pending = self.revisions.pending if isinstance(self.revisions, Revisions) else None
+        pending = self.revisions.pending if self.revisions is not None else None
         return pending if pending is not None else self.spec
 
     @property
@@ -468,7 +462,7 @@ class App(msgspec.Struct):
     def owners_spec(self) -> AppSpec:
         """Its latest spec as an editor shows it, with the bounds and the weight set by later updates."""
         spec = msgspec.structs.replace(self.next_spec, n_min=self.n_min, n_max=self.n_max, weight=self.weight)
-        if spec.group is None or not isinstance(self.parallel, int):
+        if spec.group is None or self.parallel is None:
             return spec
         return msgspec.structs.replace(spec, group=msgspec.structs.replace(spec.group, parallel=self.parallel))
 
@@ -480,17 +474,17 @@ class App(msgspec.Struct):
             return False
         if self.next_spec is not self.spec:
             return True
-        return isinstance(self.restart, Restart) and current.decided_seq <= self.restart.seq
+        return self.restart is not None and current.decided_seq <= self.restart.seq
 
     def starts_fresh(self, generation: Generation) -> bool:
         """Return whether this generation starts without a checkpoint, as its owner asked."""
         restart = self.restart
-        return isinstance(restart, Restart) and restart.fresh and generation.decided_seq > restart.seq
+        return restart is not None and restart.fresh and generation.decided_seq > restart.seq
 
     def needs(self, generation: Generation) -> dict[str, int]:
         """Return the resources of one container of this generation: a revision may have changed them since it started."""
-        earlier = self.revisions.earlier if isinstance(self.revisions, Revisions) else None
-        if earlier is None or (generation.revision or 1) > earlier.upto:
+        earlier = self.revisions.earlier if self.revisions is not None else None
+        if earlier is None or generation.revision > earlier.upto:
             return self.demand
         return earlier.spec.resources()
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec import UNSET
 
 from dorm.core.authority import is_own
 from dorm.core.costs import point_of, with_point
@@ -80,13 +79,13 @@ def container_started(state: State, event: k.ContainerStarted, record: Record) -
     app, generation, container = reported
     if container.state != "desired":
         return ignored(state)
-    container.state, container.started_at, container.delay = "running", state.time, UNSET
+    container.state, container.started_at, container.delay = "running", state.time, None
     app.origin_digest = event.origin_digest or app.origin_digest
     note_doubt(app, event)
-    if app.run_time is not UNSET:
+    if app.run_time is not None:
         note_started(app, state.time)
     if event.environment_s and not (
-        generation.environment_s is not UNSET and event.environment_s <= generation.environment_s
+        generation.environment_s is not None and event.environment_s <= generation.environment_s
     ):
         generation.environment_s = event.environment_s
     if generation.containers.get(event.slot) is not container:
@@ -131,7 +130,7 @@ def note_doubt(app: App, event: k.ContainerStarted | k.ContainerExited) -> None:
     how: Literal["killed", "ended", "found"] = "found"
     if isinstance(event, k.ContainerExited) and (event.exit_code != 0 or event.asked):
         how = "killed" if event.killed else "ended"
-    elif app.doubt is not UNSET and not app.doubt.what.aside:  # The node of the container that ended said how.
+    elif app.doubt is not None and not app.doubt.what.aside:  # The node of the container that ended said how.
         app.doubt = msgspec.structs.replace(app.doubt, what=event.doubt)
         return
     app.doubt = Doubted(event.generation, event.slot, how, event.doubt)
@@ -168,7 +167,7 @@ def end_container(
     """Mark a container as exited.  If the exit was not requested, it overtakes decisions in progress about its app."""
     member = generation.containers.get(container.slot) is container
     if member:
-        late = isinstance(container.brief_ns, int)
+        late = container.brief_ns is not None
         note_ran(state, app, generation, container.started_at + container.ran_ns if late else state.time)
         generation.exited += 1
         if container.slot in generation.accused:
@@ -185,7 +184,7 @@ def end_container(
     if leaves:
         del generation.leaving[container.slot]
     container.state, container.exited_at = "exited", state.time
-    container.reason, container.message, container.delay = reason, clipped(message), UNSET
+    container.reason, container.message, container.delay = reason, clipped(message), None
     if ran_well(container):
         note_ran_well(state, app, container)
     if not container.asked and not leaves:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from dorm.core.app import RunTime
 from dorm.core.state import MOST
 from events.quantities import SECOND
 
@@ -168,21 +167,21 @@ def _span(quantity: Quantity) -> str:
 def note_started(app: App, now: int) -> None:
     """Note the start of a container at `now` (UTC ns)."""
     runtime = app.run_time
-    if isinstance(runtime, RunTime) and not runtime.since:
+    if runtime is not None and not runtime.since:
         runtime.since = now
 
 
 def note_ended(app: App, now: int) -> None:
     """Note that the last container of a generation has ended at `now` (UTC ns)."""
     runtime = app.run_time
-    if isinstance(runtime, RunTime) and runtime.since:
+    if runtime is not None and runtime.since:
         runtime.ran_ns, runtime.since = min(MOST, runtime.ran_ns + max(0, now - runtime.since)), 0
 
 
 def ran_ns(app: App, now: int) -> int:
     """Return how long it has run by `now` (UTC ns); 0 for an app without a limit."""
     runtime = app.run_time
-    if not isinstance(runtime, RunTime):
+    if runtime is None:
         return 0
     return runtime.ran_ns + (max(0, now - runtime.since) if runtime.since else 0)
 
@@ -190,6 +189,6 @@ def ran_ns(app: App, now: int) -> int:
 def ends_at(app: App) -> int | None:
     """Return when its time is over if it keeps running (UTC ns); None while it does not run, and without a limit."""
     runtime, limit_s = app.run_time, app.spec.max_runtime_s
-    if not isinstance(runtime, RunTime) or limit_s is None or not runtime.since:
+    if runtime is None or limit_s is None or not runtime.since:
         return None
     return runtime.since + max(0, int(limit_s * SECOND) - runtime.ran_ns)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from dorm.core.folded import APP, APPLIED, Effect, ignored
 from dorm.core.generation import Delay
 from events import subjects
@@ -46,7 +44,7 @@ def container_delayed(state: State, event: k.ContainerDelayed, record: Record) -
     if container.state == "exited" or (container.state == "running" and event.doing not in _OF_RUNNING):
         return APPLIED  # It is for those who read the log.
     if event.over:
-        container.delay = UNSET
+        container.delay = None
     else:
         since = max(0, state.time - int(event.for_s * SECOND))
         container.delay = Delay(event.doing, clipped(event.reason), since, event.failing)
@@ -88,7 +86,7 @@ def delays_of(app: App) -> Iterator[tuple[Container, Delay]]:
     """Yield the delayed containers of an app: of its generations in order, by slot."""
     for _, generation in sorted(app.generations.items()):
         for container in generation.all_containers():
-            if container.delay is not UNSET and container.state != "exited":
+            if container.delay is not None and container.state != "exited":
                 yield container, container.delay
 
 

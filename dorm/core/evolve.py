@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_args
 
-from msgspec import UNSET
-
 from dorm.core.admission import app_submitted
 from dorm.core.authority import enforce
 from dorm.core.containers import container_exited, container_started
@@ -68,11 +66,11 @@ def evolve(state: State, record: Record) -> Folded:
         set_back(state, time)
     else:
         state.time = time if time < MOST else MOST
-        if state.set_back is not UNSET:
-            state.set_back = UNSET
+        if state.set_back:
+            state.set_back = 0
     event = decode(record)
-    known = state.identities
-    if known is not UNSET:
+    known = state.known
+    if known is not None:
         event, refused = enforce(state, known, event, record)
         if refused is not None:
             return Folded(event, refused)

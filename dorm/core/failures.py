@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import msgspec
-from msgspec import UNSET
 
 from dorm.core import deadlines, faults
 from dorm.core.faults import Fault
@@ -71,7 +70,7 @@ def unproven(app: App, generation: Generation) -> bool:
     the exit code 0 may be that of a shell script (`bash run.sh`) whose program could not read an incomplete file.  A program
     that runs by itself is believed: it may have had nothing left to do."""
     doubted = app.doubt
-    if doubted is UNSET or generation.worked or not doubted.concerns(generation):
+    if doubted is None or generation.worked or not doubted.concerns(generation):
         return False
     if not through_a_script(app.spec.resume or app.spec.command):
         return False
@@ -163,7 +162,7 @@ def cause_due_at(state: State, app: App) -> int | None:
         return None
     since = [container.exited_at for container in failed]
     if accused:
-        since.append(generation.accused_at if isinstance(generation.accused_at, int) else 0)
+        since.append(generation.accused_at)
     return min(since) + int(deadlines.noticed_s(state) * SECOND)
 
 

@@ -47,7 +47,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
 from dorm.core.app import Awaited, Gates, Hold, RunTime, name_key
 from dorm.core.deadlines import ends_at, ran_ns
@@ -79,52 +78,46 @@ if TYPE_CHECKING:
 def closed(app: App, now: int) -> bool:
     """Return whether a gate of the app is closed at `now` (UTC ns)."""
     gates = app.gates
-    return isinstance(gates, Gates) and (gates.starts_at > now or waits_for_record(app))
+    return gates is not None and (gates.starts_at > now or waits_for_record(app))
 
 
 def waits_for_record(app: App) -> bool:
     """Return whether a gate is closed that only a record opens."""
     gates = app.gates
-    return isinstance(gates, Gates) and (
-        gates.hold is not None or not all(awaited_app.holds for awaited_app in gates.after)
-    )
+    return gates is not None and (gates.hold is not None or not all(awaited_app.holds for awaited_app in gates.after))
 
 
 def hold_of(app: App) -> Hold | None:
     """Return who holds the app and why, None if it is not held."""
-    return app.gates.hold if isinstance(app.gates, Gates) else None
+    return app.gates.hold if app.gates is not None else None
 
 
 def may_start_at(app: App) -> int:
     """Return before when it gets no containers (UTC ns), 0 for any time."""
-    return app.gates.starts_at if isinstance(app.gates, Gates) else 0
+    return app.gates.starts_at if app.gates is not None else 0
 
 
 def still_awaited(app: App) -> list[Awaited]:
     """Return the apps that it still waits for, in the order of its spec."""
-    return (
-        [awaited_app for awaited_app in app.gates.after if not awaited_app.outcome]
-        if isinstance(app.gates, Gates)
-        else []
-    )
+    return [awaited_app for awaited_app in app.gates.after if not awaited_app.outcome] if app.gates is not None else []
 
 
 def broken(app: App) -> Awaited | None:
     """Return the first awaited app that has not ended as required; None if there is none."""
-    after = app.gates.after if isinstance(app.gates, Gates) else []
+    after = app.gates.after if app.gates is not None else []
     return next((awaited_app for awaited_app in after if awaited_app.broken), None)
 
 
 def closed_since(app: App) -> int:
     """Return since when a gate of the app is closed (log time, UTC ns); 0 if all are open."""
-    return app.gates.closed_at if isinstance(app.gates, Gates) else 0
+    return app.gates.closed_at if app.gates is not None else 0
 
 
 def age_ns(app: App, now: int) -> int:
     """Return how long the app has been able to run at `now` (UTC ns): since its submission, without the time in which
     a gate was closed."""
     age = now - app.submitted_at
-    if isinstance(app.gates, Gates):
+    if app.gates is not None:
         age -= app.gates.closed_ns
         age -= max(0, now - app.gates.closed_at) if app.gates.closed_at else 0
     return max(0, age)
@@ -132,21 +125,21 @@ def age_ns(app: App, now: int) -> int:
 
 def hold(app: App, by: Hold, now: int) -> None:
     """Close the gate of a hold."""
-    gates = app.gates = app.gates if isinstance(app.gates, Gates) else Gates()
+    gates = app.gates = app.gates or Gates()
     gates.hold = by
     close(app, now)
 
 
 def close(app: App, now: int) -> None:
     """Note that a gate is closed, unless they all are open."""
-    if isinstance(app.gates, Gates) and not app.gates.closed_at and waits_for_record(app):
+    if app.gates is not None and not app.gates.closed_at and waits_for_record(app):
         app.gates.closed_at = max(now, app.gates.starts_at)
 
 
 def open_again(app: App, now: int) -> bool:
     """Note that a gate may have opened; return whether all have.  The app's wait begins now."""
     gates = app.gates
-    if not isinstance(gates, Gates) or waits_for_record(app) or not gates.closed_at:
+    if gates is None or waits_for_record(app) or not gates.closed_at:
         return False
     gates.closed_ns += max(0, now - gates.closed_at)
     gates.closed_at = 0
@@ -176,7 +169,7 @@ def held_back(state: State, now: int) -> dict[str, Waiting]:
 
 def limit_of(app: App) -> int:
     """Return how many apps of its group may run at once; 0 for no limit, and for an app of no group."""
-    if isinstance(app.parallel, int):
+    if app.parallel is not None:
         return app.parallel
     return app.spec.group.parallel if app.spec.group is not None else 0
 
@@ -305,7 +298,7 @@ def _waits_for(state: State, app: str, other: str, taken: dict[str, str]) -> boo
         seen[name] = None
         next_app = state.apps.get(name)
         gates = next_app.gates if next_app is not None else None
-        left += [link.app for link in gates.after if link.app] if isinstance(gates, Gates) else []
+        left += [link.app for link in gates.after if link.app] if gates is not None else []
         left += taken.get(_links(name), "").split()
     return False
 
@@ -327,7 +320,7 @@ def close_gates(state: State, app: App, ids: Sequence[str]) -> None:
     start, after = starts_at(spec, app.submitted_at), links(state, app, awaited(spec), ids)
     if spec.hold or after or start > state.time:
         app.gates = Gates(after=after)
-    if isinstance(app.gates, Gates) and start > state.time:
+    if app.gates is not None and start > state.time:
         app.gates.starts_at = app.waiting_since = start
         app.gates.closed_ns = start - app.submitted_at
     if spec.hold:
@@ -345,18 +338,18 @@ def links(state: State, app: App, entries: Sequence[After], ids: Sequence[str]) 
         if other is None or other is app:
             continue  # No master publishes this.
         if not other.ended:
-            other.awaited_by = [*(other.awaited_by or []), app.id]
+            other.awaited_by = [*other.awaited_by, app.id]
         gates.append(Awaited("" if other.ended else id, other.name, entry.when, other.ended))
     return gates
 
 
 def note_end(state: State, app: App) -> list[str]:
     """The app has ended: note how for each that waits for it, and return their ids."""
-    waiting, app.awaited_by = app.awaited_by, msgspec.UNSET
+    waiting, app.awaited_by = app.awaited_by, []
     noted: list[str] = []
-    for id in waiting or ():
+    for id in waiting:
         other = state.apps.get(id)
-        if other is None or other.ended or not isinstance(other.gates, Gates):
+        if other is None or other.ended or other.gates is None:
             continue
         other.gates.after = [
             Awaited("", gate.name, gate.when, app.ended) if gate.app == app.id else gate for gate in other.gates.after
@@ -377,10 +370,10 @@ def apply_edit(state: State, app: App, before: AppSpec, event: k.AppRevised) -> 
     Return the ids of the other apps that this changes: those of its group, and those that it waits for no longer."""
     after = app.spec
     others: list[str] = []
-    if after.max_runtime_s is not None and app.run_time is UNSET and not app.ended:
+    if after.max_runtime_s is not None and app.run_time is None and not app.ended:
         app.run_time = RunTime(since=_runs_since(app))
     if after.group is not None and before.group is not None:
-        others += _set_limit(state, app, app.parallel if isinstance(app.parallel, int) else before.group.parallel)
+        others += _set_limit(state, app, app.parallel if app.parallel is not None else before.group.parallel)
     if has_started(app):
         return others
     if after.origin != before.origin:
@@ -422,8 +415,8 @@ def _runs_since(app: App) -> int:
 def _edit_gates(state: State, app: App, before: AppSpec, event: k.AppRevised) -> list[str]:
     """Return the ids of the apps that it waits for no longer."""
     now, spec = state.time, app.spec
-    was_closed = bool(closed_since(app)) or (isinstance(app.gates, Gates) and app.gates.starts_at > now)
-    gates = app.gates = app.gates if isinstance(app.gates, Gates) else Gates()
+    was_closed = bool(closed_since(app)) or (app.gates is not None and app.gates.starts_at > now)
+    gates = app.gates = app.gates or Gates()
     _open_all(gates, now)
     was = [gate.app for gate in gates.after if gate.app]
     gates.after = _awaited(state, app, before, gates.after, event.after)
@@ -456,8 +449,8 @@ def _awaited(state: State, app: App, before: AppSpec, gates: list[Awaited], adde
     wanted = awaited(app.spec)
     for entry, gate in stays.items():
         other = state.apps.get(gate.app)
-        if entry not in wanted and other is not None and isinstance(other.awaited_by, list):
-            other.awaited_by = [id for id in other.awaited_by if id != app.id] or UNSET
+        if entry not in wanted and other is not None:
+            other.awaited_by = [id for id in other.awaited_by if id != app.id]
     fresh = [entry for entry in wanted if entry not in stays]
     return [*(stays[entry] for entry in wanted if entry in stays), *links(state, app, fresh, added)]
 
@@ -498,7 +491,7 @@ def release_requested(state: State, event: k.AppReleaseRequested, record: Record
     app = app_of_request(state, event.app, subjects.who_of(record.subject))
     if app is None or app.ended or hold_of(app) is None:
         return ignored(state)
-    assert isinstance(app.gates, Gates)
+    assert app.gates is not None
     app.gates.hold = None
     open_again(app, state.time)
     mark_dirty(state)
@@ -568,7 +561,7 @@ def reason_of(app: App, now: int) -> Waiting | None:
 def shown_reason(app: App, now: int) -> tuple[str, str]:
     """Return that reason as a code and a text; of an app that has ended how, with a code only if the master ended it."""
     reason = reason_of(app, now)
-    return (reason.code, reason.text) if reason is not None else (app.end_code or "", app.end_reason)
+    return (reason.code, reason.text) if reason is not None else (app.end_code, app.end_reason)
 
 
 def closed_gates(app: App, now: int) -> Waiting | None:

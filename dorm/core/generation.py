@@ -63,28 +63,25 @@ class Container(msgspec.Struct, gc=False):
     """Whether it did not exit within its grace time."""
     reason: str = ""
     message: str = ""
-    peer_lost: bool | msgspec.UnsetType = msgspec.UNSET
-    """Whether it ended because it had lost another container, by its own output; unset if not, as in states before that
-    was known."""
-
-    delay: Delay | msgspec.UnsetType = msgspec.UNSET
-    """Delay of its start or its stop; unset without one, as for `peer_lost`."""
-
-    brief_ns: int | msgspec.UnsetType = msgspec.UNSET
-    """Running time by its node's clock, if its end came so late to the log that it seems to have run for long
-    (`dorm.core.faults`); else unset."""
+    peer_lost: bool = False
+    """Whether it ended because it had lost another container, by its own output."""
+    delay: Delay | None = None
+    """The cause that delays its start or its stop; None if there is none."""
+    brief_ns: int | None = None
+    """The time that it ran by its node's clock, if its end came so late to the log that it seems to have run for long
+    (`dorm.core.faults`); else None."""
 
     @property
     def ran_ns(self) -> int:
         """How long it has run, after its end; 0 if it never started."""
         if not self.started_at:
             return 0
-        return self.brief_ns if isinstance(self.brief_ns, int) else self.exited_at - self.started_at
+        return self.brief_ns if self.brief_ns is not None else self.exited_at - self.started_at
 
     @property
     def follows_another(self) -> bool:
         """Whether the end of another container explains its own."""
-        return self.peer_lost is True
+        return self.peer_lost
 
 
 class LiveChange(msgspec.Struct):
@@ -150,23 +147,23 @@ class Generation(msgspec.Struct):
     """Containers that are no longer members and may still run, by slot."""
     accused: list[int] = []
     """Slots of members that their peers report as gone, and that may still run."""
-    accused_at: int | msgspec.UnsetType = msgspec.UNSET
-    """Log time since which its peers report the first of them; unset if they have never reported one."""
+    accused_at: int = 0
+    """Since when its peers have reported the first of them; 0 if they have never reported one."""
     prepare_until: int = 0
     """Log time until which the previous generation may work on while this one is prepared; 0 if it stops at the
     decision."""
     preparing: list[str] = []
     """Nodes that have not prepared their containers yet."""
     prepared_at: int = 0
-    """Log time at which the last of them had."""
-    environment_s: float | msgspec.UnsetType = msgspec.UNSET
-    """The longest time, in seconds, that one of its containers built its environment; unset if none had to."""
+    """When the last of them had."""
+    environment_s: float | None = None
+    """The longest time, in seconds, that one of its containers built its environment; None if none had to."""
     rests_until: int = 0
-    """Log time before which it is not resized, because members of it failed."""
-    revision: int | msgspec.UnsetType = msgspec.UNSET
-    """Revision of the spec that it was started with; unset if the app has never been edited."""
-    founders: list[int] | msgspec.UnsetType = msgspec.UNSET
-    """Slots of a live app's first membership; unset for other apps, whose members never change."""
+    """It is not resized before this time, because members of it failed."""
+    revision: int = 1
+    """The revision of the spec with which it was started; 1 is the submitted one."""
+    founders: list[int] = []
+    """The slots of a live app's first membership; none for others, whose members never change."""
 
     @property
     def released(self) -> bool:

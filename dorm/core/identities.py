@@ -8,7 +8,7 @@ from dorm.core.effects import request_rebalance, void_plans_on
 from dorm.core.folded import APPLIED, FORBIDDEN, NODE_PARTS, Effect, ignored
 from events import kinds as k
 from events import subjects
-from events.identities import MOST_REFUSALS, Identities, NotAllowed, Refusal, after, takes
+from events.identities import MOST_REFUSALS, NotAllowed, Refusal, after, takes
 from events.limits import clipped
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def identities_changed(state: State, event: k.OfIdentities, record: Record) -> E
     refused = takes(state.known, event, who, record.seq)
     if refused is not None:
         return refuse(state, event, who, refused)
-    state.identities = after(state.known, event, who, state.seq)
+    state.known = after(state.known, event, who, state.seq)
     if isinstance(event, k.NodeExpelled):
         _expel(state, event.node)
         return NODE_PARTS
@@ -50,8 +50,8 @@ def _expel(state: State, name: str) -> None:
 def refuse(state: State, event: k.Event, who: str, refused: NotAllowed, *, answered: bool = False) -> Effect:
     """Note a record that its author may not publish.  An open cluster only counts it.  `answered`: its author gets an answer,
     so the master need not report it."""
-    known = state.identities
-    if not isinstance(known, Identities):
+    known = state.known
+    if known is None:
         return ignored(state)
     known.refused += 1
     about = next((str(named) for name in _ABOUT if (named := getattr(event, name, ""))), "")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from dorm.core.failures import limit_of
 from dorm.core.gates import CODE as HELD_BACK
 from dorm.core.gates import limit_of as limit_of_group
@@ -211,7 +209,7 @@ def _groups(state: State) -> Iterator[str]:
     for app in state.apps.values():
         if app.spec.group is not None and (not app.ended or app.stopping):
             key = app.tenant, app.spec.group.name
-            limits.setdefault(key, set()).add(limit_of_group(app) if app.parallel is UNSET else 0)
+            limits.setdefault(key, set()).add(limit_of_group(app) if app.parallel is None else 0)
             holding[key] = holding.get(key, 0) + (app.current is not None or app.stopping)
     for key, count in holding.items():
         (limit,) = limits[key] if len(limits[key]) == 1 else (0,)

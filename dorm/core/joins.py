@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from dorm.core import faults
 from dorm.core.authority import is_own
 from dorm.core.containers import end_containers_on
@@ -62,9 +60,9 @@ def node_joined(state: State, event: k.NodeJoined, record: Record) -> Effect:
         identity=event.identity,
         refused=old.refused if old and old.identity == event.identity else None,
         prepares=event.prepares,
-        abilities=sorted(set(event.abilities)) or UNSET,
-        offers=UNSET if event.offers is None else event.offers,
-        process=event.process or UNSET,
+        abilities=sorted(set(event.abilities)),
+        offers=event.offers,
+        process=event.process,
     )
     if old is not None:
         faults.carried_over(state, node, old)

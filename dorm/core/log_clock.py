@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dorm.core.app import RunTime
 from dorm.core.effects import plan_drops
 from dorm.core.state import MOST
 from events.quantities import SECOND
@@ -35,9 +34,9 @@ LEAP = 20 * SECOND
 
 def set_back(state: State, time: int) -> None:
     """Bring log time forward for a record whose time is behind it."""
-    ahead = state.set_back if isinstance(state.set_back, int) else 0
+    ahead = state.set_back
     if time >= state.time - SLACK:
-        state.set_back = msgspec.UNSET
+        state.set_back = 0
     elif not ahead or time + ahead < state.time - SLACK:
         state.set_back = state.time - time
     else:
@@ -67,7 +66,7 @@ def catch_up(state: State, at: int) -> None:
     """Bring log time, which went on while the server's clock was set back, to the time that a round states.  The time between
     the last record before that and the first one after it is in no record.  What the first one began at the time at which log
     time stood still began now."""
-    if not isinstance(state.set_back, int) or not state.time < at < MOST:
+    if not state.set_back or not state.time < at < MOST:
         return
     stood = state.time
     state.set_back, state.time = state.set_back + at - stood, at
@@ -97,7 +96,7 @@ class _Moved:
     def app(self, app: App) -> None:
         app.ended_at, app.waiting_since = self.past(app.ended_at), self.past(app.waiting_since)
         app.interrupted_at, app.retry_at = self.past(app.interrupted_at), self.future(app.retry_at)
-        if isinstance(app.run_time, RunTime):
+        if app.run_time is not None:
             app.run_time.since = self.past(app.run_time.since)
         if app.plan is not None:
             slots = [msgspec.structs.replace(slot, at=self.future(slot.at)) for slot in app.plan.slots]
@@ -118,7 +117,7 @@ class _Moved:
         if self._only or not spanned:
             return
         app.served_ns = max(0, app.served_ns - self._by * len(spanned))
-        if isinstance(app.run_time, RunTime) and generation.ended:
+        if app.run_time is not None and generation.ended:
             app.run_time.ran_ns = max(0, app.run_time.ran_ns - self._by)
 
     def _generation(self, generation: Generation) -> None:
@@ -131,8 +130,7 @@ class _Moved:
         generation.prepared_at = self.past(generation.prepared_at)
         generation.prepare_until = self.future(generation.prepare_until)
         generation.rests_until = self.future(generation.rests_until)
-        if isinstance(generation.accused_at, int):
-            generation.accused_at = self.past(generation.accused_at)
+        generation.accused_at = self.past(generation.accused_at)
         if generation.pace is not None:
             generation.pace.first_at, generation.pace.last_at = (
                 self.past(generation.pace.first_at),

@@ -16,7 +16,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
 from dorm.core import deadlines, failures, faults, live, revisions
 from dorm.core.admission import LiveApps, answer
@@ -133,7 +132,7 @@ def _answers_to(state: State, submissions: Sequence[Submission]) -> dict[str, Ev
     taken, live = dict[str, str](), LiveApps(state)
     for submission in submissions:
         request = submission.asked
-        if request is not UNSET and not submission.refused:
+        if request is not None and not submission.refused:
             facts[submission.id] = revisions.answer_request(state, submission, request, taken, live)
             continue
         fact = answer(state, submission, taken, live)
@@ -220,7 +219,7 @@ def _may_have_news(app: App) -> bool:
     deadline."""
     if app.ended:
         return app.kill == "requested"
-    if app.cancel_requested or app.run_time is not UNSET or broken(app) is not None:
+    if app.cancel_requested or app.run_time is not None or broken(app) is not None:
         return True
     for generation in app.generations.values():
         if generation.exited or not generation.containers or deadlines.may_have_one(app, generation):

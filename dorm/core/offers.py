@@ -64,7 +64,7 @@ EVERYTHING = Stated()
 
 def volumes_on(node: Node) -> Mapping[str, VolumeOffer]:
     """Return the volumes that a node offers, by name."""
-    return node.offers.volumes if isinstance(node.offers, NodeOffers) else {}
+    return node.offers.volumes if node.offers is not None else {}
 
 
 def owner_of(app: App) -> str:
@@ -84,12 +84,16 @@ def _owners(app: App) -> tuple[str, ...]:
 def abilities_of_new(state: State) -> list[str]:
     """Return what the agent of a node can do that joins only in a plan or a simulation: what the cluster's agents can, and
     without any, what those of this release can."""
-    return sorted({ability for node in state.nodes.values() for ability in node.able}) if state.nodes else [*ABILITIES]
+    return (
+        sorted({ability for node in state.nodes.values() for ability in node.abilities})
+        if state.nodes
+        else [*ABILITIES]
+    )
 
 
 def offers_of_new(state: State) -> NodeOffers | None:
     """As `abilities_of_new`, what such a node offers: the environments that the cluster's nodes build, and no volume."""
-    known = [node.offers for _, node in sorted(state.nodes.items()) if isinstance(node.offers, NodeOffers)]
+    known = [node.offers for _, node in sorted(state.nodes.items()) if node.offers is not None]
     building = [offers for offers in known if offers.environments]
     if not building:
         return None
@@ -100,8 +104,8 @@ def offers_of_new(state: State) -> NodeOffers | None:
 
 def labels_of(node: Node) -> Mapping[str, str]:
     """Return a node's labels, including those for its agent's abilities and its offers."""
-    labels = labels_with(node.labels, node.able)
-    if not isinstance(node.offers, NodeOffers):
+    labels = labels_with(node.labels, node.abilities)
+    if node.offers is None:
         return labels
     offered = volumes_on(node)
     made = dict.fromkeys([*_environments(node.offers), *_secrets(node.offers)], "")
@@ -118,7 +122,7 @@ def labels_of(node: Node) -> Mapping[str, str]:
 
 def stated(nodes: Iterable[Node]) -> Stated:
     """Return what some of these nodes state."""
-    offers = [node.offers for node in nodes if isinstance(node.offers, NodeOffers)]
+    offers = [node.offers for node in nodes if node.offers is not None]
     return Stated(
         secrets=any(offer.secrets is not None for offer in offers),
         tenants=tuple(sorted({offer.tenant for offer in offers if offer.tenant})),
@@ -230,7 +234,7 @@ def check_offered(nodes: Iterable[Node], spec: AppSpec, owner: str) -> list[Node
 def _builds(node: Node, spec: AppSpec) -> bool:
     if not spec.needs_environment:
         return True
-    offered = _environments(node.offers) if isinstance(node.offers, NodeOffers) else []
+    offered = _environments(node.offers) if node.offers is not None else []
     return "environment" in offered and (not _chooses(spec) or _python(spec) in offered or "environment/any" in offered)
 
 
@@ -238,7 +242,7 @@ def _check_environment(nodes: list[Node], spec: AppSpec) -> None:
     """Raises SpecError if no node builds the environment of the spec."""
     if any(_builds(node, spec) for node in nodes):
         return
-    versions = {version for node in nodes if isinstance(node.offers, NodeOffers) for version in node.offers.pythons}
+    versions = {version for node in nodes if node.offers is not None for version in node.offers.pythons}
     if versions:
         named = ", ".join(sorted(versions, key=lambda version: int(version.rpartition(".")[2])))
         raise SpecError(f"python: no node has Python {spec.python}; they have {named}", code="spec.python.not_offered")
@@ -324,7 +328,7 @@ def _may_use(node: Node, app: App) -> bool:
 
 
 def _only_serves_others(node: Node, app: App) -> bool:
-    return isinstance(node.offers, NodeOffers) and node.offers.tenant not in ("", *_owners(app))
+    return node.offers is not None and node.offers.tenant not in ("", *_owners(app))
 
 
 def _without_secret(nodes: Sequence[Node], spec: AppSpec) -> str:
@@ -340,7 +344,7 @@ def _without_secret(nodes: Sequence[Node], spec: AppSpec) -> str:
 
 def has_secret(node: Node, user: str, name: str) -> bool:
     """Return whether a user's secret is on a node, as far as the node says."""
-    if not isinstance(node.offers, NodeOffers) or node.offers.secrets is None:
+    if node.offers is None or node.offers.secrets is None:
         return True
     return name in node.offers.secrets.get(user, ())
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import UNSET
-
 from dorm.core import faults
 from dorm.core.authority import submission_of_request
 from dorm.core.effects import mark_dirty, request_rebalance, void_plans_on
@@ -89,14 +87,14 @@ def scheduling_paused(state: State, event: k.SchedulingPaused, record: Record) -
     if state.paused is not None:
         return ignored(state)
     by = subjects.author_of(record.subject, event.by)
-    state.pause = Pause(seq=state.seq, at=state.time, by=by, reason=clipped(event.reason))
+    state.paused = Pause(seq=state.seq, at=state.time, by=by, reason=clipped(event.reason))
     return EVERYTHING
 
 
 def scheduling_resumed(state: State, event: k.SchedulingResumed, record: Record) -> Effect:
     if state.paused is None:
         return ignored(state)
-    state.pause = UNSET
+    state.paused = None
     request_rebalance(state)
     mark_dirty(state)
     return EVERYTHING
@@ -104,7 +102,7 @@ def scheduling_resumed(state: State, event: k.SchedulingResumed, record: Record)
 
 def request_kill(state: State, app: App) -> bool:
     """Note a request; return whether it changes anything. An ended app without running containers is not killed."""
-    if app.kill is not UNSET or (app.ended and not app.stopping):
+    if app.kill or (app.ended and not app.stopping):
         return False
     app.kill, app.changed_seq = "requested", state.seq
     return True

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dorm.core.effects import drop_ended, mark_dirty, request_rebalance
 from dorm.core.folded import APPLIED, Effect, ignored
 from dorm.core.promises import forget_plans
@@ -72,7 +70,7 @@ def policy_changed(state: State, event: k.PolicyChanged, record: Record) -> Effe
         return effect
     effect, decided_by = _SETTINGS, settings.policy
     try:
-        choose_policy(state, *policy_after(settings, event, state.policy_plugins))
+        choose_policy(state, *policy_after(settings, event, state.plugins))
     except SettingRefused as refused:
         effect = _refuse_change(state, event, refused, whole=False)
     if settings.policy != decided_by:
@@ -136,14 +134,13 @@ def choose_policy(state: State, policy: str, params: dict[str, Any]) -> None:
 
 def note_plugins(state: State, event: k.MasterElected) -> None:
     """Those of the master that leads from here on replace those of the last one."""
-    plugins = {plugin.name: plugin for plugin in event.policies if can_be_kept(plugin)}
-    state.plugins = plugins or msgspec.UNSET
+    state.plugins = {plugin.name: plugin for plugin in event.policies if can_be_kept(plugin)}
 
 
 def policy_failed(state: State, event: k.PolicyFailed) -> Effect:
     """Nothing changes; an idle tick tries again, each time after twice the time (`dorm.core.timing`)."""
     before, since, ticks = state.policy_failure, state.time, 0
-    if isinstance(before, FailedPolicy) and (before.policy, before.code) == (event.policy, event.code):
+    if before is not None and (before.policy, before.code) == (event.policy, event.code):
         since, ticks = before.since, before.ticks + (event.trigger == "idle")
     state.policy_failure = FailedPolicy(
         event.policy, event.policy_version, event.code, event.reason, since, state.seq, state.time, ticks
@@ -154,8 +151,7 @@ def policy_failed(state: State, event: k.PolicyFailed) -> Effect:
 
 def policy_works(state: State) -> None:
     """It has answered with a decision, or nothing is known of it yet."""
-    if state.policy_failure is not msgspec.UNSET:
-        state.policy_failure = msgspec.UNSET
+    state.policy_failure = None
 
 
 # --- the check of answers ---------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
 
 from dorm.core.batches import note_noise
 from dorm.core.containers import note_resumed, note_work
@@ -60,8 +59,8 @@ def app_checkpointed(state: State, event: k.AppCheckpointed, record: Record) -> 
         return ignored(state)
     app.checkpoint = step = event.step
     app.checkpoint_in = folder
-    if app.doubt is not UNSET and event.generation >= app.doubt.generation:
-        app.doubt = UNSET
+    if app.doubt is not None and event.generation >= app.doubt.generation:
+        app.doubt = None
     if step > app.step:
         app.step = step
     generation.checkpointed_at = state.time
@@ -106,9 +105,7 @@ def app_progressed(state: State, event: k.AppProgressed, record: Record) -> Effe
         pace.last_at, pace.last_step = state.time, step
     loss, samples = event.loss, event.samples_per_s
     if loss is not None:
-        app.loss = loss
-        if app.loss_is is not UNSET:
-            app.loss_is = UNSET
+        app.loss, app.loss_is = loss, ""
     elif event.loss_is:
         app.loss, app.loss_is = None, event.loss_is
     if samples is not None:
@@ -143,9 +140,9 @@ def lines_skipped(state: State, event: k.ProgressLinesSkipped, record: Record) -
     if app is None or generation is None or not _part_of(generation, subjects.who_of(record.subject)):
         return ignored(state)
     known = app.skipped_lines
-    if known is not UNSET and (known.generation, known.slot) == (event.generation, event.slot):
+    if known is not None and (known.generation, known.slot) == (event.generation, event.slot):
         known.lines = max(known.lines, event.lines)
-    elif known is UNSET or known.generation != event.generation:
+    elif known is None or known.generation != event.generation:
         app.skipped_lines = SkippedLines(event.generation, event.slot, event.lines, event.example, event.reason)
     return APP
 
@@ -178,7 +175,7 @@ def doubt_shown(app: App) -> dict[str, Any] | None:
     """Return why the app's last checkpoint may be incomplete, with `text` and `advice` for people; None if nothing says
     so."""
     doubted = app.doubt
-    if doubted is UNSET or app.ended == "completed":
+    if doubted is None or app.ended == "completed":
         return None
     what = doubted.what
     moved = f", and moved to {what.aside}" if what.aside else ""
@@ -236,8 +233,7 @@ def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
     at = 0
     if generation is not None:
         at = max(generation.checkpointed_at, generation.pace.last_at if generation.pace is not None else 0)
-    loss_is: LossIs = app.loss_is if isinstance(app.loss_is, str) else ""
-    known = Shown(app.step, app.loss, loss_is, app.samples_per_s, at)
+    known = Shown(app.step, app.loss, app.loss_is, app.samples_per_s, at)
     reported = newest.get(app.id) if newest else None
     if reported is None or generation is None or app.ended or reported.time <= at:
         return known

@@ -43,7 +43,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from dorm.core.admission import check_room
 from dorm.core.app import MOST_REVISIONS, Asked, Earlier, Restart, Revision, Revisions
@@ -179,7 +178,7 @@ def check_unchanged(app: App, made_from: str) -> None:
 
 def _stale(app: App) -> SpecError:
     known = app.revisions
-    last = known.history[-1] if known is not UNSET and known.history else None
+    last = known.history[-1] if known is not None and known.history else None
     edited = f" (revision {last.number} by {last.by})" if last is not None else ""
     text = f"the spec of {app.name} has changed{edited} since it was read; edit what it has now"
     return SpecError(text, code="edit.stale")
@@ -187,7 +186,7 @@ def _stale(app: App) -> SpecError:
 
 def check_agents(state: State) -> None:
     """Refuse if a node's agent would start the app's earlier spec.  Raises SpecError."""
-    old = sorted(node.id for node in state.nodes.values() if not node.gone and EDITS not in node.able)
+    old = sorted(node.id for node in state.nodes.values() if not node.gone and EDITS not in node.abilities)
     if old:
         named = ", ".join(old[:3]) + (f" and {len(old) - 3} more" if len(old) > 3 else "")
         text = f"the agents of {named} are too old to follow it; upgrade them first"
@@ -315,12 +314,7 @@ def app_updated(state: State, event: k.AppUpdated, record: Record) -> Effect:
 def overtake_edits(state: State, app: App) -> None:
     """An update has changed what waiting edits of the app were made from, so they are refused."""
     for waiting in state.submissions.values():
-        if (
-            waiting.app == app.id
-            and waiting.asked is not UNSET
-            and waiting.asked.what == "edit"
-            and not waiting.refused
-        ):
+        if waiting.app == app.id and waiting.asked is not None and waiting.asked.what == "edit" and not waiting.refused:
             waiting.refused = f"{app.name} was updated meanwhile; edit what it has now"
             waiting.refused_code = "edit.stale"
 
@@ -417,7 +411,7 @@ def _revive(state: State, app: App, event: k.AppRestarted) -> bool:
     if event.spec is None or app.ended == "completed" or app.name_key in state.names or app.stopping:
         return False
     app.ended, app.ended_at, app.end_reason = "", 0, ""
-    app.cancel_requested, app.cancel_reason, app.kill = False, "", UNSET
+    app.cancel_requested, app.cancel_reason, app.kill = False, "", ""
     app.interrupted_at, app.missed_live = 0, False
     for generation in app.generations.values():
         generation.failed = True
@@ -446,11 +440,11 @@ def _try_now(state: State, app: App) -> None:
 # --- generations ------------------------------------------------------------------------------------------------------
 
 
-def take_pending(app: App) -> int | UnsetType:
+def take_pending(app: App) -> int:
     """Give the next generation, which is being decided, the latest spec; return its revision."""
     known = app.revisions
-    if known is UNSET:
-        return UNSET
+    if known is None:
+        return 1
     if known.pending is not None:
         pending, known.pending = known.pending, None
         _take(app, known, pending, restarts=True)
@@ -460,8 +454,8 @@ def take_pending(app: App) -> int | UnsetType:
 def released(app: App, generation: Generation) -> None:
     """Note that a generation is released, and that all earlier ones have ended."""
     if app.starts_fresh(generation):
-        app.checkpoint, app.checkpoint_in, app.doubt = None, "", UNSET
-    if app.restart is not UNSET and generation.decided_seq > app.restart.seq:
-        app.restart = UNSET
-    if app.revisions is not UNSET:
+        app.checkpoint, app.checkpoint_in, app.doubt = None, "", None
+    if app.restart is not None and generation.decided_seq > app.restart.seq:
+        app.restart = None
+    if app.revisions is not None:
         app.revisions.earlier = None

@@ -33,8 +33,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, UnsetType
-
 from dorm.core import faults, live, policy_in_force, revisions
 from dorm.core.authority import is_by_master
 from dorm.core.batches import note_batches
@@ -443,7 +441,7 @@ def _resized_live(state: State, app: App, change: k.Resize, basis: int) -> list[
     return [node for node in left if node in state.nodes]
 
 
-def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int | UnsetType) -> list[str]:
+def _next_generation(state: State, app: App, change: k.Resize, basis: int, revision: int) -> list[str]:
     """Begin the next generation.  Return the suspect nodes on which it is a probe."""
     before = app.current
     # To be stopped because its nodes go is no choice of the policy, so it comes back before apps that never ran.
@@ -516,7 +514,7 @@ def _live_resize_failed(state: State, event: k.LiveResizeFailed, basis: int) -> 
     app = state.apps[event.app]
     # It was placed by the demand that it has, not by that of a pending revision.
     known = app.revisions
-    probed = _next_generation(state, app, event.restart, basis, known.in_force if known is not UNSET else UNSET)
+    probed = _next_generation(state, app, event.restart, basis, known.in_force if known is not None else 1)
     return Effect(app=True, nodes=tuple(probed), parts="touched") if probed else APP_PARTS
 
 

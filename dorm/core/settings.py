@@ -32,14 +32,9 @@ def times_of(settings: Settings) -> Times:
     return Times(**{name: getattr(settings, name) for name in TIMES})
 
 
-def retentions_of(settings: Settings) -> dict[str, float]:
-    """Return the retention of each tenant that has its own, in seconds."""
-    return {} if isinstance(settings.tenant_retention_s, msgspec.UnsetType) else settings.tenant_retention_s
-
-
 def retention_of(settings: Settings, tenant: str) -> float:
     """Return how long files of an ended app of this tenant are kept, in seconds."""
-    return retentions_of(settings).get(tenant, settings.retention_s)
+    return settings.tenant_retention_s.get(tenant, settings.retention_s)
 
 
 def kept_until(settings: Settings, app: App) -> int:
@@ -57,11 +52,11 @@ def weighs_tenants(settings: Settings) -> bool:
     return settings.weights == WEIGHTS[1]
 
 
-def weights_after(settings: Settings, change: PolicyChanged) -> str | msgspec.UnsetType:
+def weights_after(settings: Settings, change: PolicyChanged) -> str | None:
     """Return `Settings.weights` once the change is folded."""
     if change.weights is None:
         return settings.weights
-    return msgspec.UNSET if change.weights == WEIGHTS[0] else change.weights
+    return None if change.weights == WEIGHTS[0] else change.weights
 
 
 TENANT_APPS = 10_000
@@ -70,14 +65,14 @@ TENANT_APPS = 10_000
 
 def most_apps(settings: Settings) -> int:
     """Return how many apps a tenant may have that have not ended."""
-    return TENANT_APPS if isinstance(settings.tenant_apps, msgspec.UnsetType) else settings.tenant_apps
+    return TENANT_APPS if settings.tenant_apps is None else settings.tenant_apps
 
 
-def tenant_apps_after(settings: Settings, change: PolicyChanged) -> int | msgspec.UnsetType:
+def tenant_apps_after(settings: Settings, change: PolicyChanged) -> int | None:
     """Return `Settings.tenant_apps` once the change is folded."""
     if change.tenant_apps is None:
         return settings.tenant_apps
-    return msgspec.UNSET if change.tenant_apps == TENANT_APPS else change.tenant_apps
+    return None if change.tenant_apps == TENANT_APPS else change.tenant_apps
 
 
 def suspicion_after(settings: Settings, change: PolicyChanged) -> tuple[int, float]:
@@ -87,9 +82,9 @@ def suspicion_after(settings: Settings, change: PolicyChanged) -> tuple[int, flo
     return after, within_s
 
 
-def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[str, float] | msgspec.UnsetType:
+def tenant_retention_after(settings: Settings, change: PolicyChanged) -> dict[str, float]:
     """Return `Settings.tenant_retention_s` once the change is folded."""
-    return retentions_after(retentions_of(settings), change) or msgspec.UNSET
+    return retentions_after(settings.tenant_retention_s, change)
 
 
 def policy_after(settings: Settings, change: PolicyChanged, plugins: Plugins = _NONE) -> tuple[str, dict[str, Any]]:

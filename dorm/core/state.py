@@ -90,13 +90,12 @@ class Settings(msgspec.Struct):
     retention_s: float = 86_400.0
     checkpoints: str = ""
     """The folder that an operator named, "" if none did."""
-    tenant_retention_s: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    """The retention of tenants that have their own. Unset if none has, as for `App.kill`."""
-    weights: str | msgspec.UnsetType = msgspec.UNSET
-    """`tenants` if weights divide a tenant's share (`dorm.core.asking`). Unset if they count against all
-    apps."""
-    tenant_apps: int | msgspec.UnsetType = msgspec.UNSET
-    """Number of apps of a tenant that have not ended at most; unset for `dorm.core.settings.TENANT_APPS`."""
+    tenant_retention_s: dict[str, float] = {}
+    """The retention of tenants that have their own."""
+    weights: str | None = None
+    """`tenants` if weights divide a tenant's share (`dorm.core.asking`); None if they count against all apps."""
+    tenant_apps: int | None = None
+    """The most apps of a tenant that have not ended; None for `dorm.core.settings.TENANT_APPS`."""
     suspect_after: int = 3
     suspect_within_s: float = 3600.0
 
@@ -172,8 +171,8 @@ class Submission(msgspec.Struct):
     """The app of a refused update, or of a request; "" for a submission."""
     who: str = ""
     """The sender by the record's subject, which the server's permissions enforce; `by` is the sender's own claim."""
-    asked: Asked | msgspec.UnsetType = msgspec.UNSET
-    """The request about an existing app (`dorm.core.revisions`); unset for a submission."""
+    asked: Asked | None = None
+    """The request about an existing app (`dorm.core.revisions`); None for a submission."""
 
     @property
     def tenant(self) -> str:
@@ -252,21 +251,12 @@ class Node(msgspec.Struct):
     """Another machine that requested the name while this one holds it."""
     prepares: bool = False
     """Whether its agent reports what it has prepared ahead."""
-    abilities: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """The abilities of its agent (`events.spec.abilities`), sorted. Unset if it announced none, so that the digest of
-    such a state is the same as before abilities existed."""
-
-    @property
-    def able(self) -> list[str]:
-        """What its agent can do."""
-        return self.abilities if isinstance(self.abilities, list) else []
-
-    offers: NodeOffers | msgspec.UnsetType = msgspec.UNSET
-    """Things that apps may use there in addition to resources; unset if it offers nothing, as in states before offers
-    existed."""
-    process: str | msgspec.UnsetType = msgspec.UNSET
-    """The process of its agent that joined last; unset for agents before 0.6.0."""
-
+    abilities: list[str] = []
+    """The abilities of its agent (`events.spec.abilities`), sorted."""
+    offers: NodeOffers | None = None
+    """What apps may use there in addition to resources; None if it has announced nothing."""
+    process: str = ""
+    """The process of its agent that joined last; "" for agents before 0.6.0."""
     failed: dict[str, PairFailure] = {}
     """Recent failures of apps here that are not known to be broken, by app (`dorm.core.faults`)."""
     suspect: Suspect | None = None
@@ -310,7 +300,7 @@ class Node(msgspec.Struct):
     @property
     def unfit(self) -> list[Unfit]:
         """Why it takes nothing new, as its agent found; what runs there stays."""
-        return self.offers.unfit if isinstance(self.offers, NodeOffers) else []
+        return self.offers.unfit if self.offers is not None else []
 
     @property
     def takes_new(self) -> bool:
@@ -375,33 +365,17 @@ class State(msgspec.Struct):
     figures: Figures = msgspec.field(default_factory=Figures)
     counters: Counters = msgspec.field(default_factory=Counters)
     next_drop_at: int = 0
-    """Log time at which the first ended app leaves the state; 0 for none."""
-    plugins: dict[str, PolicyPlugin] | msgspec.UnsetType = msgspec.UNSET
-    """The plug-in policies of the leading master, by name. Unset if it has none, so that the digest of such a state
-    is the same as before plug-ins existed."""
-    policy_failure: FailedPolicy | msgspec.UnsetType = msgspec.UNSET
-    """Last failure of the policy; unset while it works."""
-    identities: Identities | msgspec.UnsetType = msgspec.UNSET
-    """Known users and nodes; unset while the cluster is open."""
-    pause: Pause | msgspec.UnsetType = msgspec.UNSET
-    """Pause of scheduling; unset without one."""
-    set_back: int | msgspec.UnsetType = msgspec.UNSET
-    """Time by which log time is ahead of the clock of the log's server, in nanoseconds; unset unless that clock was set
-    back."""
-
-    @property
-    def paused(self) -> Pause | None:
-        """Since when nothing new is decided; None while decisions are made."""
-        return self.pause if isinstance(self.pause, Pause) else None
-
-    @property
-    def policy_plugins(self) -> dict[str, PolicyPlugin]:
-        return self.plugins if isinstance(self.plugins, dict) else {}
-
-    @property
-    def known(self) -> Identities | None:
-        """Who may do what; None while the cluster is open."""
-        return self.identities if isinstance(self.identities, Identities) else None
+    """When the first ended app leaves the state; 0 for none."""
+    plugins: dict[str, PolicyPlugin] = {}
+    """The plug-in policies of the leading master, by name."""
+    policy_failure: FailedPolicy | None = None
+    """Why the policy does not work; None while it does."""
+    known: Identities | None = None
+    """Who may do what; None while the cluster is open."""
+    paused: Pause | None = None
+    """Since when nothing new is decided; None while decisions are made."""
+    set_back: int = 0
+    """Nanoseconds by which log time is ahead of the clock of the log's server: 0 unless that clock was set back."""
 
     def live_apps(self) -> Iterator[App]:
         """Apps that have not ended, in order of arrival."""

@@ -46,8 +46,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dorm.core import faults
 from dorm.core.claims import claims_end_at
 from dorm.core.costs import adjust_s, held_since
@@ -173,7 +171,7 @@ def _next_tick(state: State) -> int | None:
     if state.paused:
         return None
     idle_ns, failed = int(state.settings.idle_s * SECOND), state.policy_failure
-    if not isinstance(failed, msgspec.UnsetType) and state.names:
+    if failed is not None and state.names:
         # Not put off by other events: after a failure to answer in time, it is asked by ticks alone.
         return failed.at + (idle_ns << min(failed.ticks, _MOST_DOUBLINGS))
     if not state.rebalance_from or not state.names:
@@ -184,7 +182,7 @@ def _next_tick(state: State) -> int | None:
 def _ends_of_waits(state: State, after: int) -> Iterator[int]:
     """Yield every end of a wait, and of each plan the first slot that begins after `after`."""
     waiting = []
-    parameters = parameters_in_force(state.settings, state.policy_plugins)
+    parameters = parameters_in_force(state.settings, state.plugins)
     rest = _number(parameters.get("rest"), _MOST_RESTS) or 0.0
     for node in state.nodes.values():
         if node.foreign:

@@ -11,7 +11,6 @@ from dorm.core.faults import suspicion
 from dorm.core.offers import trouble_with_fitness, trouble_with_volumes
 from dorm.core.query.views import paused_text
 from dorm.core.shared_folder import trouble
-from dorm.core.state import FailedPolicy
 from dorm.doctor import findings as f
 from dorm.doctor.findings import Finding, note, ok, unknown, wrong
 from events.quantities import SECOND
@@ -321,7 +320,7 @@ def _cure(node: str, reason: str) -> str:
 def judge_settings(state: State) -> Iterator[Finding]:
     """Judge the settings in force."""
     failed = state.policy_failure
-    if isinstance(failed, FailedPolicy):
+    if failed is not None:
         todo = f"`dorm policy show` says more; `dorm policy set policy=dorm` takes another policy ({failed.code})"
         yield f.wrong("settings", failed.policy, f"the policy gives no usable answer: {failed.reason}", todo)
     if state.paused is not None:

@@ -93,7 +93,7 @@ class PartWriter:
             self._leads = False
 
     async def _load(self) -> None:
-        """Read what is stored.  A cluster whose streams an earlier release made has no store yet: agents follow the log."""
+        """Read what is stored.  A cluster whose streams an earlier release made has no store yet: agents wait."""
         warned = False
         while True:
             try:
@@ -102,7 +102,7 @@ class PartWriter:
             except LogRefused as error:
                 self._parts.writes(False)
                 if not warned:
-                    _log.warning("nodes get no parts and follow the whole log", reason=str(error))
+                    _log.warning("nodes get no parts, so their agents start and stop nothing", reason=str(error))
                     warned = True
                 await asyncio.sleep(_REFUSED_S)
             except LogError as error:

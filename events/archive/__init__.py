@@ -4,7 +4,6 @@
     blocks     the bytes of a block, and how the blocks of a file are found
     whole      a rotated log as one: its past in archives, its present in a stream
     stores     where the archives of a rotated log are stored: a folder, an S3-compatible store (`s3`);  place: which one
-    legacy     the format of releases 0.1 and 0.2, for reading
     progress   progress next to an archive of a log
     damage     the damage of an archive, and which part of it remains usable
     files      regular files as descriptors, and their errors

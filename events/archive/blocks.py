@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 FORMAT = 2
-"""The format that this build writes; the one before, without blocks, is `events.archive.legacy`'s."""
+"""The format that this build writes; the one before, without blocks, was of releases 0.1 and 0.2, whose archives
+`docs/tools/convert_legacy_archive.py` converts."""
 HEADER, RECORDS, SNAPSHOT, INDEX = b"H", b"R", b"S", b"X"
 MARK = b"\xd0RM\xb1"
 LARGEST = 1 << 30

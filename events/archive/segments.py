@@ -23,7 +23,7 @@ import tempfile
 import threading
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from events.archive.blocks import (
     FORMAT,
@@ -49,7 +49,6 @@ from events.archive.blocks import (
 )
 from events.archive.damage import Damage, refuse_to_follow
 from events.archive.files import closed_on_error, open_file, refusing
-from events.archive.legacy import LegacyLog
 from events.log.interface import ReadableLog
 from events.log.records import LogDamaged, LogRefused, Record, on_subjects
 from events.log.stores import ReadableSnapshots, SnapshotInfo, content_of
@@ -400,29 +399,32 @@ def _running_maximum(times: Sequence[int]) -> list[int]:
 
 # --- archives of any release ------------------------------------------------------------------------------------------
 
-__all__ = ["Archive", "open_archive"]
-
-Archive: TypeAlias = SegmentLog | LegacyLog
-"""Either can be read as any log can, and reports its damage (`damages`)."""
+_LEGACY = b"DORMLOG1"
+"""The first bytes of archives of releases 0.1 and 0.2."""
 _POLL_S = 0.05
 _CHUNK = 1 << 20
 
 
-async def open_archive(path: Path) -> Archive:
+async def open_archive(path: Path) -> SegmentLog:
     """Open an archive; `-` is standard input.  Raises LogRefused."""
     if str(path) == "-":
         return await asyncio.to_thread(_archive_of, await _spooled(), "standard input")
     return await asyncio.to_thread(_open, path)
 
 
-def _open(path: Path) -> Archive:
+def _open(path: Path) -> SegmentLog:
     return _archive_of(open_file(path), str(path))
 
 
-def _archive_of(file: int, name: str) -> Archive:
+def _archive_of(file: int, name: str) -> SegmentLog:
     with closed_on_error(file, name):
-        start = os.pread(file, len(MAGIC), 0)
-    return SegmentLog.of_file(file, name) if start == MAGIC else LegacyLog.of_file(file, name)
+        if os.pread(file, len(_LEGACY), 0) == _LEGACY:
+            raise LogRefused(
+                f"{name} was written by release 0.1 or 0.2: convert it with docs/tools/convert_legacy_archive.py of Dorm's "
+                "sources",
+                code="archive.legacy_format",
+            )
+    return SegmentLog.of_file(file, name)
 
 
 async def _spooled() -> int:

@@ -354,7 +354,7 @@ class VirtualAgents:
                 ports=known.ports if known else _PORTS,
                 labels=node.labels,
                 runtime=known.runtime if known else "simulated",
-                abilities=known.able if known else abilities_of_new(self._state),
+                abilities=known.abilities if known else abilities_of_new(self._state),
                 offers=offers,
             ),
             node.name,

@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dorm.core.admission import app_id, name_of
 from dorm.core.evolve import evolve
 from dorm.core.invariants import may_run
@@ -64,7 +62,7 @@ class Simulation:
         that they will have.  `state` is not changed.  Raises SimulationError."""
         self.scenario = scenario
         self.state = copy_of(state) if state is not None else State()
-        self.state.identities = msgspec.UNSET  # Simulated masters have no keys, and requests no author.
+        self.state.known = None  # Simulated masters have no keys, and requests no author.
         self.agenda = Agenda(self.state.time or BEGIN)
         self.begin = self.agenda.now
         """UTC ns; all times of the scenario count from here."""

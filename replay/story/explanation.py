@@ -474,7 +474,7 @@ def _reason(witness: Witness, app: App, now: int) -> Why | None:
 
 def _running(app: App) -> int | None:
     """Return the revision of the spec that its containers run with; None while it has none."""
-    return (app.current.revision or 1) if app.current is not None and not app.ended else None
+    return app.current.revision if app.current is not None and not app.ended else None
 
 
 def _decision(decided: Decided | None) -> Decision | None:

@@ -260,7 +260,7 @@ class NodeTeller:
         if before is None:
             self._tell(state, str(state.seq), "joined", f"joined {text}")
             return
-        same = before.condition == "up" and node.process is not msgspec.UNSET and before.process == node.process
+        same = before.condition == "up" and node.process and before.process == node.process
         if same and before.unfit != node.unfit:
             text = f"takes nothing new: {why}; what runs there stays" if why else "takes containers again"
             self._trouble = self._tell(state, str(state.seq), "unfit" if why else "fit", text, [self._trouble])

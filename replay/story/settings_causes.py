@@ -136,7 +136,7 @@ class SettingsWatch:
 def _decisive(settings: Settings) -> dict[str, Any]:
     decisive = {"policy": settings.policy, **settings.params}
     decisive |= {"checkpoints": settings.checkpoints} if settings.checkpoints else {}
-    return {**decisive, "weights": settings.weights} if isinstance(settings.weights, str) else decisive
+    return {**decisive, "weights": settings.weights} if settings.weights is not None else decisive
 
 
 def _shown(value: Any) -> str:

@@ -178,7 +178,7 @@ class Hiding(Disguise):
 
     def _container(self, container: Container) -> Container:
         made: Container = super().struct(container)
-        return msgspec.structs.replace(made, port=0, delay=msgspec.UNSET)
+        return msgspec.structs.replace(made, port=0, delay=None)
 
     def _generation(self, generation: Generation) -> Generation:
         made: Generation = super().struct(generation)
@@ -217,10 +217,10 @@ class Hiding(Disguise):
             spec=self.spec(app.spec, name, app.spec.user, app.tenant),
             submission=self._names.request(app.submission),
             loss=None,
-            loss_is=msgspec.UNSET,
-            skipped_lines=msgspec.UNSET,
-            origin_digest=msgspec.UNSET,
-            doubt=msgspec.UNSET,
+            loss_is="",
+            skipped_lines=None,
+            origin_digest="",
+            doubt=None,
             samples_per_s=None,
             noise=None,
             step=0,
@@ -230,12 +230,12 @@ class Hiding(Disguise):
             retries_used={},
             speeds=[],
             gates=self._gates(app),
-            revisions=self._revisions(app.revisions, name) if app.revisions is not msgspec.UNSET else msgspec.UNSET,
+            revisions=self._revisions(app.revisions, name) if app.revisions is not None else None,
         )
 
-    def _gates(self, app: App) -> Gates | msgspec.UnsetType:
+    def _gates(self, app: App) -> Gates | None:
         """Apps only wait for apps of their own tenant."""
-        if not isinstance(app.gates, Gates):
+        if app.gates is None:
             return app.gates
         made: Gates = super().struct(app.gates)
         after = [
@@ -283,7 +283,7 @@ class Hiding(Disguise):
             refused_code=waiting.refused_code,
             app=app,
             who=self._names.user(waiting.who),
-            asked=self.struct(waiting.asked) if waiting.asked is not msgspec.UNSET else msgspec.UNSET,
+            asked=self.struct(waiting.asked) if waiting.asked is not None else None,
         )
 
     def _identities(self, known: Identities) -> Identities:

@@ -92,7 +92,7 @@ class Names:
             return name in state.nodes or (state.known is not None and name in state.known.nodes)
         if kind == "resources":
             return name in (CPU, GPU, MEMORY) or any(name in node.capacity for node in state.nodes.values())
-        return kind == "policies" and name in state.policy_plugins
+        return kind == "policies" and name in state.plugins
 
 
 def _hashed(key: bytes, kind: str, text: str) -> str:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dorm.core.admission import ID_DIGITS
-from dorm.core.app import Gates
 from events import kinds as k
 from events.identities import tenant_in
 
 if TYPE_CHECKING:
-    from dorm.core.app import App
+    from dorm.core.app import App, Gates
     from dorm.core.state import Node, State, Submission
     from events.identities import Identities
     from replay.tenants.names import Names
@@ -197,12 +196,12 @@ class Showing:
         nodes = {name: self._node(state.nodes[name], app_state) for name, app_state in hidden.nodes.items()}
         made = msgspec.structs.replace(hidden, apps=apps, submissions=submissions, names=keys, nodes=nodes)
         if state.known is not None and hidden.known is not None:
-            made.identities = self._identities(state.known, hidden.known)
+            made.known = self._identities(state.known, hidden.known)
         return made
 
     def _app(self, app: App) -> App:
         waiting = self.without_others(app.waiting) if app.waiting is not None else None
-        gates = self._gates(app.gates) if isinstance(app.gates, Gates) else app.gates
+        gates = self._gates(app.gates) if app.gates is not None else app.gates
         reasons = {"end_reason": self.text(app.end_reason), "cancel_reason": self.text(app.cancel_reason)}
         return msgspec.structs.replace(app, waiting=waiting, gates=gates, **reasons)
 

@@ -1,4 +1,5 @@
-"""One node's agent on a log in memory that a test can take away, and processes as its containers; the test is the master."""
+"""One node's agent on a log in memory that a test can take away, and processes as its containers.  The test is the master,
+and the node's part is stored after each record."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import Appended, LogUnavailable, Record
 from events.spec import check_spec
+from tests.agents.folding import write_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -84,6 +86,8 @@ class Node:
         self.clock: Callable[[], int] = time.time_ns
         self.look_at = look_at_machine
         self.make_runtime: Callable[[], Runtime] = lambda: ProcessRuntime(NODE, root / "containers")
+        self.writes_parts = True
+        """Whether the part is stored after each record, while an agent is there."""
         self.running: asyncio.Task[None] | None = None
         """The agent that was started last."""
         self._said = 0
@@ -110,6 +114,7 @@ class Node:
         )  # fmt: skip
         running = self.running = asyncio.create_task(agent.run())
         joining = asyncio.create_task(agent.joined.wait())
+        leading = asyncio.create_task(write_parts(self.log, CLUSTER, NODE) if self.writes_parts else asyncio.sleep(0))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 if joined:
@@ -118,9 +123,10 @@ class Node:
                         await running
                 yield agent
         finally:
-            joining.cancel()
-            running.cancel()
+            for task in (joining, running, leading):
+                task.cancel()
             await asyncio.gather(running, joining, return_exceptions=True)
+            await asyncio.gather(leading, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[Agent]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agents.contract import checkpoint_command, container_spec, rank_of
-from agents.desired import DesiredApp
 from agents.runtime.interface import ContainerSpec, Key, Mount, Refused
 from events.kinds import Placed
+from events.parts import AppPart
 from events.spec import check_spec
 from events.spec.variables import names_for
 from tests.core.records import document
@@ -26,7 +26,7 @@ PLACEMENT = [
 def made(
     slot: int, *, resumes: bool = False, mount: str = "", placement: list[Placed] = PLACEMENT, **fields: Any
 ) -> ContainerSpec:
-    app = DesiredApp(
+    app = AppPart(
         check_spec(document(**fields)),
         generation=3,
         placement=placement,
@@ -93,9 +93,7 @@ def test_where_it_finds_its_checkpoints() -> None:
 
 def test_where_it_finds_its_outputs() -> None:
     assert "DORM_OUTPUTS" not in made(1).env
-    app = DesiredApp(
-        check_spec(document()), generation=3, placement=PLACEMENT, master_port=1, released=True, tenant="t"
-    )
+    app = AppPart(check_spec(document()), generation=3, placement=PLACEMENT, master_port=1, released=True, tenant="t")
     for mount, found in (("", "/shared/o"), ("/dorm/outputs", "/dorm/outputs")):
         spec = container_spec(
             "app-x", app, 1, checkpoint_dir="/c", checkpoint_mount="", run_dir="/run/x", devices=(),
@@ -153,7 +151,7 @@ def test_each_container_of_an_mpi_job_has_its_own_words() -> None:
     ],
 )
 def test_the_names_that_a_spec_may_use_are_those_that_its_containers_have(fields: dict[str, Any]) -> None:
-    app = DesiredApp(check_spec(document(**fields)), generation=3, placement=PLACEMENT, master_port=1, released=True)
+    app = AppPart(check_spec(document(**fields)), generation=3, placement=PLACEMENT, master_port=1, released=True)
     spec = container_spec(
         "app-x", app, 1, checkpoint_dir="/c", checkpoint_mount="", run_dir="/run/x", devices=(), outputs_dir="/o",
         mounts=tuple(Mount(name, "/d", "/d", read_only=True) for name in fields.get("volumes", ())),

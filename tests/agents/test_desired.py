@@ -1,4 +1,4 @@
-"""What one node should run, folded from the log: by the same rules as the master folds it."""
+"""What one node should run, from its part and its own facts: by the same rules as the master folds them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from agents.desired import Desired, subjects_of
+from agents.desired import Desired, own_subjects
 from agents.runtime.interface import Key
 from dorm.core.evolve import evolve
 from dorm.core.state import State
 from events import kinds as k
 from events import subjects
+from events.log.records import Record
+from tests.agents.folding import desired_of
 from tests.core.records import CLUSTER, Bench, joined, record_of
 
 NODE = "a"
 
 
 def fold(bench: Bench, upto: int | None = None) -> Desired:
-    """All of the log, other nodes' facts included, though an agent would not read those."""
-    desired = Desired(NODE)
-    for record in bench.records[:upto]:
-        desired.fold(record)
-    return desired
+    return desired_of(bench.records[:upto], NODE)
 
 
 def wanted(desired: Desired) -> list[tuple[int, int]]:
@@ -53,7 +51,7 @@ def test_other_nodes_records_are_ignored() -> None:
     bench.all_exited()
     bench.settle()
     assert bench.app().ended
-    assert fold(bench).apps == {}, "an agent doesn't remember every app that ended elsewhere"
+    assert not [*fold(bench).apps, *fold(bench).ended], "an agent doesn't remember every app that ended elsewhere"
 
 
 def test_a_newer_decision_stops_the_old_generation_at_once() -> None:
@@ -83,39 +81,24 @@ def test_failed_and_ended_apps_want_nothing(event: str) -> None:
     assert wanted(fold(bench)) == []
 
 
-def test_rounds_of_deposed_masters_mean_nothing() -> None:
-    bench = cluster()
-    bench.say(k.MasterElected(epoch=2), epoch=2)
-    bench.say(k.AppCancelled(app=bench.app().id, generation=1), epoch=1)
-    assert wanted(fold(bench)) == [(1, 0), (1, 1)]
-
-
-def test_rounds_that_do_not_know_the_last_round_mean_nothing() -> None:
-    bench = cluster()
-    bench.say(k.AppCancelled(app=bench.app().id, generation=1), basis=1)
-    assert wanted(fold(bench)) == [(1, 0), (1, 1)]
-    assert not bench.app().ended
-
-
 def test_own_facts_are_read_back() -> None:
     bench = cluster()
     bench.started(slots=[0])
     bench.exited(slot=0, code=1)
     app = bench.app().id
     desired = fold(bench)
-    assert (desired.started, desired.exited, desired.due) == (
-        {Key(app, 1, 0)},
-        {Key(app, 1, 0)},
-        {Key(app, 1, 1)},
-    )
+    assert (desired.started, desired.exited, desired.due) == (set(), {Key(app, 1, 0)}, {Key(app, 1, 1)})
+    on_top = desired_of(bench.records, NODE, part_at=len(bench.records) - 2)
+    assert (on_top.started, on_top.exited, on_top.due) == ({Key(app, 1, 0)}, {Key(app, 1, 0)}, {Key(app, 1, 1)})
 
 
 @pytest.mark.parametrize("subject", ["ContainerExited.eve", "ContainerExited.b"])
 def test_facts_on_others_subjects_are_not_believed(subject: str) -> None:
     bench = cluster()
     exited = k.ContainerExited(app=bench.app().id, generation=1, slot=0, node=NODE, exit_code=0)
-    bench.raw(f"dorm.{CLUSTER}.{subject}", record_of(1, exited).body)
-    assert fold(bench).exited == set()
+    desired = fold(bench)
+    desired.fold(Record(len(bench.records) + 1, bench.now, f"dorm.{CLUSTER}.{subject}", record_of(1, exited).body))
+    assert desired.exited == set()
 
 
 class TestLease:
@@ -170,26 +153,16 @@ class TestLease:
         assert desired.due == set()
 
 
-def test_a_fold_from_the_start_starts_and_stops_nothing_before_the_last_announcement() -> None:
-    """For example if the masters cease to write parts: the node folds the rounds, and had read further before."""
-    bench = cluster()
-    bench.add(joined("a"))
-    last = len(bench.records)
-    desired = Desired(NODE, joined_seq=last)
-    for record in bench.records:
-        desired.fold(record)
-        assert desired.fresh == (record.seq == last)
-
-
 def test_an_app_is_not_forgotten_while_an_end_is_unreported() -> None:
     bench = cluster()
     bench.add(k.AppCancelRequested(app="app"))
     bench.settle()
-    desired, app = fold(bench), bench.app().id
+    before, app = len(bench.records), bench.app().id
+    desired = fold(bench)
     desired.forget(app)
     assert len(desired.due) == 2
     bench.all_exited(asked=True)
-    desired = fold(bench)
+    desired = desired_of(bench.records, NODE, part_at=before)
     desired.forget(app)
     assert (desired.apps, desired.started, desired.exited) == ({}, set(), set())
 
@@ -207,10 +180,10 @@ def test_master_and_agent_agree_on_every_container() -> None:
     bench.settle()
     bench.add(joined("a"))
     bench.settle()
-    state, desired = State(), Desired(NODE)
+    state = State()
     for record in bench.records:
         evolve(state, record)
-        desired.fold(record)
+        desired = fold(bench, record.seq)
         counted = {
             Key(app.id, generation.number, slot)
             for app in state.apps.values()
@@ -223,7 +196,7 @@ def test_master_and_agent_agree_on_every_container() -> None:
 
 def test_a_server_can_filter_the_subjects_of_an_agent() -> None:
     """If two patterns match the same subject, the reader has to filter, and receives the whole log."""
-    patterns = subjects_of("demo", "master")
+    patterns = own_subjects("demo", "master")
     assert not any(subjects.overlap(a, b) for index, a in enumerate(patterns) for b in patterns[:index])
 
 
@@ -234,13 +207,8 @@ def test_an_agent_reads_back_its_own_progress() -> None:
     for kind, step in ((k.AppProgressed, 1), (k.AppCheckpointed, 2), (k.AppProgressed, 3)):
         said = kind(app=app.id, generation=1, step=step, id=f"{NODE}.{app.id}-1-0.{kind.__name__}.{100 * step}")
         bench.add(said, NODE)
-    patterns, desired = subjects_of(CLUSTER, NODE), Desired(NODE)
-    for record in bench.records:
-        if any(subjects.overlap(pattern, record.subject) for pattern in patterns):
-            desired.fold(record)
-    assert desired.told == fold(bench).told
-    told = desired.told[Key(app.id, 1, 0)]
-    assert (told.progressed, told.checkpointed) == (300, 200)
+    logged = fold(bench).logged[Key(app.id, 1, 0)]
+    assert (logged.progressed, logged.checkpointed) == (300, 200)
 
 
 # --- live apps ----------------------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from agents.desired import Desired, DesiredApp, Held
+from agents.desired import Desired
 from agents.reconcile import (
     Action,
     Announce,
@@ -22,6 +23,7 @@ from agents.reconcile import (
 from agents.runtime.interface import Key, Seen
 from agents.runtime.interface import State as EngineState
 from events.kinds import Placed
+from events.parts import AppPart, HeldPart
 from events.quantities import SECOND
 from events.spec import check_spec
 from events.times import Times
@@ -35,7 +37,7 @@ def desired(
     *, wanted: bool, due: bool = True, started: bool = False, exited: bool = False, ended_at: int = 0
 ) -> Desired:
     placement = [Placed(slot=0, node="a", address="addr", port=20000)]
-    app = DesiredApp(
+    app = AppPart(
         check_spec(document()), generation=2, placement=placement, released=True, failed=not wanted, ended_at=ended_at
     )
     return Desired(
@@ -46,6 +48,11 @@ def desired(
         started={KEY} if started else set(),
         exited={KEY} if exited else set(),
     )
+
+
+def change(desired: Desired, **fields: Any) -> None:
+    """A part comes that says something else of the app."""
+    desired.apps["app"] = msgspec.structs.replace(desired.apps["app"], **fields)
 
 
 def seen(state: EngineState, key: Key = KEY, exited_at: int = 0) -> Seen:
@@ -106,11 +113,13 @@ class TestDiscarding:
         told = desired(wanted=False, due=True, exited=True)
         assert reconcile(told, [seen("exited", exited_at=NOW - 10_000 * SECOND)], NOW) == []
 
-    def test_containers_without_an_app_are_removed_at_once(self) -> None:
-        stranger = Key("stranger", 1, 0)
-        wish = Desired("a")
-        assert reconcile(wish, [seen("exited", stranger)], NOW) == [Discard(stranger)]
-        assert reconcile(wish, [seen("running", stranger)], NOW) == [Halt(stranger)]
+    def test_containers_of_an_app_that_the_part_does_not_name_are_kept_as_long(self) -> None:
+        """It has gone to other nodes."""
+        gone = Key("gone", 1, 0)
+        wish = Desired("a", times=Times(retention_s=60))
+        assert reconcile(wish, [seen("exited", gone, NOW - 59 * SECOND)], NOW) == []
+        assert reconcile(wish, [seen("exited", gone, NOW - 61 * SECOND)], NOW) == [Discard(gone)]
+        assert reconcile(wish, [seen("running", gone)], NOW) == [Halt(gone)]
 
 
 def test_nothing_starts_next_to_unreleased_containers() -> None:
@@ -137,8 +146,7 @@ def test_a_partition_that_is_being_stopped_holds_no_other_app_back() -> None:
 
 def test_a_live_app_is_informed_of_each_membership_once() -> None:
     live = desired(wanted=True, started=True)
-    live.apps["app"].spec = check_spec(document(elastic="live"))
-    live.apps["app"].membership = 3
+    change(live, spec=check_spec(document(elastic="live")), membership=3)
     assert reconcile(live, [seen("running")], NOW) == [Announce(KEY, Announced(3))], (
         "a restarted agent announces it again"
     )
@@ -151,9 +159,9 @@ def test_a_live_app_is_informed_of_each_membership_once() -> None:
 def test_an_app_is_informed_of_each_batch_size_once() -> None:
     app = desired(wanted=True, started=True)
     accepts = {"initial": 64, "least": 32, "most": 512, "per_container": 64}
-    app.apps["app"].spec = check_spec(document(batch=accepts))
+    change(app, spec=check_spec(document(batch=accepts)))
     assert reconcile(app, [seen("running")], NOW) == [Announce(KEY, Announced(batch=64))]
-    app.apps["app"].batch = 128
+    change(app, batch=128)
     assert reconcile(app, [seen("running")], NOW, {KEY: Announced(batch=64)}) == [Announce(KEY, Announced(batch=128))]
     assert reconcile(app, [seen("running")], NOW, {KEY: Announced(batch=128)}) == []
 
@@ -162,9 +170,7 @@ class TestPreparing:
     def ahead(self, *, until: int = NOW + 1, waits_for: tuple[str, ...] = ("b",)) -> Desired:
         """Generation 3 replaces generation 2, which runs."""
         wish = desired(wanted=True, started=True)
-        app = wish.apps["app"]
-        app.generation, app.released, app.ahead = 3, False, True
-        app.held = Held(2, until, list(waits_for))
+        change(wish, generation=3, released=False, ahead=True, held=HeldPart(2, until, list(waits_for)))
         return wish
 
     def test_the_next_generation_is_prepared_once_while_this_one_works_on(self) -> None:
@@ -182,6 +188,6 @@ class TestPreparing:
 
     def test_preparations_for_an_overtaken_plan_are_discarded(self) -> None:
         wish = self.ahead()
-        wish.apps["app"].generation = 4
+        change(wish, generation=4)
         old = Key("app", 3, 0)
         assert Discard(old) in reconcile(wish, [seen("created", old)], NOW)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMITS = {
-    "0.5.0": "0c18a5b4e77da79b0840330d4bedeac01dd36637",
     "0.6.0": "10afb4c45719850abe4b1c9220bd91e8f1ab9032",
 }
 """The commit of each release that the present one works together with."""

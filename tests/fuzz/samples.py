@@ -11,6 +11,7 @@ import msgspec
 
 from agents.desired import Desired
 from dorm.core.evolve import evolve
+from dorm.core.parts.deriving import part_of
 from dorm.core.snapshot import Copy, copy
 from dorm.core.state import State
 from events import kinds as k
@@ -43,7 +44,7 @@ class Stop(NamedTuple):
     state: Copy
     epoch: int
     desired: bytes
-    """The fold of the first node's agent up to there."""
+    """The desired state of the first node up to there."""
     following: list[Body]
 
 
@@ -76,6 +77,7 @@ def stops() -> list[Stop]:
             evolve(state, record)
             desired.fold(record)
             if record.seq % every == 0:
+                desired.install(part_of(state, CLUSTER, desired.node))
                 following = records[record.seq : record.seq + 40] or records[-40:]
                 bodies = [Body(one.subject, one.body, tree_of(one.body)) for one in following]
                 taken = Stop(copy(state), state.epoch, msgspec.msgpack.encode(desired), bodies + _possible(state))

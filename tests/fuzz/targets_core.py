@@ -17,6 +17,7 @@ from agents.runtime.interface import Key, Seen
 from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.next_round import decide
+from dorm.core.parts.deriving import part_of
 from dorm.core.query.views import app_rows, describe, node_rows, summary
 from dorm.core.snapshot import restore
 from dorm.core.state import SCHEMA, digest
@@ -112,8 +113,11 @@ def _check_agent(data: bytes) -> None:
     given = parts_of(data)
     stop = samples.stops()[given.begin % len(samples.stops())]
     desired = msgspec.msgpack.decode(stop.desired, type=Desired)
+    state = restore(stop.state)
     for record in _records(given, stop.state):
+        evolve(state, record)
         desired.fold(record)
+    desired.install(part_of(state, samples.CLUSTER, desired.node))
     seen = [
         Seen(key=key, state=("created", "running", "exited")[number % 3], spec_hash="", exit_code=0)
         for number, key in enumerate(sorted({*desired.wanted(), *desired.due, Key("nobody-abcdef", 1, 0)}))

@@ -78,7 +78,7 @@ async def test_a_master_gives_up_a_slow_answer_and_continues() -> None:
         await decided_by(log, "static")
         # On a busy machine, this answer may take longer than the limit as well, and is then asked for again.
         async with asyncio.timeout(60.0):
-            while master.state.policy_failure is not msgspec.UNSET:  # noqa: ASYNC110  (no event reports it)
+            while master.state.policy_failure is not None:  # noqa: ASYNC110  (no event reports it)
                 await asyncio.sleep(0.02)
     report = await verify(log)
     assert report.good, report.divergence
@@ -109,7 +109,7 @@ async def test_the_same_policy_is_not_asked_again_while_it_computes_and_few_thre
 
     async def ask(policy: str) -> str:
         state.settings = msgspec.structs.replace(state.settings, policy=policy)
-        state.policy_failure = msgspec.UNSET
+        state.policy_failure = None
         decision = await made.allocation(state, state.time)
         (failed,) = decision.facts
         assert isinstance(failed, PolicyFailed)

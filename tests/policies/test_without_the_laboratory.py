@@ -12,7 +12,7 @@ from dorm.cli.changes import change_of, settings_in
 from dorm.core.evolve import evolve
 from dorm.core.query.in_force import in_force
 from dorm.core.settings import parameters_in_force, policy_after
-from dorm.core.state import FailedPolicy, Settings, State, digest
+from dorm.core.state import Settings, State, digest
 from dorm.policies import registry
 from events import kinds as k
 from events.spec import SpecError
@@ -122,7 +122,7 @@ def test_a_master_keeps_every_place_and_says_what_to_install(bare: None) -> None
     made.submit("second", n_max=4)
     made.settle()
     failed = made.state.policy_failure
-    assert isinstance(failed, FailedPolicy)
+    assert failed is not None
     assert (failed.policy, failed.version, failed.code) == ("tiresias", 0, "policy.not_installed")
     assert "pip install 'dorm[lab]'" in failed.reason
     assert made.placed("first") == before

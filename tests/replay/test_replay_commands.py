@@ -20,7 +20,6 @@ from events.archive import segments
 from events.kinds import Resized
 from replay.export.export import export
 from tests.e2e import forked
-from tests.events.archive.legacy_files import legacy_archive
 from tests.replay.codes import code_in
 from tests.replay.made_log import changed_fact, log_of, rounds_with
 
@@ -194,22 +193,6 @@ def test_a_file_that_breaks_off(dorm: Dorm, log_file: Path, written: list[Record
     code, _, err = dorm("export", "--file", log_file, tmp_path / "rest.dorm")
     assert (code, len(err.splitlines())) == (1, 2)
     assert not (tmp_path / "rest.dorm").exists(), "an archive of nothing would look like a copy"
-
-
-def test_a_legacy_archive_that_breaks_off(dorm: Dorm, written: list[Record], tmp_path: Path) -> None:
-    path = tmp_path / "old.dorm"
-    path.write_bytes(legacy_archive(written)[:-1])
-    left = len(written) - 1
-    code, out, err = dorm("state", "--file", path)
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert f"sequence {left}" in out
-    assert err.startswith(f"error: {path} ")
-    assert f"record {left + 1}" in err
-    code, _, _ = dorm("export", "--file", path, tmp_path / "rest.dorm")
-    assert code == 1
-    code, out, err = dorm("verify", "--file", tmp_path / "rest.dorm")
-    assert (code, err) == (0, "")
-    assert f"{left} of {left} records folded" in out
 
 
 def test_damage_is_named_and_intact_records_can_be_salvaged(

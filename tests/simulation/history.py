@@ -50,8 +50,6 @@ _LOOK_S = 0.25
 HEARTBEAT_S = 1.0
 _STORY = 40
 """Lines of a failure's story."""
-_SKEWED = {3: 1, 6: 3}
-"""How many masters are of a release that writes no parts, by the seed's remainder: the first one, or all."""
 _AUDIT_EVERY = 8
 """One seed in this many is audited round by round."""
 _PORTS = (20000, 20099)
@@ -207,8 +205,6 @@ class History:
                 idle_s=15.0,
             )
         )
-        if self.skewed and (earlier := _SKEWED.get(self.seed % 8)):
-            world.server.without_parts = set(self.masters[:earlier])
         for name in self.masters:
             self._start_master(name)
         chance = world.chance("machines")

@@ -16,7 +16,6 @@ from agents.actions import Actions
 from agents.agent import Agent
 from agents.desired import Desired
 from agents.fitness import Fitness
-from agents.following import install
 from agents.outbox import Outbox
 from agents.outputs.folders import CheckpointFolder
 from agents.reporter import Reporter
@@ -38,6 +37,7 @@ from dorm.core import (
 from dorm.core import next_round as decide
 from dorm.core.evolve import evolve
 from dorm.core.generation import Generation
+from dorm.core.parts import deriving
 from dorm.core.parts.concerned import Concerned
 from dorm.core.timing import conclude
 from dorm.master.log_time import LogTime
@@ -63,10 +63,6 @@ MOST_SEEDS = 120
 
 _ROUND_CHECK = (
     "if not state.epoch <= event.epoch <= state.epoch + 1 or not fence <= event.basis < state.seq:",
-    "if False:",
-)
-_DESIRED_CHECK = (
-    "if not self.epoch <= event.epoch <= self.epoch + 1 or not self.round_seq <= event.basis < record.seq:",
     "if False:",
 )
 _NO_ANSWER_YET = "return last.seq if last and last.body == body else None"
@@ -144,7 +140,7 @@ VARIANTS: dict[str, Variant] = {
             ),
         )
     ),
-    "a membership is announced before its release": Variant(ways.announced_by_the_decision),
+    "a membership is announced before its release": Variant(code(deriving._announced, ("and change.released_at", ""))),
     "the room of members that leave is given away at once": Variant(
         code(Generation.all_containers, ("yield from self.leaving.values()", "pass"))
     ),
@@ -190,13 +186,10 @@ VARIANTS: dict[str, Variant] = {
         code(rounds._next_generation, ("app.changed_seq > basis or _nodes_changed(", "False and _nodes_changed("))
     ),
     "no fence at the log, and rounds of a stale basis count": Variant(
-        together(server(fence=False), code(rounds.fold_round, _ROUND_CHECK), code(Desired._round, _DESIRED_CHECK))
+        together(server(fence=False), code(rounds.fold_round, _ROUND_CHECK))
     ),
     "a round may leave epochs out": Variant(
-        together(
-            code(rounds.fold_round, ("<= event.epoch <= state.epoch + 1", "<= event.epoch")),
-            code(Desired._round, ("<= event.epoch <= self.epoch + 1", "<= event.epoch")),
-        )
+        code(rounds.fold_round, ("<= event.epoch <= state.epoch + 1", "<= event.epoch"))
     ),
     "rounds are as large as what there is to say": Variant(
         together(
@@ -296,7 +289,7 @@ VARIANTS: dict[str, Variant] = {
     # parts
     "a part that was delayed brings back what has ended": Variant(
         together(
-            code(install, ("part.seq <= desired.part_seq or part.epoch < desired.epoch", "False")),
+            code(Desired.install, ("part.seq <= self.part_seq or part.epoch < self.epoch", "False")),
             server(repeat_parts=True),
         )
     ),

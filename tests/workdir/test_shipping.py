@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.desired import DesiredApp
 from agents.fetching import Fetching
 from agents.runtime.interface import Key, Refused, Unavailable
 from agents.runtime.run_dirs import RunDirs
@@ -23,6 +22,7 @@ from dorm.workdir.keeping import Removed, enforce_quotas, named, remove_unneeded
 from dorm.workdir.shipping import get_folder, ship_folder
 from events.log.records import LogUnavailable
 from events.log.stores import MemoryFiles
+from events.parts import AppPart
 from events.quantities import SECOND
 from events.spec import AppSpec, Workdir
 from events.workdir import BLOB, File, Limits, Link, Manifest, Part, encode, hash_of, seal_blob
@@ -66,9 +66,9 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def desired(workdir: Workdir, tenant: str = TENANT) -> DesiredApp:
+def desired(workdir: Workdir, tenant: str = TENANT) -> AppPart:
     spec = AppSpec(name="train", command=["python3"], demand={"cpu": 1}, workdir=workdir)
-    return DesiredApp(spec, tenant=tenant)
+    return AppPart(spec, tenant=tenant)
 
 
 async def test_existing_parts_are_not_sent_again(files: MemoryFiles, project: Path, clock: Clock) -> None:

@@ -137,8 +137,8 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
 
     def build(state: State) -> PolicyDocument:
         settings = state.settings
-        parameters, times = in_force(settings, state.policy_plugins)
-        plugin, failed = state.policy_plugins.get(settings.policy), state.policy_failure
+        parameters, times = in_force(settings, state.plugins)
+        plugin, failed = state.plugins.get(settings.policy), state.policy_failure
         known = built_in(settings.policy)
         return PolicyDocument(
             position=str(state.seq),
@@ -146,9 +146,7 @@ async def get_policy(call: Call[Seen, None]) -> Answer:
             version=version_of(settings.policy) if known else plugin.version if plugin is not None else None,
             plugin=plugin.plugin if plugin is not None else "",
             gist=summary_of(settings.policy),
-            fails=None
-            if isinstance(failed, msgspec.UnsetType)
-            else Failing(failed.code, failed.reason, rfc3339(failed.since)),
+            fails=None if failed is None else Failing(failed.code, failed.reason, rfc3339(failed.since)),
             parameters=parameters,
             times=times,
             checkpoints=state.checkpoints,
@@ -164,9 +162,7 @@ async def list_policies(call: Call[Seen, None]) -> Answer:
     await asyncio.to_thread(offered, {})
 
     def build(state: State) -> PoliciesDocument:
-        return PoliciesDocument(
-            position=str(state.seq), policy=state.settings.policy, policies=offered(state.policy_plugins)
-        )
+        return PoliciesDocument(position=str(state.seq), policy=state.settings.policy, policies=offered(state.plugins))
 
     return await answer_from_state(call, build)
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
-
-from dorm.core.settings import retentions_of, times_of
+from dorm.core.settings import times_of
 from events.identities import tenant_in
 from events.kinds import Placed
 from events.parts import AppPart, ContainerPart, HeldPart, Masters, NodePart
@@ -78,7 +76,7 @@ def _part(state: State, cluster: str, node: str, apps: list[App]) -> NodePart:
         held_at=there.address if there is not None else "",
         lease_s=there.lease_s if there is not None else 0.0,
         times=times_of(state.settings),
-        retentions=retentions_of(state.settings),
+        retentions=state.settings.tenant_retention_s,
         masters=_masters(state, node),
         apps=parts,
         ended=ended,
@@ -137,10 +135,10 @@ def _app(state: State, app: App, generation: Generation, node: str) -> AppPart:
 def _earlier(app: App) -> dict[str, Any]:
     """Return the spec of containers that may still run and were started before the app's spec was edited."""
     known = app.revisions
-    if known is UNSET or known.earlier is None:
+    if known is None or known.earlier is None:
         return {}
     upto = known.earlier.upto
-    numbers = [number for number, generation in app.generations.items() if (generation.revision or 1) <= upto]
+    numbers = [number for number, generation in app.generations.items() if generation.revision <= upto]
     return {"earlier": known.earlier.spec, "earlier_until": max(numbers, default=0)}
 
 
@@ -164,7 +162,7 @@ def _announced(generation: Generation) -> list[Container]:
 def _founders(generation: Generation) -> list[int]:
     if not generation.released:
         return []
-    return sorted(generation.containers) if generation.founders is UNSET else list(generation.founders)
+    return list(generation.founders) or sorted(generation.containers)
 
 
 def _placed(containers: Iterable[Container]) -> list[Placed]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dorm.core.settings import TENANT_APPS, WEIGHTS, most_apps, parameters_in_force, retentions_of, times_of
+from dorm.core.settings import TENANT_APPS, WEIGHTS, most_apps, parameters_in_force, times_of
 from dorm.core.shared_folder import check_folder
 from dorm.core.state import Settings
 from dorm.policies.parameters import Parameter
@@ -108,9 +108,9 @@ def in_force(settings: Settings, plugins: Plugins = _NONE) -> tuple[list[Setting
             settings.retention_s,
             f"the same for {tenant}'s apps",
         )
-        for tenant, kept in retentions_of(settings).items()
+        for tenant, kept in settings.tenant_retention_s.items()
     ]
-    counted = WEIGHTS[0] if isinstance(settings.weights, msgspec.UnsetType) else settings.weights
+    counted = WEIGHTS[0] if settings.weights is None else settings.weights
     times.append(Setting(SHARES, SHARES, counted, WEIGHTS[0], _MEANS))
     times.append(Setting(APPS, APPS, most_apps(settings), TENANT_APPS, _MOST))
     most = Setting(SUSPECT_AFTER, SUSPECT_AFTER, settings.suspect_after, Settings().suspect_after, _SUSPECT)
@@ -226,7 +226,7 @@ def settings_of(change: PolicyChanged, now: Settings, plugins: Plugins) -> dict[
 def change_for(settings: Mapping[str, Any], state: State) -> tuple[PolicyChanged, list[str]]:
     """Return the change that makes these settings hold, and it in words.  Raises ValueError for an unknown policy, parameter
     or value, and for what the cluster would refuse."""
-    now, plugins = state.settings, state.policy_plugins
+    now, plugins = state.settings, state.plugins
     chosen = settings.get(POLICY, now.policy)
     others = {name: settings[name] for name in (*TIMES, CHECKPOINTS, SHARES, APPS, SUSPECT_AFTER) if name in settings}
     given = {name: value for name, value in settings.items() if name != POLICY and name not in others}
@@ -259,7 +259,7 @@ def _in_words(name: str, value: Any, now: Settings) -> str:
     if name == CHECKPOINTS:
         return f"checkpoints = {value or 'by the nodes'} (now {now.checkpoints or 'by the nodes'})"
     if name == SHARES:
-        return f"weights = {value} (now {WEIGHTS[0] if isinstance(now.weights, msgspec.UnsetType) else now.weights})"
+        return f"weights = {value} (now {WEIGHTS[0] if now.weights is None else now.weights})"
     if name == APPS:
         return f"{APPS} = {value} (now {most_apps(now)})"
     if name == SUSPECT_AFTER:

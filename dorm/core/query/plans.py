@@ -235,8 +235,8 @@ class _Course:
 
     def __init__(self, state: State, now: int) -> None:
         self.state = copy_of(state)
-        self.state.identities = msgspec.UNSET  # Assumed events need no authority.
-        self.state.pause = msgspec.UNSET
+        self.state.known = None  # Assumed events need no authority.
+        self.state.paused = None
         self.now = now
         self.published: list[tuple[k.Event, str]] = []
         """Events of publishers other than the master, with the publisher."""
@@ -291,7 +291,7 @@ class _Course:
     def costs(self) -> dict[str, tuple[float, bool]]:
         """Return the seconds of its work that a pause of each app costs, and whether that was measured."""
         settings = self.state.settings
-        assumed = float(parameters_in_force(settings, self.state.policy_plugins).get("adjust_s", 0.0))
+        assumed = float(parameters_in_force(settings, self.state.plugins).get("adjust_s", 0.0))
         by_others = not assumes_pauses(settings.policy)
         by_app = {}
         for app in problem_of(self.state, self.now).apps:
@@ -330,7 +330,7 @@ class _Course:
         except ValueError as error:
             raise UnknownSetting(str(error), code=code_of(error)) from None
         for plugin in announced(change.policy) if change.policy else ():
-            self.state.plugins = {**self.state.policy_plugins, plugin.name: plugin}
+            self.state.plugins = {**self.state.plugins, plugin.name: plugin}
         self.say(change)
         return lines
 

@@ -50,7 +50,7 @@ def touched(state: State, change: PolicyChanged, heard: Mapping[str, int], now: 
     refused = ""
     after: Settings = state.settings
     try:
-        after = all_after(state.settings, change, state.policy_plugins)
+        after = all_after(state.settings, change, state.plugins)
         check_folder(state, change)
     except SettingRefused as error:
         refused = str(error)
@@ -127,7 +127,7 @@ def tried(state: State, change: PolicyChanged, heard: Mapping[str, int], now: in
     """Return the effect of a change.  `heard` is when each node that is up was last heard (UTC ns, as `now`).
 
     Raises SettingRefused for a policy or parameters that are wrong for every cluster, and PlanError if the policy fails."""
-    before, plugins = state.settings, state.policy_plugins
+    before, plugins = state.settings, state.plugins
     lines = differences(before, asked_of(before, change, plugins), plugins)
     effect = touched(state, change, dict(heard), now)
     return document(effect, lines, [] if effect.refused else resized(state, change, effect.unmounted, now))
@@ -146,10 +146,10 @@ def document(effect: Touched, lines: list[str], apps: list[ResizedApp]) -> Tried
 
 def resized(state: State, change: PolicyChanged, unmounted: Sequence[str], now: int) -> list[ResizedApp]:
     """Return apps to which the next decision would give other containers than without the change."""
-    after = all_after(state.settings, change, state.policy_plugins)
+    after = all_after(state.settings, change, state.plugins)
     settings: dict[str, Any] = {}
     if (after.policy, after.params) != (state.settings.policy, state.settings.params):
-        settings = {"policy": after.policy, **parameters_in_force(after, state.policy_plugins)}
+        settings = {"policy": after.policy, **parameters_in_force(after, state.plugins)}
     if after.weights != state.settings.weights:
         settings[SHARES] = change.weights
     if not settings and not unmounted:

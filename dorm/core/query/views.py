@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
 
 from dorm.core.batches import batch_now
 from dorm.core.costs import adjust_s, works_at
@@ -19,7 +18,6 @@ from dorm.core.resizable import kept_whole
 from dorm.core.settings import kept_until
 from dorm.core.shared_folder import trouble
 from dorm.core.sizes import bounds
-from dorm.core.state import FailedPolicy
 from events.quantities import SECOND, humanize
 from events.spec import shipped, volumes_of
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dorm.core.progress import Reported
-    from dorm.core.state import App, Generation, Node, State
+    from dorm.core.state import App, Container, Generation, Node, State
 
 
 class AppRow(msgspec.Struct, frozen=True):
@@ -242,7 +240,7 @@ def describe_node(state: State, node: Node, now: int) -> dict[str, Any]:
         **msgspec.to_builtins(_node_row(state, node, [(app, count) for app, count in held if count])),
         "failed": msgspec.to_builtins(failed_here(state, node, now)),
         "containers_now": [
-            {"app": app.id, "generation": generation.number, **msgspec.to_builtins(container)}
+            {"app": app.id, "generation": generation.number, **container_row(container)}
             for app in state.apps.values()
             for generation in app.generations.values()
             for container in generation.all_containers()
@@ -370,7 +368,7 @@ def describe(
         "checkpoint": app.checkpoint,
         "doubt": doubt_shown(app),
         "origin": _origin(app),
-        "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not UNSET else None,
+        "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not None else None,
         "lost_steps": app.lost_steps,
         "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,
@@ -387,12 +385,24 @@ def describe(
         "batch": msgspec.to_builtins(batch_now(app, state)),
         "plan": msgspec.to_builtins(app.plan),
         "workdir": msgspec.structs.asdict(workdir) if (workdir := shipped(app.spec)) is not None else None,
-        "policy_failure": msgspec.to_builtins(failure) if isinstance(failure, FailedPolicy) and not app.ended else None,
+        "policy_failure": msgspec.to_builtins(failure) if failure is not None and not app.ended else None,
         "spec": msgspec.to_builtins(app.spec),
         "containers_now": [
-            msgspec.to_builtins(container) for container in (generation.all_containers() if generation else [])
+            container_row(container) for container in (generation.all_containers() if generation else [])
         ],
         "adjustments_done": [adjustment(app, index) for index in range(len(app.history))],
+    }
+
+
+_RARE = ("delay", "peer_lost", "brief_ns")
+"""Fields of a container that are shown only if they say something."""
+
+
+def container_row(container: Container) -> dict[str, Any]:
+    """Return a container as it is shown."""
+    fields: dict[str, Any] = msgspec.to_builtins(container)
+    return {
+        name: value for name, value in fields.items() if name not in _RARE or (value is not None and value is not False)
     }
 
 
@@ -401,17 +411,17 @@ def _revisions(app: App, generation: Generation | None) -> dict[str, Any]:
     known = app.revisions
     return {
         "revision": app.revision,
-        "revision_running": (generation.revision or 1) if generation is not None else None,
-        "revisions": msgspec.to_builtins(known.history) if known is not UNSET else [],
+        "revision_running": generation.revision if generation is not None else None,
+        "revisions": msgspec.to_builtins(known.history) if known is not None else [],
         "next_spec": msgspec.to_builtins(app.next_spec) if app.next_spec is not app.spec else None,
-        "restart": msgspec.to_builtins(app.restart) if app.restart is not UNSET else None,
+        "restart": msgspec.to_builtins(app.restart) if app.restart is not None else None,
     }
 
 
 def _origin(app: App) -> str:
     """Return the app from whose checkpoint it started, and the digest of the copied files; "" if it started without
     one."""
-    digest = f", files {app.origin_digest}" if isinstance(app.origin_digest, str) else ""
+    digest = f", files {app.origin_digest}" if app.origin_digest else ""
     return f"{app.spec.origin}{digest}" if app.spec.origin else ""
 
 
@@ -424,7 +434,7 @@ def _environment(app: App) -> str:
     parts += [f"{len(spec.requirements)} requirements"] if spec.requirements else []
     parts += [f"{len(spec.setup)} commands"] if spec.setup else []
     generation = app.generations.get(app.generation)
-    if generation is not None and isinstance(generation.environment_s, float):
+    if generation is not None and generation.environment_s is not None:
         parts.append(f"built in {generation.environment_s:.1f} s for generation {generation.number}")
     return ", ".join(parts)
 
@@ -440,7 +450,7 @@ def adjustment(app: App, index: int) -> dict[str, Any]:
     return {
         "from_generation": record.from_generation,
         "to_generation": record.to_generation,
-        "revision": record.revision or 1,
+        "revision": record.revision,
         "containers": f"{record.containers_before} -> {record.containers_after}",
         "decided_at": record.decided_at,
         "prepare_s": (began - record.decided_at) / SECOND,

@@ -370,7 +370,7 @@ class _Making:
 
     def _plugins(self, chosen: str) -> Iterable[PolicyPlugin]:
         """Return the announcement of the log's master, and the policy of the change."""
-        known = self.state.policy_plugins
+        known = self.state.plugins
         yield from known.values()
         if chosen not in known:
             yield from announced(chosen)

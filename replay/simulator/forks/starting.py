@@ -100,7 +100,7 @@ def forecast(outlook: Outlook, state: State, app: str, now: int) -> Start | None
     known = state.apps.get(app)
     if known is None or known.ended or known.current is not None or outlook.history is None:
         return None
-    if not isinstance(state.policy_failure, msgspec.UnsetType):
+    if state.policy_failure is not None:
         return None
     return starting(outlook.history, state, app, now)
 

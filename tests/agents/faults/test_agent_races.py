@@ -15,6 +15,7 @@ from events import subjects
 from events.codec import decode, encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.spec import check_spec
+from tests.agents.folding import write_parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -83,6 +84,7 @@ async def test_a_container_that_started_while_it_was_listed_is_not_lost(tmp_path
     config = NodeConfig(name=NODE, address="127.0.0.1", capacity={"cpu": 4000}, checkpoints=tmp_path / "checkpoints")
     agent = Agent(log, bus, CLUSTER, config, runtime, root=tmp_path, clock=time.time_ns)
     running = asyncio.create_task(agent.run())
+    leading = asyncio.create_task(write_parts(log, CLUSTER, NODE))
     try:
         async with asyncio.timeout(PATIENCE_S):
             await agent.joined.wait()
@@ -102,7 +104,8 @@ async def test_a_container_that_started_while_it_was_listed_is_not_lost(tmp_path
                     break
     finally:
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        leading.cancel()
+        await asyncio.gather(running, leading, return_exceptions=True)
         await runtime.open()
         for seen in await runtime.list():
             await runtime.stop(seen.key, 0.0)

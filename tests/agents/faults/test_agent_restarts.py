@@ -10,19 +10,21 @@ import msgspec
 import pytest
 
 from agents import following
-from agents.desired import Desired
 from agents.ledger import Ledger
 from agents.runtime.interface import Key
 from agents.runtime.process.runtime import ProcessRuntime
 from events import kinds as k
 from events.log.records import LogDamaged, Record
+from tests.agents.folding import desired_of
 from tests.agents.harness import look
-from tests.agents.one_node import NODE, UNTIL_TERM, Node, holds
+from tests.agents.one_node import CLUSTER, NODE, UNTIL_TERM, Node, holds
 from tests.errors import codes_in, raises
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from agents.desired import Desired
 
 KEY = Key("app-1", 1, 0)
 TELL = 'echo "{\\"checkpoint\\": 1}" >> "$DORM_PROGRESS"; while :; do sleep 0.05; done'
@@ -62,10 +64,10 @@ async def test_a_restart_folds_only_later_records(node: Node) -> None:
     async with node.agent() as agent:
         assert node.log.read_after == [0, before.seq]
         assert (agent.desired.apps, agent.desired.due, agent.desired.started) == (before.apps, {KEY}, {KEY})
-        whole = Desired(NODE)
-        for record in node.log.records[: agent.desired.seq]:
-            whole.fold(record)
-        assert agent.desired == whole
+        await holds(lambda: agent.desired.part_seq == len(node.log.records))
+        whole = desired_of(node.log.records, NODE, cluster=CLUSTER)
+        for name in ("apps", "due", "started", "exited", "condition", "holder", "times"):
+            assert getattr(agent.desired, name) == getattr(whole, name)
     assert [type(fact).__name__ for fact in node.facts()[said:]] == ["NodeJoined"], "nothing is said twice"
 
 

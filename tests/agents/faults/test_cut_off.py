@@ -16,6 +16,7 @@ from events.codec import encode
 from events.log.memory import MemoryBus, MemoryLog
 from events.log.records import LogUnavailable
 from tests.agents.faults.test_agent_races import CLUSTER, NODE, PATIENCE_S, facts, release
+from tests.agents.folding import write_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +56,7 @@ async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_
     )
     agent = Agent(log, bus, CLUSTER, config, runtime, root=tmp_path, clock=time.time_ns)
     running = asyncio.create_task(agent.run())
+    leading = asyncio.create_task(write_parts(log, CLUSTER, NODE))
     seen: list[str] = []
     before = 0
     try:
@@ -76,4 +78,5 @@ async def test_containers_end_with_the_lease_and_nothing_starts_before_the_node_
         assert seen.count("ContainerStarted") == 1
     finally:
         running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        leading.cancel()
+        await asyncio.gather(running, leading, return_exceptions=True)

@@ -1,5 +1,4 @@
-"""An agent that follows its part: what it accepts and refuses, what it waits for, and switching from rounds to parts and
-back."""
+"""An agent that follows its part: what it accepts and refuses, and what it waits for."""
 
 from __future__ import annotations
 
@@ -9,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest_asyncio
+import structlog
 
 from agents import following
 from agents.desired import Desired
-from agents.following import install
 from agents.runtime.interface import Key
 from dorm.core.evolve import evolve
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State
 from events import kinds as k
 from events.chain import SealKey, new_seed
-from events.parts import document_of, packed, sign
 from events.quantities import SECOND
+from tests.agents.folding import store, write_parts
 from tests.agents.one_node import CLUSTER, NODE, PATIENCE_S, Node, holds
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ KEY = Key("app-1", 1, 0)
 @pytest_asyncio.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     monkeypatch.setattr(following, "_LOOK_S", 0.05)
-    monkeypatch.setattr(following, "_HURRIED_LOOK_S", 0.05)
     node = Node(tmp_path)
+    node.writes_parts = False
     yield node
     await node.clean()
 
@@ -50,23 +49,10 @@ def derived(node: Node) -> NodePart:
     return part_of(state, CLUSTER, NODE)
 
 
-async def store(node: Node, part: NodePart, key: SealKey | None = None) -> None:
-    document, last = document_of(part), await node.log.parts.last(NODE)
-    body = packed(document, sign(key, document) if key is not None else "")
-    await node.log.parts.put(NODE, body, last.revision if last is not None else 0)
-
-
 @contextlib.asynccontextmanager
 async def writing(node: Node, key: SealKey | None = None) -> AsyncIterator[None]:
     """A leading master writes a part after each record."""
-    node.log.parts.writes(True)
-
-    async def write() -> None:
-        async with contextlib.aclosing(node.log.read(follow=True)) as batches:
-            async for _ in batches:
-                await store(node, derived(node), key)
-
-    task = asyncio.create_task(write())
+    task = asyncio.create_task(write_parts(node.log, CLUSTER, NODE, key))
     try:
         yield
     finally:
@@ -76,7 +62,6 @@ async def writing(node: Node, key: SealKey | None = None) -> AsyncIterator[None]
 
 async def test_it_runs_the_containers_of_its_part_and_reads_only_its_own_facts(node: Node) -> None:
     async with writing(node), node.working() as agent:
-        assert agent.desired.by_part
         await holds(lambda: agent.desired.started == {KEY})
         await node.decide(k.AppCompleted(app="app-1", generation=1))
         assert isinstance(exit_ := await node.until(k.ContainerExited), k.ContainerExited)
@@ -103,19 +88,31 @@ async def test_after_a_restart_nothing_changes_until_a_later_part_is_there(node:
             await node.until(k.ContainerExited)
 
 
-async def test_an_agent_follows_rounds_until_a_master_writes_parts(node: Node) -> None:
-    async with node.working() as agent:
-        assert not agent.desired.by_part
+async def test_before_its_first_part_an_agent_announces_itself_and_waits(node: Node) -> None:
+    """For example on a new cluster whose master is still to come: the agent says once for what it waits."""
+    with structlog.testing.capture_logs() as logs:
+        async with node.agent(joined=False) as agent:
+            await node.until(k.NodeJoined)
+            await holds(lambda: any("waits for its part" in line["event"] for line in logs))
+            assert not agent.joined.is_set()
+            async with writing(node):
+                await asyncio.wait_for(agent.joined.wait(), PATIENCE_S)
+                await node.release()
+                await node.until(k.ContainerStarted)
+    assert [line["reason"] for line in logs if "waits for its part" in line["event"]] == [following._WHY_NO_PART[False]]
+
+
+async def test_between_two_masters_an_agent_keeps_what_runs(node: Node) -> None:
+    async with writing(node), node.working() as agent:
+        pass
+    async with node.agent() as agent:
+        await holds(lambda: agent.desired.joined_seq == len(node.log.records))
+        assert not agent.desired.fresh
         async with writing(node):
-            await holds(lambda: agent.desired.by_part)
+            await holds(lambda: agent.desired.fresh)
             await node.release(app="app-2")
             await node.until(k.ContainerStarted, 2)
-            assert agent.desired.by_part
-        node.log.parts.writes(False)  # A master of an earlier release was elected.
-        await holds(lambda: not agent.desired.by_part and agent.desired.fresh)
-        await node.release(app="app-3")
-        await node.until(k.ContainerStarted, 3)
-        assert not [fact for fact in node.facts() if isinstance(fact, k.ContainerExited)]
+    assert not [fact for fact in node.facts() if isinstance(fact, k.ContainerExited)]
 
 
 async def test_a_part_that_no_master_signed_is_not_obeyed(node: Node) -> None:
@@ -128,7 +125,7 @@ async def test_a_part_that_no_master_signed_is_not_obeyed(node: Node) -> None:
         await holds(lambda: agent.desired.unsigned > 0)
         assert agent.desired.part_seq < node.log.records[-1].seq
     async with node.agent(joined=False) as agent:
-        await store(node, msgspec.structs.replace(derived(node), masters=None, seq=node.log.records[-1].seq))
+        await store(node.log, msgspec.structs.replace(derived(node), masters=None, seq=node.log.records[-1].seq))
         await holds(lambda: agent.desired.unsigned > 0)
         assert agent.desired.known is not None, "no part makes a cluster open"
 
@@ -144,8 +141,8 @@ async def lived(node: Node) -> NodePart:
 
 async def test_older_and_foreign_parts_change_nothing(node: Node) -> None:
     part = await lived(node)
-    desired = Desired(NODE, by_part=True)
-    assert install(desired, msgspec.structs.replace(part, epoch=2))
+    desired = Desired(NODE)
+    assert desired.install(msgspec.structs.replace(part, epoch=2))
     before = msgspec.structs.asdict(desired)
     for other in (
         part,
@@ -153,18 +150,18 @@ async def test_older_and_foreign_parts_change_nothing(node: Node) -> None:
         msgspec.structs.replace(part, seq=part.seq + 1, epoch=1),
         msgspec.structs.replace(part, seq=part.seq + 1, epoch=2, node="node-2"),
     ):
-        assert not install(desired, other)
+        assert not desired.install(other)
     assert msgspec.structs.asdict(desired) == before
 
 
 async def test_own_facts_after_a_part_are_applied_on_top(node: Node) -> None:
     part = await lived(node)
-    desired = Desired(NODE, by_part=True)
-    install(desired, msgspec.structs.replace(part, seq=1, apps={}))
+    desired = Desired(NODE)
+    desired.install(msgspec.structs.replace(part, seq=1, apps={}))
     for record in node.log.records:
         desired.fold(record)
     assert desired.joined_seq == 1
-    install(desired, msgspec.structs.replace(part, seq=2, apps={**part.apps}))
+    desired.install(msgspec.structs.replace(part, seq=2, apps={**part.apps}))
     assert desired.due == desired.started == {KEY}
     exit_ = k.ContainerExited(
         id="x", at=1, by=NODE, app=KEY.app, generation=1, slot=0, node=NODE, exit_code=0, reason="exit", asked=False,
@@ -177,7 +174,7 @@ async def test_own_facts_after_a_part_are_applied_on_top(node: Node) -> None:
         )
     )
     assert (desired.due, desired.exited) == (set(), {KEY})
-    install(desired, msgspec.structs.replace(part, seq=last.seq))
+    desired.install(msgspec.structs.replace(part, seq=last.seq))
     assert (desired.due, desired.exited) == (set(), {KEY}), "the part is of before the exit"
     assert desired.time <= last.time + SECOND
 

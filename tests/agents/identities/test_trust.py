@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from agents.desired import Desired, subjects_of
 from events import kinds as k
-from events import subjects
 from events.chain import SealKey, new_seed, signed_round
 from events.codec import encode
 from replay.audit.audit import verify
+from tests.agents import folding
 from tests.core.fold.test_identities import Said
-from tests.core.records import CLUSTER, Bench, document, joined
+from tests.core.records import Bench, document, joined
 from tests.replay.made_log import log_of
+
+if TYPE_CHECKING:
+    from agents.desired import Desired
 
 KEY, STRANGER = SealKey(new_seed()), SealKey(new_seed())
 
@@ -43,11 +45,7 @@ def cluster(**enrolled: Any) -> tuple[Said, Signing]:
 
 
 def desired_of(bench: Bench) -> Desired:
-    desired, patterns = Desired("n1"), subjects_of(CLUSTER, "n1")
-    for record in bench.records:
-        if any(subjects.matches(pattern, record.subject) for pattern in patterns):
-            desired.fold(record)
-    return desired
+    return folding.desired_of(bench.records, "n1")
 
 
 def submitted(said: Said, bench: Signing) -> None:
@@ -60,7 +58,6 @@ async def test_signed_rounds_are_obeyed_and_others_are_not() -> None:
     submitted(said, bench)
     desired = desired_of(bench)
     assert desired.due
-    assert desired.unsigned == 0
     assert (await verify(log_of(bench.records))).divergence is None
     app = bench.app()
     for key in (None, STRANGER):
@@ -68,7 +65,6 @@ async def test_signed_rounds_are_obeyed_and_others_are_not() -> None:
         bench.say(k.AppCancelled(app=app.id, generation=1))
         desired = desired_of(bench)
         assert desired.wanted(), "the app still has to run"
-    assert desired.unsigned == 2
     report = await verify(log_of(bench.records))
     assert report.divergence is not None
     assert (report.divergence.seq, "signed" in report.divergence.what) == (len(bench.records) - 1, True)
@@ -84,7 +80,7 @@ def test_a_signed_round_stored_again_is_not_obeyed() -> None:
     assert (after.due, after.epoch) == (before.due, before.epoch)
     # Nor where its basis would let it pass: then its predecessor is another record.
     bench.raw(old.subject, encode(msgspec.structs.replace(_round(old), basis=bench.state.seq)))
-    assert desired_of(bench).unsigned == 1
+    assert (desired_of(bench).due, desired_of(bench).epoch) == (before.due, before.epoch)
 
 
 def _round(record: object) -> k.Round:
@@ -103,7 +99,7 @@ def test_a_round_decided_before_the_keys_changed_counts() -> None:
     bench.say(k.MasterElected(epoch=2), basis=basis, epoch=2)
     assert desired_of(bench).epoch == 2
     bench.say(k.MasterElected(epoch=3), epoch=3)
-    assert (desired_of(bench).epoch, desired_of(bench).unsigned) == (2, 1)
+    assert desired_of(bench).epoch == 2
     bench.key = new
     bench.say(k.MasterElected(epoch=3), epoch=3)
     assert desired_of(bench).epoch == 3
@@ -128,7 +124,7 @@ def test_only_operators_change_the_lease() -> None:
 )
 def test_an_agent_knows_that_its_announcement_was_refused(enrolled: dict[str, Any], code: str) -> None:
     _, bench = cluster(**enrolled)
-    desired = desired_of(bench)
+    desired = folding.desired_of(bench.records, "n1", part_at=bench.state.seq - 1)
     assert (desired.refused.code if desired.refused is not None else "") == code
     assert ("n1" in bench.state.nodes) is (desired.holder == "i1") is (code == "")
 

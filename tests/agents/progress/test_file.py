@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, ProgressFile, Told
+from agents.progress import LONGEST_LINE, LONGEST_READ, MOST_BEHIND, Logged, ProgressFile
 from agents.runtime.interface import Key
 from events.kinds import AppCheckpointed, AppProgressed
 from tests.agents.progress.files import said, write
@@ -52,12 +52,12 @@ def test_facts_on_the_log_are_not_published_again(path: Path) -> None:
     lines = ['{"step": 1}\n', '{"checkpoint": 1}\n', '{"step": 2}\n', '{"checkpoint": 2}\n', '{"step": 3}\n']
     ends = [len("".join(lines[: count + 1])) for count in range(len(lines))]
     write(path, "".join(lines))
-    told = Told(checkpointed=ends[1], progressed=ends[2])
-    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, told), 0) == [("Checkpointed", 2), ("Progressed", 3)]
+    logged = Logged(checkpointed=ends[1], progressed=ends[2])
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, logged), 0) == [("Checkpointed", 2), ("Progressed", 3)]
     # The log may have a later line of one kind than of the other.
-    behind = Told(checkpointed=ends[3], progressed=ends[0])
+    behind = Logged(checkpointed=ends[3], progressed=ends[0])
     assert said(ProgressFile(Key("app", 1, 0), path, 0.0, behind), 0) == [("Progressed", 3)]
-    all_of_it = Told(checkpointed=ends[3], progressed=ends[4])
+    all_of_it = Logged(checkpointed=ends[3], progressed=ends[4])
     assert said(ProgressFile(Key("app", 1, 0), path, 0.0, all_of_it), 0, final=True) == []
 
 
@@ -169,21 +169,21 @@ def test_a_shortened_file_is_read_from_its_end(path: Path) -> None:
     assert isinstance(second, AppCheckpointed)
     assert second.step == 3
     assert int(second.id.rpartition(".")[2]) > int(first.id.rpartition(".")[2])
-    again = ProgressFile(Key("app", 1, 0), path, 0.0, Told(checkpointed=int(second.id.rpartition(".")[2])))
+    again = ProgressFile(Key("app", 1, 0), path, 0.0, Logged(checkpointed=int(second.id.rpartition(".")[2])))
     assert said(again, 0) == []
 
 
 def test_successive_agents_report_a_line_once(path: Path) -> None:
     file = ProgressFile(Key("app", 1, 0), path, 0.0)
     write(path, '{"step": 1}\n{"checkpoint": 1}\n{"step": 2}\n')
-    told = Told()
+    logged = Logged()
     for fact in file.read(0):
         place = int(fact.id.rpartition(".")[2])
         if isinstance(fact, AppProgressed):
-            told.progressed = place
+            logged.progressed = place
         else:
-            told.checkpointed = place
-    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, told), 0, final=True) == []
+            logged.checkpointed = place
+    assert said(ProgressFile(Key("app", 1, 0), path, 0.0, logged), 0, final=True) == []
 
 
 @pytest.mark.parametrize("what", ["pipe", "link", "folder", "nothing", "device"])

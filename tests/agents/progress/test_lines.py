@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from agents.progress import MOST_TRIES, REQUEST_S, SKIPPED_S, ProgressFile, Told
+from agents.progress import MOST_TRIES, REQUEST_S, SKIPPED_S, Logged, ProgressFile
 from agents.runtime.interface import Key
 from events.kinds import (
     MOST_RUNS,
@@ -133,7 +133,7 @@ def test_an_agent_that_starts_again_does_not_repeat_what_the_log_has(path: Path)
     (fact,) = ProgressFile(Key("app", 1, 0), path, 0.0).read(0)
     end = int(fact.id.rpartition(".")[2])
     assert end == 8
-    again = ProgressFile(Key("app", 1, 0), path, 0.0, Told(skipped=end))
+    again = ProgressFile(Key("app", 1, 0), path, 0.0, Logged(skipped=end))
     assert again.read(0) == []
     write(path, "three\n")
     assert skipped(again.read(0, final=True)) == [(3, "one")]
@@ -186,8 +186,8 @@ CHANGED = (
 )
 
 
-def live(path: Path, interval_s: float = 5.0, told: Told | None = None) -> ProgressFile:
-    return ProgressFile(Key("app", 2, 0), path, interval_s, told, live=True)
+def live(path: Path, interval_s: float = 5.0, logged: Logged | None = None) -> ProgressFile:
+    return ProgressFile(Key("app", 2, 0), path, interval_s, logged, live=True)
 
 
 def test_a_training_membership_is_published(path: Path) -> None:
@@ -258,8 +258,8 @@ def test_memberships_are_published_once_and_at_a_limited_rate(path: Path) -> Non
     (fact,) = file.read(6)
     assert isinstance(fact, MembershipChanged)
     assert fact.membership == 7
-    told = Told(membership=3 * len(CHANGED))
-    assert live(path, told=told).read(0, final=True) == []
+    logged = Logged(membership=3 * len(CHANGED))
+    assert live(path, logged=logged).read(0, final=True) == []
 
 
 def _epoch(number: int, ledger: str = "ab" * 32) -> str:
@@ -292,7 +292,7 @@ def test_the_epochs_of_one_fact_are_bounded_and_those_left_out_counted(path: Pat
 
 def test_a_restarted_agent_reports_each_epoch_exactly_once(path: Path) -> None:
     write(path, _epoch(0) + _epoch(1) + _epoch(2))
-    (fact,) = live(path, told=Told(epoch=len(_epoch(0)))).read(0)
+    (fact,) = live(path, logged=Logged(epoch=len(_epoch(0)))).read(0)
     assert isinstance(fact, EpochCompleted)
     assert (fact.epoch, [(run.first, run.last) for run in fact.earlier]) == (2, [(1, 1)])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 
 from dorm.core.progress import doubt_shown
 from dorm.core.query.views import describe
@@ -98,7 +97,7 @@ def test_without_doubt_exit_code_0_needs_no_step() -> None:
         restarted(bench, doubt)
         if doubt is not None:  # It was set aside before the start, which the next start then says.
             app = bench.app()
-            assert app.doubt is not UNSET
+            assert app.doubt is not None
             bench.exited(code=1)
             bench.settle()
             bench.wait(60)
@@ -115,14 +114,14 @@ def test_a_fresh_start_and_one_that_never_saved_have_no_doubtful_checkpoint() ->
     bench.settle()
     bench.all_exited(generation=1, asked=True, doubt=TORN)
     bench.settle()
-    assert bench.app().doubt is UNSET
+    assert bench.app().doubt is None
     bench.started()
     assert isinstance(after(bench)[0], k.AppCompleted)
 
     bench = Bench(a=4)
     bench.running(n_max=1)
     restarted(bench)
-    assert bench.app().doubt is UNSET, "there is nothing that it could resume from"
+    assert bench.app().doubt is None, "there is nothing that it could resume from"
 
 
 def test_what_was_found_before_a_start_counts_for_that_generation_even_if_its_start_is_not_reported() -> None:
@@ -173,9 +172,9 @@ def test_exit_code_0_of_a_container_that_was_asked_never_completes_the_app(asked
 def test_the_next_report_of_a_checkpoint_ends_the_doubt() -> None:
     bench = one()
     restarted(bench)
-    assert bench.app().doubt is not UNSET
+    assert bench.app().doubt is not None
     bench.add(k.AppCheckpointed(app=bench.app().id, generation=2, step=40), "a")
-    assert bench.app().doubt is UNSET
+    assert bench.app().doubt is None
     assert describe(bench.app(), bench.now)["doubt"] is None
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from agents.contract import container_spec
-from agents.desired import Desired
 from agents.reconcile import Announced, announced, files_of
 from dorm.core.asking import problem_of
 from dorm.core.batches import MOST_BATCHES, STEP, batch_now
 from dorm.core.query.views import describe
 from dorm.policies.problem import Batch
 from events import kinds as k
+from tests.agents.folding import desired_of
 from tests.core.records import Bench
 
 RANGE = {"initial": 64, "least": 32, "most": 4096, "per_container": 512}
@@ -143,25 +143,17 @@ def test_a_decision_about_an_app_without_a_range_is_counted_and_changes_nothing(
 class TestAgents:
     def test_containers_read_the_batch_size_from_a_file_that_the_agent_replaces(self) -> None:
         made = bench()
-        desired = Desired("a")
-        for record in made.records:
-            desired.fold(record)
-        app = desired.apps[made.app().id]
+        app = desired_of(made.records, "a").apps[made.app().id]
         assert files_of(app) == {"batch": b"64\n"}
         assert announced(app) == Announced(batch=64)
         report(made, 100_000.0)
         made.wait(60)
         size = batches(made.settle())[made.app().id]
-        for record in made.records[desired.seq :]:
-            desired.fold(record)
-        assert files_of(desired.apps[made.app().id]) == {"batch": b"%d\n" % size}
+        assert files_of(desired_of(made.records, "a").apps[made.app().id]) == {"batch": b"%d\n" % size}
 
     def test_the_environment_names_the_file_if_there_is_a_range(self) -> None:
         made = bench()
-        desired = Desired("a")
-        for record in made.records:
-            desired.fold(record)
-        app = desired.apps[made.app().id]
+        app = desired_of(made.records, "a").apps[made.app().id]
         where = {"checkpoint_dir": "/c", "checkpoint_mount": "", "run_dir": "/run/x", "devices": ()}
         env = container_spec(made.app().id, app, 0, **where).env  # type: ignore[arg-type]
         assert env["DORM_BATCH"] == "/run/x/batch"

@@ -50,7 +50,7 @@ def too_slow(_: Allocation) -> Any:
 
 
 def fails(made: Bench) -> bool:
-    return isinstance(made.state.policy_failure, FailedPolicy)
+    return made.state.policy_failure is not None
 
 
 def bench() -> Bench:
@@ -88,7 +88,7 @@ def test_the_round_keeps_the_allocation_and_reports_it(
     made.submit("second", n_max=4)
     made.settle()
     failed = made.state.policy_failure
-    assert isinstance(failed, FailedPolicy)
+    assert failed is not None
     assert (failed.policy, failed.version, failed.code) == ("fragile", 3, code)
     assert text in failed.reason
     assert len(failed.reason) <= 500
@@ -196,16 +196,13 @@ def test_a_plug_in_is_accepted_only_if_the_leading_master_announced_it() -> None
     made.add(k.PolicyChanged(policy="acme", params={"speed": 3}))
     assert (made.state.settings.policy, made.state.settings.params) == ("acme", {"speed": 3})
     made.say(k.MasterElected(epoch=3), epoch=3)
-    assert made.state.policy_plugins == {}
+    assert made.state.plugins == {}
     assert made.state.settings.policy == "acme", "what is in force stays, and fails until it is installed"
     made.add(k.PolicyChanged(set_params={"speed": 5}))
     assert made.state.settings.params == {"speed": 3}
 
 
-def test_a_state_without_plug_ins_keeps_its_digest() -> None:
-    fields = msgspec.to_builtins(State())
-    assert "plugins" not in fields
-    assert "policy_failure" not in fields
+def test_plug_ins_and_a_failure_of_the_policy_are_kept_in_snapshots() -> None:
     with_both = State(
         plugins={"a": k.PolicyPlugin("a", 1, "b 1")}, policy_failure=FailedPolicy("a", 1, "c", "d", 1, 2, 3)
     )

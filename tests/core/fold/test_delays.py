@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 
 from dorm.core.delays import delays_of
 from dorm.core.query.views import app_row, describe
@@ -78,7 +77,7 @@ def test_it_ends(end: str) -> None:
         case _:
             bench.exited(slot=0, code=None, reason="start")
     container = bench.app().generations[1].containers[0]
-    assert container.delay is UNSET
+    assert container.delay is None
     assert "delay" not in describe(bench.app(), bench.now)["containers_now"][0]
 
 

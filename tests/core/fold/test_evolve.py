@@ -6,7 +6,6 @@ from typing import get_args
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 from dorm.core.evolve import _HANDLERS, GapError, evolve
 from dorm.core.settings import all_after, retention_of, tenant_retention_after
@@ -409,7 +408,7 @@ class TestEndedApps:
         bench.say()
         assert app.id not in bench.state.apps
         bench.add(k.PolicyChanged(tenant_retention_s={app.spec.user: None}))
-        assert tenant_retention_after(bench.state.settings, k.PolicyChanged()) is UNSET
+        assert tenant_retention_after(bench.state.settings, k.PolicyChanged()) == {}
         assert len({before, digest(bench.state)}) == 2
 
     def test_ended_apps_stay_while_their_containers_may_run(self) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.desired import Desired
 from dorm.core.state import Refused
 from dorm.core.timing import LEASE_MARGIN_S
 from events import kinds as k
+from tests.agents.folding import desired_of
 from tests.core.records import START, Bench, joined
+
+if TYPE_CHECKING:
+    from agents.desired import Desired
 
 OLD, NEW = "a" * 32, "b" * 32
 
@@ -41,10 +44,7 @@ def states(made: Bench) -> list[str]:
 
 
 def fold(made: Bench) -> Desired:
-    desired = Desired("n3")
-    for record in made.records:
-        desired.fold(record)
-    return desired
+    return desired_of(made.records, "n3")
 
 
 @pytest.mark.parametrize("silent_s", [0, 20, 300])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING
+
 import pytest
 
-from agents.desired import Desired
 from events import kinds as k
+from tests.agents.folding import desired_of
 from tests.core.records import Bench
+
+if TYPE_CHECKING:
+    from agents.desired import Desired
 
 
 def kill(bench: Bench, reason: str = "") -> None:
@@ -19,10 +23,7 @@ def orders(bench: Bench) -> list[str]:
 
 
 def agent_of(bench: Bench) -> Desired:
-    agent = Desired("a")
-    for record in bench.records:
-        agent.fold(record)
-    return agent
+    return desired_of(bench.records, "a")
 
 
 def test_an_app_that_runs_is_cancelled_and_killed() -> None:
@@ -64,7 +65,7 @@ def test_stopped_containers_are_not_killed() -> None:
     assert bench.app().ended == "completed"
     kill(bench)
     assert orders(bench) == []
-    assert bench.app().kill is msgspec.UNSET
+    assert bench.app().kill == ""
 
 
 def test_a_waiting_app_is_cancelled() -> None:
@@ -76,12 +77,6 @@ def test_a_waiting_app_is_cancelled() -> None:
     bench.add(k.AppCancelRequested(app="second", kill=True))
     bench.decide()
     assert bench.app("second").ended == "cancelled"
-
-
-def test_a_state_without_kills_is_encoded_as_it_was() -> None:
-    bench = Bench(a=4)
-    bench.running(n_max=1)
-    assert "kill" not in msgspec.to_builtins(bench.app())
 
 
 def test_an_order_about_an_unknown_app_changes_nothing() -> None:

@@ -12,15 +12,17 @@ import pytest
 from agents.desired import Desired
 from dorm.core.evolve import evolve
 from dorm.core.next_round import decide
+from dorm.core.parts.deriving import part_of
 from dorm.core.snapshot import copy, load, pack
 from dorm.core.state import State, digest
 from dorm.core.timing import next_deadline
 from events import kinds as k
-from events import subjects
+from events import parts, subjects
 from events.codec import decode, encode
 from events.limits import LEAST_MAX_PAYLOAD
 from events.log.records import Record
 from events.quantities import SECOND
+from tests.agents.folding import desired_of
 from tests.core.fold.pills import KINDS, NO_EVENTS, bodies_of, document_of, poisoned, subject_of, wrapped
 from tests.core.records import CLUSTER, Bench
 from tests.tries import step
@@ -60,11 +62,7 @@ def cluster() -> Cluster:
     bench.submit("wait", n_min=8, n_max=8)
     bench.decide()
     bench.submit("later", id="someone.later")
-    agents = [Desired("n1"), Desired("n2")]
-    for agent in agents:
-        for record in bench.records:
-            agent.fold(record)
-    bench.agents = tuple(msgspec.msgpack.encode(agent) for agent in agents)
+    bench.agents = tuple(msgspec.msgpack.encode(desired_of(bench.records, node)) for node in ("n1", "n2"))
     return bench
 
 
@@ -111,6 +109,7 @@ def _survives(cluster: Cluster, subject: str, body: bytes) -> None:
     for agent in agents:
         for record in log[1:]:
             agent.fold(record)
+        assert agent.install(parts.unpacked(parts.packed(parts.document_of(part_of(state, CLUSTER, agent.node))))[0])
         assert agent.epoch == epoch
         msgspec.msgpack.encode(agent)
     cluster.survived.add(became)

@@ -16,6 +16,7 @@ from agents.reconcile import reconcile
 from dorm.core.evolve import evolve
 from dorm.core.invariants import violations
 from dorm.core.next_round import decide
+from dorm.core.parts.deriving import part_of
 from dorm.core.query.views import app_rows, describe, node_rows, summary
 from dorm.core.snapshot import copy, restore
 from dorm.core.state import State, digest
@@ -119,6 +120,7 @@ class History(RuleBasedStateMachine):
         for record in self.bench.records[self.folded :]:
             self.agent.fold(record)
         self.folded = len(self.bench.records)
+        self.agent.install(part_of(self.bench.state, CLUSTER, self.agent.node))
         reconcile(self.agent, [], self.bench.now)
 
     @invariant()
@@ -149,8 +151,7 @@ class History(RuleBasedStateMachine):
 
         say([k.MasterElected(epoch=twin.epoch + 1)])
         self._decide(twin, max(bench.now, twin.time) + 60 * SECOND, say)
-        for record in said:
-            self.agent.fold(record)
+        self.agent.install(part_of(twin, CLUSTER, self.agent.node))
 
     # --- helpers --------------------------------------------------------------------------------------------------------
 

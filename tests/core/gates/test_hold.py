@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from dorm.core.asking import problem_of
@@ -158,12 +157,6 @@ def test_the_holder_is_shown() -> None:
     assert describe(bench.app(), bench.now)["hold"] == {
         "by": "ann", "at": bench.now, "reason": "wrong data", "operator": False,
     }  # fmt: skip
-
-
-def test_an_app_without_gates_is_encoded_as_before() -> None:
-    bench = Bench(a=2)
-    bench.running("app")
-    assert "gates" not in msgspec.to_builtins(bench.app())
 
 
 # --- who may ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""After each round, a node that knows only its part desires the same as one that has folded all rounds."""
+"""After each round, a node whose part is old desires what a part of the last record says."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agents.desired import Desired, own_subjects, subjects_of
-from agents.following import install
+from agents.desired import Desired, own_subjects
 from dorm.core.evolve import evolve
 from dorm.core.parts.concerned import Concerned
-from dorm.core.parts.deriving import known_nodes, part_of, parts_of
+from dorm.core.parts.deriving import part_of, parts_of
 from dorm.core.state import State
 from events import kinds as k
 from events.parts import content_of
 from events.subjects import matches
-from tests.core.records import CLUSTER, Bench
+from tests.agents.folding import desired_of
+from tests.core.records import Bench
 from tests.simulation.history import History
 from tests.tries import tries
 
@@ -33,7 +33,7 @@ def shape(desired: Desired, now: int) -> dict[str, Any]:
             () if key in desired.started else app.joined_as(key.slot),
         )
         for key, app in desired.wanted().items()
-        if key not in desired.exited  # The rounds do not say when others took up that a member left; it has ended by then.
+        if key not in desired.exited  # A part need not say when others took up that a member left; it has ended by then.
     }  # fmt: skip
     return {
         "due": sorted(desired.due),
@@ -50,33 +50,6 @@ def of_history(seed: int) -> tuple[str, list[Record]]:
     history = History(seed)
     history.run()
     return history.cluster, history.world.server.records
-
-
-def fold(desired: Desired, cluster: str, records: list[Record]) -> None:
-    patterns = subjects_of(cluster, desired.node)
-    for record in records:
-        if any(matches(pattern, record.subject) for pattern in patterns):
-            desired.fold(record)
-
-
-@pytest.mark.usefixtures("only_policies_of_ours")
-@pytest.mark.parametrize("seed", [7, 13, *range(300, 300 + tries(0, 40))])
-def test_a_part_agrees_with_the_rounds(seed: int) -> None:
-    cluster, records = of_history(seed)
-    state, folds, compared = State(), dict[str, Desired](), 0
-    for record in records:
-        event = evolve(state, record).event
-        for node in known_nodes(state):
-            if node not in folds:
-                folds[node] = Desired(node)
-                fold(folds[node], cluster, records[: record.seq - 1])
-            fold(folds[node], cluster, [record])
-        for node, folded in folds.items() if isinstance(event, k.Round) else ():
-            followed = Desired(node, by_part=True)
-            assert install(followed, part_of(state, cluster, node))
-            assert shape(followed, state.time) == shape(folded, state.time), f"{node} at {record.seq}"
-            compared += 1
-    assert compared > 50
 
 
 @pytest.mark.usefixtures("only_policies_of_ours")
@@ -98,24 +71,20 @@ def test_events_without_a_node_change_no_part(seed: int) -> None:
         assert set(asked) <= set(nodes)
         for part in parts_of(state, cluster, nodes):
             assert content_of(part) == content_of(part_of(state, cluster, part.node))
-            desired = agents.setdefault(part.node, Desired(part.node, by_part=True))
-            assert install(desired, part)
+            desired = agents.setdefault(part.node, Desired(part.node))
+            assert desired.install(part)
             written += 1
         for node, desired in agents.items() if isinstance(event, k.Round) else ():
-            fresh = Desired(node, by_part=True)
-            install(fresh, part_of(state, cluster, node))
+            fresh = Desired(node)
+            fresh.install(part_of(state, cluster, node))
             assert shape(desired, state.time) == shape(fresh, state.time), f"{node} at {record.seq}"
     assert 0 < written < len(records) * len(agents) / 2, "most records concern few nodes"
 
 
-def test_rounds_and_parts_state_how_long_each_tenants_apps_are_kept() -> None:
+def test_parts_state_how_long_each_tenants_apps_are_kept() -> None:
     bench = Bench(a=4)
     app = bench.running(n_max=1)
     bench.add(k.PolicyChanged(retention_s=60, tenant_retention_s={app.spec.user: 600.0, "other": 1.0}))
     bench.add(k.PolicyChanged(tenant_retention_s={"other": None}))
-    folded, followed = Desired("a"), Desired("a", by_part=True)
-    for record in bench.records:
-        folded.fold(record)
-    assert install(followed, part_of(bench.state, CLUSTER, "a"))
-    for desired in (folded, followed):
-        assert (desired.retention_of(app.id), desired.retention_of("unknown")) == (600, 60)
+    desired = desired_of(bench.records, "a")
+    assert (desired.retention_of(app.id), desired.retention_of("unknown")) == (600, 60)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import agents.reconcile as reconciling
-from agents.desired import Desired
+from agents.desired import Desired, own_subjects
 from agents.runtime.interface import Key, Seen
+from dorm.core.parts.deriving import part_of
 from events import kinds as k
-from events import subjects
 from events.quantities import SECOND
 from tests.core.records import CLUSTER
 
@@ -106,20 +106,21 @@ class VirtualNode:
 
     @property
     def ready(self) -> bool:
-        return self.agent_up and 0 < self.join_seq <= self.position
+        return self.agent_up and 0 < self.join_seq <= self.position and self.desired.fresh
 
-    def fold(self, most: int) -> None:
-        """Read some of the log, as `Agent._follow` subscribes to it."""
+    def fold(self, most: int, *, part: bool = True) -> None:
+        """Read some of the node's own facts, and its part if that comes: the two come independently of each other."""
         if not (self.agent_up and self.connected):
             return
-        wanted = [subjects.rounds(CLUSTER), subjects.facts_by(CLUSTER, self.name)]
-        wanted.append(subjects.fact_pattern(CLUSTER, "PolicyChanged"))
+        was_ready, own = self.ready, own_subjects(CLUSTER, self.name)
         for record in self.world.log[self.position : self.position + most]:
             self.position = record.seq
-            if any(subjects.matches(pattern, record.subject) for pattern in wanted):
+            if record.subject in own:
                 self.desired.fold(record)
-            if record.seq == self.join_seq:
-                self.extend_lease(self.joined_at)
+        if part:
+            self.desired.install(part_of(self.world.whole, CLUSTER, self.name))
+        if not was_ready:
+            self.extend_lease(self.joined_at)
 
     def beat(self) -> None:
         """A heartbeat that is stored extends the lease; an agent whose lease has expired joins again."""

@@ -244,7 +244,7 @@ class World:
         node = chance.choice(self.nodes)
         if chance.random() < 0.8:
             node.beat()
-        node.fold(chance.choice([1, 3, 1000, 1000]))
+        node.fold(chance.choice([1, 3, 1000, 1000]), part=chance.random() < 0.7)
         if chance.random() < 0.8:
             node.act(chance.choice([1, 2, 100]))
         if chance.random() < 0.7:
@@ -343,7 +343,7 @@ class World:
         node.connected = True
         for _ in range(self.chance.randint(0, 10)):
             node.beat()
-            node.fold(self.chance.choice([1, 1, 2, 5]))
+            node.fold(self.chance.choice([1, 1, 2, 5]), part=self.chance.random() < 0.2)
             node.act(100)
             self.chance.choice([self.agent_step, self.master_step])()
 

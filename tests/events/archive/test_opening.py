@@ -1,4 +1,4 @@
-"""Archives of every release are opened, from files and pipes, and all else is refused."""
+"""Archives are opened, from files and pipes, and all else is refused."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from events.archive.blocks import MAGIC
-from events.archive.legacy import LegacyLog
 from events.archive.segments import SegmentLog, open_archive
 from events.log.records import LogRefused
 from tests.errors import raises
-from tests.events.archive.legacy_files import legacy_archive
 from tests.events.archive.test_segment_log import FORTY, WHOLE
 from tests.events.log.readable_conformance import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LEGACY = legacy_archive(FORTY)
 
-
-@pytest.mark.parametrize(("data", "form"), [(LEGACY, LegacyLog), (WHOLE, SegmentLog)], ids=["legacy", "segments"])
-async def test_archives_of_every_release_are_opened(tmp_path: Path, data: bytes, form: type) -> None:
-    (tmp_path / "log.dorm").write_bytes(data)
+async def test_an_archive_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "log.dorm").write_bytes(WHOLE)
     log = await open_archive(tmp_path / "log.dorm")
-    assert type(log) is form
+    assert type(log) is SegmentLog
     assert await read_all(log) == FORTY
     assert (await log.damages(), await log.torn()) == ([], "")
     await log.close()
@@ -90,13 +85,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(
-    ("data", "last"), [(LEGACY, b"39 standard input breaks off"), (WHOLE, b"40 standard input: it breaks off")],
-    ids=["legacy", "segments"],
-)  # fmt: skip
-def test_an_archive_is_read_from_a_pipe(data: bytes, last: bytes) -> None:
+def test_an_archive_is_read_from_a_pipe() -> None:
     program = [sys.executable, "-c", _READ_STDIN]
-    done = subprocess.run(program, input=data, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(program, input=WHOLE, capture_output=True, check=True, timeout=60)
     assert done.stdout == b"40 \n"
-    done = subprocess.run(program, input=data[:-1], capture_output=True, check=True, timeout=60)
-    assert done.stdout.startswith(last)
+    done = subprocess.run(program, input=WHOLE[:-1], capture_output=True, check=True, timeout=60)
+    assert done.stdout.startswith(b"40 standard input: it breaks off")

@@ -14,7 +14,6 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from dorm.core import claims
-from dorm.core.app import Restart
 from dorm.core.claims import HOLD_S, last_of
 from dorm.core.failures import is_interruption
 from dorm.core.gates import closed
@@ -377,5 +376,5 @@ def _ends_by_itself(app: App) -> bool:
 
 def _asked(app: App, before: Generation) -> bool:
     """Return whether its owner wanted this generation to be replaced."""
-    restarts = isinstance(app.restart, Restart) and app.restart.seq >= before.decided_seq
+    restarts = app.restart is not None and app.restart.seq >= before.decided_seq
     return restarts or app.generations[app.generation].revision != before.revision

@@ -10,9 +10,7 @@ import msgspec
 from agents.desired import Desired
 from agents.outputs.folders import CheckpointFolder
 from agents.progress import ProgressFact, ProgressFile
-from agents.runtime.interface import Key
 from dorm.core.evolve import evolve
-from dorm.core.parts import deriving
 from dorm.core.parts.deriving import known_nodes
 from dorm.core.state import Node, State
 from dorm.master.failure_detector import FailureDetector
@@ -35,26 +33,6 @@ if TYPE_CHECKING:
 
     from dorm.core.leader import Publish
     from tests.simulation.history import History
-
-
-def announced_by_the_decision(patch: pytest.MonkeyPatch) -> None:
-    """Agents treat the decision as the release."""
-    resize = Desired._resize
-
-    def announced(desired: Desired, change: k.Resize, time: int) -> None:
-        app = desired.apps.get(change.app)
-        if app is None or change.adjustment != "live" or app.generation != change.to_generation:
-            resize(desired, change, time)
-            return
-        known = {placed.slot for placed in app.placement}
-        app.membership, app.members = change.membership, change.placement
-        for placed in change.placement:
-            if placed.node == desired.node and placed.slot not in known:
-                app.first[placed.slot] = change.placement
-                desired.due.add(Key(change.app, app.generation, placed.slot))
-
-    patch.setattr(Desired, "_resize", announced)
-    code(deriving._announced, ("and change.released_at", ""))(patch)
 
 
 def lease_never_ends(patch: pytest.MonkeyPatch) -> None:

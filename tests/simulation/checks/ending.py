@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agents.desired import Desired, subjects_of
-from agents.following import install
+from agents.desired import Desired
 from agents.runtime.interface import RuntimeFault
 from dorm.core.evolve import evolve
 from dorm.core.next_round import _surely_free
 from dorm.core.parts.deriving import part_of
 from dorm.core.state import State, digest
 from events.log.memory import MemoryLog
-from events.subjects import facts_by, matches
 from replay.audit.audit import verify
 
 if TYPE_CHECKING:
@@ -82,12 +80,14 @@ def _check_folds(history: History) -> None:
 
 
 def has_read(world: World, desired: Desired) -> bool:
-    """Return whether an agent has folded the last round, or its part is equivalent to it."""
-    if not desired.by_part:
-        return desired.round_seq == world.whole.round_seq
-    again = Desired(desired.node, by_part=True)
-    install(again, part_of(world.whole, world.cluster, desired.node))
-    return desired.fresh and _known(desired) == _known(again)
+    """Return whether an agent desires what a part of the last record says."""
+    return desired.fresh and _known(desired) == _known(_by_part(world, desired.node))
+
+
+def _by_part(world: World, node: str) -> Desired:
+    desired = Desired(node)
+    desired.install(part_of(world.whole, world.cluster, node))
+    return desired
 
 
 def _known(desired: Desired) -> tuple[object, ...]:
@@ -95,14 +95,9 @@ def _known(desired: Desired) -> tuple[object, ...]:
 
 
 def _check_desired(history: History, node: str, process: AgentProcess) -> None:
-    desired = process.agent.desired
-    wanted = [*subjects_of(history.cluster, node), facts_by(history.cluster, node)]
-    again = Desired(node)
-    for record in history.world.server.records:
-        if any(matches(pattern, record.subject) for pattern in wanted):
-            again.fold(record)
+    desired, again = process.agent.desired, _by_part(history.world, node)
     same = _known(desired) == _known(again)
-    history.checks.hold(same, f"the agent of {node} has folded something else: {desired.due} and not {again.due}")
+    history.checks.hold(same, f"the agent of {node} desires something else: {desired.due} and not {again.due}")
 
 
 def _audit(history: History) -> None:

@@ -80,8 +80,6 @@ class Server:
         self.snapshots = MemorySnapshots()
         self.parts: dict[str, StoredPart] = {}
         """The last part of each node, which survives a crash."""
-        self.without_parts: set[str] = set()
-        """Hosts of masters that write none: those of an earlier release."""
         self.part_readers: list[tuple[str, Callable[[StoredPart], None]]] = []
         self.part_fence = True
         self.repeat_parts = False
@@ -327,7 +325,7 @@ class Server:
             reply(LogUnavailable("lease: insufficient storage resources available"))
             return
         seq, chain = (over.seq, over.chain) if over else (0, "")
-        taken = Held(holder, ttl_s, 0, seq, chain, parts=holder.partition("-")[0] not in self.without_parts)
+        taken = Held(holder, ttl_s, 0, seq, chain, parts=True)
         reply(self._store(taken) if self._held == over else None)
 
     def renew(self, held: Held, reply: Callable[[Any], None]) -> None:

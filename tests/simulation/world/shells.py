@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from agents.agent import Agent
 from dorm.client.client import Client
 from dorm.master.master import Master
-from dorm.master.parts import PartWriter
 from dorm.rotation.service import rotating
 from tests.simulation.world.process import Process
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from agents.config import NodeConfig
     from agents.fitness import Found, HealthProgram
     from agents.runtime.interface import Runtime
-    from dorm.core.state import State
     from dorm.rotation.service import RotationService
     from tests.simulation.world.connection import Connection
     from tests.simulation.world.process import Host
@@ -60,14 +58,6 @@ class ClientProcess(Process):
     client: Client
 
 
-class _WritesNone(PartWriter):
-    """A master of an earlier release, without parts."""
-
-    async def run(self, state: Callable[[], State]) -> None:
-        del state
-        await asyncio.Event().wait()
-
-
 def start_master(
     host: Host,
     name: str,
@@ -96,8 +86,6 @@ def start_master(
             solve=_solver(world.chance("solver")),
             **options,
         )
-        if host.name in world.server.without_parts:
-            process.master._parts = _WritesNone(connection.log.parts, world.cluster, None)
         if beside is None:
             await process.master.run()
             return
