@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dorm.api.answers import Answer
     from dorm.api.clusters import Cluster
     from dorm.api.options import Options
+    from dorm.api.resources.shared import Shared
 
 _MOST_TENANTS = 32
 """Tenants that have services at once: each has a state of its own."""
@@ -87,6 +88,8 @@ class Services:
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits)
         self.addresses: Addresses = beside.addresses if beside else Addresses(limits)
+        self.shared: dict[str, Shared] = beside.shared if beside else {}
+        """Open streams with parts, by name."""
         self.answers = Kept(limits.answers)
         self.encoded = Encoded()
         self.event_pages = EventPages(self.follower, self.recent, self.encoded.of)

@@ -132,6 +132,8 @@ class Server:
         self.tenants.close()
         self.services.events.finish()
         self.services.view.finish()
+        for shared in list(self.services.shared.values()):
+            shared.finish()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._listening is not None:

@@ -3,7 +3,7 @@
 **One stream.**  While a reader catches up, it is written to in its own time.  Afterwards it is one of many that get the
 same bytes, which are encoded once and handed to each connection without waiting; how much may wait there is bounded.  A
 reader that does not keep up is ended, and resumes: the log is one order, so the id of the last event that it has seen says
-all that is needed.
+all that is needed.  A stream may have parts (`Part`), each of which is written to like a stream of its own.
 
 **The log's events**, with the progress beside it.  Readers with the same filter share a channel, which filters and encodes
 each record once.  A channel keeps its newest frames.  A reader that resumes further back reads the log, in its own time,
@@ -161,6 +161,37 @@ class Stream:
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._response.write_eof()
+
+
+class Part(Stream):
+    """A stream within another one, whose frames follow its name: `event: part`."""
+
+    def __init__(self, whole: Stream, name: str) -> None:
+        self._whole = whole
+        self._over = asyncio.Event()
+        self._head = frame("", "part", msgspec.json.encode(name))
+        self._head_chunk = chunked(self._head)
+
+    async def write(self, frames: Iterable[bytes]) -> None:
+        await self._whole.write([self._head, *frames])
+
+    def push(self, chunk: bytes) -> bool:
+        # Both are handed on at once, so no other part comes between them.
+        if self._over.is_set() or not self._whole.push(self._head_chunk + chunk):
+            self._over.set()
+            return False
+        return True
+
+    def check(self, now: float) -> bool:
+        return not self._over.is_set() and self._whole.check(now)
+
+    def end(self) -> None:
+        """End the whole: its reader takes nothing."""
+        self._over.set()
+        self._whole.end()
+
+    async def close(self) -> None:
+        """The whole stays open for the others."""
 
 
 def chunked(body: bytes) -> bytes:

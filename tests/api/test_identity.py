@@ -338,7 +338,9 @@ def test_every_operation_has_its_access() -> None:
     assert set(ACCESS) - {"describe"} <= {route.operation for route in ROUTES}
     changing = {route.operation for route in ROUTES if route.method != "GET"}
     assert {name for name in changing if ACCESS.get(name, "read") != "write"} == {
+        "change_streams",
         "fork_log",
+        "open_streams",
         "plan_next",
         "session_code",
         "sign_in",
