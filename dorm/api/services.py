@@ -69,7 +69,9 @@ class Services:
         self.connection = connection
         self.follower = Follower(connection.log, connection.cluster)
         self.door: Doorkeeper = (
-            beside.door if beside else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
+            beside.door
+            if beside
+            else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive), key=options.pseudonyms)
         )
         self.recent = RecentLog(self.follower)
         self.heavy: Heavy = beside.heavy.of(tenant) if beside else Heavy(limits.heavy, limits.heavy_waiting)
