@@ -325,6 +325,12 @@ class Doorkeeper:
         """Return a user whom the cluster knows, None on an open cluster and for an archive."""
         return None if self._everyone or self._users is None else self._users.get(name)
 
+    def colleagues(self, name: str) -> list[str]:
+        """Return the users of a plain user's tenant; empty for others."""
+        tenant = self.views_of(name)
+        users = (self._users or {}).values()
+        return sorted(user.name for user in users if user.tenant == tenant) if tenant else []
+
     def ends_of(self, request: web.Request) -> int:
         """Return when what proves the user of a request ends (UTC ns), 0 for never.  Raises Unauthorized, Forbidden."""
         if self._everyone or self._users is None:

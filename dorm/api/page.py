@@ -58,9 +58,11 @@ class Page:
         if not root.is_dir():
             return cls({})
         files = dict(_walk(root, ""))
-        if archive and "index.html" in files:
-            said = f'<meta name="dorm-archive" content="{html.escape(archive)}">\n</head>'
-            files["index.html"] = files["index.html"].replace(b"</head>", said.encode(), 1)
+        if "index.html" in files:
+            # Tabs share a worker with those of the same version alone.
+            metas = {"dorm-version": _version(files), **({"dorm-archive": archive} if archive else {})}
+            head = "".join(f'<meta name="{name}" content="{html.escape(value)}">\n' for name, value in metas.items())
+            files["index.html"] = files["index.html"].replace(b"</head>", f"{head}</head>".encode(), 1)
         return cls({name: _file(name, body) for name, body in files.items()})
 
     async def sign_in(self, request: web.Request) -> web.StreamResponse:
@@ -129,6 +131,14 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
             yield from _walk(one, f"{prefix}{one.name}/")
         elif one.name.rpartition(".")[2] in _MEDIA:
             yield f"{prefix}{one.name}", one.read_bytes()
+
+
+def _version(files: dict[str, bytes]) -> str:
+    """Return a name of these files: other content has another one."""
+    found = hashlib.sha256()
+    for name, body in sorted(files.items()):
+        found.update(f"{name} {len(body)}\n".encode() + body)
+    return found.hexdigest()[:16]
 
 
 def _file(name: str, body: bytes) -> File:

@@ -146,6 +146,9 @@ ROUTES = [
 # --- signing in -------------------------------------------------------------------------------------------------------
 
 
+_MOST_COLLEAGUES = 1000
+
+
 class Code(msgspec.Struct, frozen=True, kw_only=True):
     """What a browser signs in with, once."""
 
@@ -170,6 +173,8 @@ class SessionOf(msgspec.Struct, frozen=True, kw_only=True):
     """None on an open cluster, where everyone may do everything, and for an archive, where nothing can be done."""
     tenant: str
     """The tenant whose apps the user may change; "" on an open cluster."""
+    users: list[str]
+    """Users of that tenant, of a user who may change their apps alone; at most 1,000."""
     cluster: str
     expires_at: str | None
     """When what proves the user ends; None for never."""
@@ -219,6 +224,7 @@ async def get_session(call: Call[Parameters, None]) -> Answer:
         user="" if services.options.archive else call.user,
         role=user.role if user is not None else None,
         tenant=user.tenant if user is not None else "",
+        users=services.door.colleagues(call.user)[:_MOST_COLLEAGUES],
         cluster=services.options.archive or services.cluster,
         expires_at=rfc3339(ends) if ends else None,
     )
