@@ -181,7 +181,9 @@ def test_vendored_files_are_unchanged() -> None:
 
 def test_every_module_can_be_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     script = link("main.js")
-    assert all(repr(name) in script for name in ASSETS if name.endswith(".js") and name not in ("sign-in.js", "worker.js"))
+    assert all(
+        repr(name) in script for name in ASSETS if name.endswith(".js") and name not in ("sign-in.js", "worker.js")
+    )
     monkeypatch.setattr("dorm.web.offline.read", lambda name: b'import x from "./y.js";\n')
     with pytest.raises(LinkError):
         link("main.js")
