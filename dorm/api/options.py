@@ -28,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_per_address: int = 1024
     idle_s: float = 30.0
     """A connection without a whole request for this long is closed."""
+    head_s: float = 10.0
+    """For a request's head to arrive, once it has begun."""
     body_s: float = 10.0
     """For a request's body to arrive."""
     answer_s: float = 30.0

@@ -85,6 +85,7 @@ class Server:
             return Connection(
                 manager,
                 self.services.addresses,
+                limits.head_s,
                 loop=loop,
                 access_log=None,
                 keepalive_timeout=limits.idle_s,
