@@ -131,7 +131,7 @@ async def test_the_page_offers_what_its_user_may_do(nats_server: NatsServer, bro
                     await tab.wait_for_url(re.compile("/sign-in"))
                     await sign_in(tab, secrets[who])
                     summary = await tab.locator(".who summary").inner_text()
-                    assert summary.split() == [who, role]
+                    assert summary.split() == [who, role, "on", connection.cluster]
                     if there:
                         await tab.locator(".pagehead .chip").wait_for()
                     else:  # Of another tenant's app.

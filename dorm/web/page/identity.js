@@ -7,15 +7,15 @@ import { connect, identify, load, set, store } from "./store.js";
 
 const LOOK_MS = 5000;
 const OPERATORS = new Set(["operator", "admin"]);
-/** Dialogs that change nothing, that any user but a reader may use, and that are about the whole cluster. */
-const HARMLESS = new Set(["plan"]), OWN = new Set(["submit"]), WHOLE = new Set(["policy", "drain"]);
+/** Dialogs that change nothing, and those about the whole cluster; all others are about an app. */
+const HARMLESS = new Set(["plan"]), WHOLE = new Set(["policy", "drain"]);
 
-/** Why one may not do something with an app; "" if one may.  Without users, everybody may do everything. */
+/** Why one may not do something, with an app if it is about one; "" if one may.  Without users, everybody may do everything. */
 export function refusal(what, { app } = {}) {
-  const { role = null, user, users = [] } = store.me ?? {};
+  if (!store.me) return "It is not known yet who you are.";
+  const { role, user, users } = store.me;
   if (role === null || OPERATORS.has(role) || HARMLESS.has(what)) return "";
   if (role === "reader") return `${user} is a reader, and changes nothing.`;
-  if (OWN.has(what)) return "";
   if (WHOLE.has(what)) return "Only an operator may do that.";
   return !app || users.includes(app.user) ? "" : "This app is another tenant's.";
 }
@@ -23,11 +23,16 @@ export function refusal(what, { app } = {}) {
 /** Name, role and cluster in the header; a click shows more, and signs out. */
 export function Who() {
   const me = store.me, place = useRef(null);
-  if (!me || store.source.embedded || !me.cluster) return null;
+  useEffect(() => {
+    const shut = (event) => { if (place.current && !place.current.contains(event.target)) place.current.open = false; };
+    addEventListener("pointerdown", shut);
+    return () => removeEventListener("pointerdown", shut);
+  }, []);
+  if (!me?.user) return null;
   const shut = (event) => { if (event.key === "Escape") { place.current.open = false; place.current.querySelector("summary").focus(); } };
   const row = (name, value) => value && html`<dt>${name}</dt><dd><bdi>${short(value, 80)}</bdi></dd>`;
   return html`<details class="who" ref=${place} onKeyDown=${shut}>
-    <summary title=${clean(`${me.user} on ${me.cluster}`)}><b><bdi>${short(me.user || me.cluster, 24)}</bdi></b>${me.role && html` <span class="role">${me.role}</span>`}</summary>
+    <summary title=${clean(`${me.user} on ${me.cluster}`)}><b><bdi>${short(me.user, 24)}</bdi></b> <span class="role">${me.role ?? ""} on <bdi>${short(me.cluster, 24)}</bdi></span></summary>
     <div class="whobox"><dl>${row("User", me.user)}${row("Role", me.role)}${row("Tenant", me.tenant)}${row("Cluster", me.cluster)}${row("Until", me.expires_at && moment(msOf(me.expires_at)))}</dl>
       ${!me.role && me.user && html`<p class="small dim">This cluster is open: it knows no users, and everybody who reaches it may do everything.</p>`}
       ${me.role && html`<button type="button" onClick=${leave}>Sign out</button>`}</div>

@@ -247,7 +247,10 @@ function judge(status = store.status) {
 export async function identify() {
   try {
     set({ me: await store.source.session(), signedOut: false });
-  } catch { /* Signing in, or the next try, says it. */ }
+  } catch (error) {
+    if (error.status === 401) return null;  // Signing in asks again.
+    setTimeout(identify, RETRY_MS);
+  }
   return store.me;
 }
 
