@@ -9,7 +9,7 @@ A handler gets a `Call`, with everything decoded and checked.  It returns an `An
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -143,6 +143,10 @@ class Route(msgspec.Struct, frozen=True):
     def streams(self) -> bool:
         """Whether it may answer with a stream, which has no end."""
         return bool(self.media)
+
+
+ALL: web.AppKey[Sequence[Route]] = web.AppKey("routes")
+"""All routes of an application."""
 
 
 def handler_of(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dorm.api.answers import Answer
     from dorm.api.clusters import Cluster
     from dorm.api.options import Options
-    from dorm.api.resources.shared import Shared
+    from dorm.api.streams import Shared
 
 _MOST_TENANTS = 32
 """Tenants that have services at once: each has a state of its own."""

@@ -28,7 +28,7 @@ from dorm.api.errors import CannotListen, Unauthorized
 from dorm.api.page import Page
 from dorm.api.resources.process import checks_of
 from dorm.api.resources.table import ROUTES
-from dorm.api.routes import Call, Parameters, Route, handler_of
+from dorm.api.routes import ALL, Call, Parameters, Route, handler_of
 from dorm.api.services import Services, Tenants
 from dorm.health.checks import Health
 from dorm.health.pages import add_pages
@@ -162,6 +162,7 @@ async def serving(
 
 def _application(services: Services, tenants: Tenants, page: Page) -> web.Application:
     application = web.Application(middlewares=[_middleware(services)], client_max_size=services.options.limits.body)
+    application[ALL] = ROUTES
     description = msgspec.json.encode(openapi.document(ROUTES))
 
     async def describe(call: Call[Parameters, None]) -> Answer:

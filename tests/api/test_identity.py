@@ -248,6 +248,23 @@ async def test_proofs_of_a_user(nats_server: NatsServer) -> None:
             assert await status(api, "GET", "/v1/apps", bearer(secrets["op"])) == 401
 
 
+async def test_a_stream_ends_with_what_proves_its_user(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection:
+        await closed(connection)
+        secret = new_secret()
+        soon = k.TokenAdded(token="soon", user="ann", digest=digest_of(secret), expires_at=time.time_ns() + 4 * 10**9)
+        end = await say(connection.log, connection.cluster, soon, "root")
+        async with served(connection) as api:
+            await api.reach(end)
+            async with api.session.post("/v1/streams", json={}, headers={**JSON, **bearer(secret)}) as stream:
+                assert stream.status == 200
+                async with asyncio.timeout(20.0):
+                    with contextlib.suppress(aiohttp.ClientError):
+                        while await stream.content.readany():
+                            pass
+            assert await status(api, "GET", "/v1/session", bearer(secret)) == 401
+
+
 async def test_a_browser_signs_in(nats_server: NatsServer) -> None:
     """A code is good once; the cookie is good until the session or its token ends, and only from the dashboard's own page."""
     async with connected(nats_server.url) as connection, led(connection, "a"):

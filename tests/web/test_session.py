@@ -107,6 +107,9 @@ async def test_links_and_drafts_survive_signing_in(nats_server: NatsServer, brow
             code = (await api.send("POST", "/v1/session/codes", None, 200, bearer(other)))["code"]
             await tab.goto(f"{url}/sign-in#code={code}&to=/node/a?at=4")
             await tab.wait_for_url(f"{url}/#/node/a?at=4")
+            await visit(tab, "#/node/a")
+            await tab.locator(".status.live").wait_for()
+            assert await tab.locator("dialog").count() == 0
             await second.evaluate("dispatchEvent(new Event('focus'))")
             await second.get_by_role("dialog", name="Your session has ended").wait_for(state="detached")
 

@@ -16,23 +16,25 @@ all its parts: nothing of them is lost.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote
 
 import msgspec
 from yarl import URL
 
-from dorm.api.answers import Answer, answer, problem_of
+from dorm.api.answers import Answer, answer
 from dorm.api.errors import Invalid, Missing
 from dorm.api.handlers import streamed
-from dorm.api.resources import app_stories, events, moments
-from dorm.api.routes import Call, Parameters, Route, read_query
-from dorm.api.streams import CONTENT_TYPE, HEARTBEAT, Part, Stream, frame
+from dorm.api.resources import events
+from dorm.api.routes import ALL, Call, Parameters, Route, read_query
+from dorm.api.streams import CONTENT_TYPE, Part, Shared, Stream, frame
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from aiohttp import web
 
     from dorm.api.services import Services
@@ -88,96 +90,52 @@ class Following(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[str]
 
 
-# --- an open stream ---------------------------------------------------------------------------------------------------
+# --- parts ---------------------------------------------------------------------------------------------------
 
 
-class Shared:
-    """An open stream with its parts."""
+def _served(services: Services, user: str, opened: web.Request, followed: Followed) -> Callable[[Part], Awaitable[Any]]:
+    """Return what writes a part of a stream, which a request has opened.  Writing raises Invalid for a path that is none of a
+    stream, and what its route raises."""
 
-    def __init__(self, user: str, request: web.Request, stream: Stream) -> None:
-        self.user = user
-        self._request = request
-        self._stream = stream
-        self._parts: dict[str, asyncio.Task[None]] = {}
-
-    @property
-    def parts(self) -> list[str]:
-        return sorted(self._parts)
-
-    def follow(self, services: Services, parts: dict[str, Followed]) -> None:
-        """Begin these parts, in place of those of the same names.  Raises Invalid for too many."""
-        if len({*self._parts, *parts}) > _MOST_PARTS:
-            raise Invalid(f"a stream has at most {_MOST_PARTS} parts", code="api.streams.too_many")
-        self.end(list(parts))
-        for name, followed in parts.items():
-            self._parts[name] = asyncio.create_task(self._run(services, name, followed), name=f"part {name}")
-
-    def end(self, names: list[str]) -> None:
-        for name in names:
-            if (task := self._parts.pop(name, None)) is not None:
-                task.cancel()
-
-    def finish(self) -> None:
-        """End it gracefully: its reader opens another one."""
-        self._stream.finish()
-
-    async def close(self) -> None:
-        tasks = list(self._parts.values())
-        self.end(list(self._parts))
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(self, services: Services, name: str, followed: Followed) -> None:
-        part = Part(self._stream, name)
-        try:
-            try:
-                await self._serve(services, part, followed)
-                last = frame("", "over", b"{}")
-            except ConnectionError:
-                return
-            except Exception as error:
-                last = frame("", "problem", msgspec.json.encode(problem_of(error)))
-            if self._parts.get(name) is asyncio.current_task():
-                del self._parts[name]
-                await part.write([last])
-        except ConnectionError:
-            return
-
-    async def _serve(self, services: Services, part: Part, followed: Followed) -> None:
-        """Raises Invalid for a path that is none of a stream, and what the route raises."""
+    async def serve(part: Part) -> None:
         url = URL(followed.path, encoded=True)
-        route, names = _route_of(url)
-        headers = {"Accept": CONTENT_TYPE, "Host": self._request.headers.get("Host", "")}
+        route, names = _route_of(opened.app[ALL], url)
+        headers = {"Accept": CONTENT_TYPE, "Host": opened.headers.get("Host", "")}
         if followed.last:
             headers["Last-Event-ID"] = followed.last
-        request = self._request.clone(method="GET", rel_url=url, headers=headers)
+        request = opened.clone(method="GET", rel_url=url, headers=headers)
         query = read_query(request, route.query)
-        call: Call[Any, Any] = Call(services, request, query, None, self.user, names=names, part=part)
+        call: Call[Any, Any] = Call(services, request, query, None, user, names=names, part=part)
         await route.handler(call)
 
-
-@cache
-def _routes() -> list[tuple[re.Pattern[str], Route]]:
-    routes = [*moments.ROUTES, *events.ROUTES, *app_stories.ROUTES]
-    return [
-        (re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(route.path))), route)
-        for route in routes
-        if route.operation in _PARTS
-    ]
+    return serve
 
 
-def _route_of(url: URL) -> tuple[Route, dict[str, str]]:
+def _route_of(routes: Sequence[Route], url: URL) -> tuple[Route, dict[str, str]]:
     """Return the route of a path, and the parts of the path.  Raises Invalid."""
-    for pattern, route in _routes():
-        if (matching := pattern.fullmatch(url.raw_path)) is not None:
-            return route, {
-                name: URL(f"/{value}", encoded=True).path[1:] for name, value in matching.groupdict().items()
-            }
+    for route in routes:
+        if route.operation in _PARTS and (matching := _pattern(route.path).fullmatch(url.raw_path)) is not None:
+            return route, {name: unquote(value) for name, value in matching.groupdict().items()}
     raise Invalid(
         f"{url.raw_path[:80]!r} is no stream that can be a part of another one", code="api.stream.not_shareable"
     )
 
 
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path))
+
+
 # --- routes -----------------------------------------------------------------------------------------------------------
+
+
+def _parts(
+    call: Call[Any, Any], shared: Shared, follow: dict[str, Followed]
+) -> dict[str, Callable[[Part], Awaitable[Any]]]:
+    """Return what writes these parts.  Raises Invalid for too many."""
+    if len({*shared.parts, *follow}) > _MOST_PARTS:
+        raise Invalid(f"a stream has at most {_MOST_PARTS} parts", code="api.streams.too_many")
+    return {name: _served(call.services, call.user, shared.request, followed) for name, followed in follow.items()}
 
 
 async def open_streams(call: Call[Parameters, Opened]) -> web.StreamResponse:
@@ -188,17 +146,11 @@ async def open_streams(call: Call[Parameters, Opened]) -> web.StreamResponse:
     beat_s = services.options.limits.heartbeat_s
 
     async def serve(stream: Stream) -> None:
-        shared = services.shared[name] = Shared(call.user, call.request, stream)
+        services.shared[name] = shared = Shared(call.user, call.request, stream)
         try:
             await stream.write([frame("", "stream", msgspec.json.encode({"stream": name}))])
-            shared.follow(services, call.body.follow)
-            while True:
-                try:
-                    async with asyncio.timeout(beat_s):
-                        await stream.over()
-                    return
-                except TimeoutError:
-                    await stream.write([HEARTBEAT])
+            shared.follow(_parts(call, shared, call.body.follow))
+            await shared.run(beat_s)
         finally:
             del services.shared[name]
             await shared.close()
@@ -214,7 +166,7 @@ async def change_streams(call: Call[Parameters, Changed]) -> Answer:
     if shared is None or shared.user != call.user:
         raise Missing("this process has no such stream; open a new one", code="api.stream.unknown")
     shared.end(body.end)
-    shared.follow(services, body.follow)
+    shared.follow(_parts(call, shared, body.follow))
     return answer(Following(parts=shared.parts), services.follower.seq)
 
 

@@ -80,8 +80,8 @@ export class HttpSource {
       if (event === "reset") reset();
       else if (event === "problem") again = setTimeout(reset, RESET_MS);
       else if (event === "change") {
-        const one = JSON.parse(data);
-        if (comparePositions(one.position, model.position) > 0) change(one);
+        const next = JSON.parse(data);
+        if (comparePositions(next.position, model.position) > 0) change(next);
       }
     });
     return () => { clearTimeout(again); stop(); };
@@ -126,16 +126,12 @@ export class HttpSource {
   /** Closing the request (`signal`) ends the simulation. */
   whatif = (at, what, signal) => this.#ask(`/whatif${query({ at })}`, { method: "POST", body: JSON.stringify(what), type: "application/json", signal, timeout: WHATIF_MS });
 
-  /** Follows a container's output: calls `line` for each line (with its time, if `times`), `end` with a message when there is no more. */
-  logs(id, slot, line, end, times) {
-    let came = 0, known = 0;  // A stream that begins anew repeats what is known.
-    const path = `/v1/apps/${encodeURIComponent(id)}/logs${query({ slot, follow: "true", timestamps: times ? "true" : undefined })}`;
-    const stop = this.feed.follow(path, "", (event, data) => {
-      if (event === "restart") { known = Math.max(known, came); came = 0; return; }
-      if (event === "line") { if (++came > known) line(parsed(data)); return; }
-      if (event !== "end" && event !== "problem") return;
-      stop();
-      end(event === "end" ? "The output has ended." : parsed(data).detail ?? "There is no output.");
+  /** Reads output of containers, and follows it if `wanted` says so: calls `take` with `line`, `missed`, `end` or `problem` and what
+   * it is, and with `restart` before a broken reading begins again. */
+  logs(id, wanted, take) {
+    const stop = this.feed.follow(`/v1/apps/${encodeURIComponent(id)}/logs${query(wanted)}`, "", (event, data) => {
+      if (event === "end" || event === "problem") stop();
+      take(event, parsed(data));
     });
     return stop;
   }
@@ -152,10 +148,10 @@ export class HttpSource {
 
 function parsed(text) {
   try {
-    const found = JSON.parse(text);
-    return typeof found === "object" && found !== null ? found : { text: String(found) };
+    const document = JSON.parse(text);
+    return typeof document === "object" && document !== null ? document : {};
   } catch {
-    return { text };
+    return {};
   }
 }
 
@@ -309,7 +305,7 @@ export class EmbeddedSource {
   async whatif() { return this.#none("A what-if fork"); }
   async schema() { return this.#none("The schema"); }
   async plan() { return this.#none("A plan"); }
-  logs(id, slot, line, end) { end("The output of containers is not part of a recording."); return () => {}; }
+  logs(id, wanted, take) { take("problem", { detail: "The output of containers is not part of a recording." }); return () => {}; }
 }
 
 /** How many items at the start of an ordered list fulfil a condition. */

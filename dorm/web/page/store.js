@@ -233,6 +233,7 @@ let streamLost = null, viewLost = null;
 /** Notes the state of the stream, since a time (ms). */
 export function heard(status, since) {
   streamLost = status === "reconnecting" ? since : null;
+  if (status === "live" && store.lost !== null) identify();  // Another role may be why the stream broke.
   judge(status);
 }
 

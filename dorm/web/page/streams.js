@@ -52,6 +52,7 @@ export class Streams {
     if (message.do !== "leave") this.#tabs.add(tab);
     if (message.do === "hello") {
       this.#base ||= message.base;
+      if (this.#signedOut) this.#renew();  // A page that opens is signed in.
       tab.port.postMessage({ status: this.#status, since: this.#since });
     } else if (message.do === "follow") this.#follow(tab, message);
     else if (message.do === "leave") this.#leave(tab, message.key);
@@ -77,7 +78,7 @@ export class Streams {
     } else if (comparePositions(last, part.floor) < 0) {
       tab.port.postMessage({ key, event: "reset", data: "{}" });
     } else {
-      for (const one of part.kept) if (comparePositions(one.id, last) > 0) tab.port.postMessage({ key, ...one });
+      for (const event of part.kept) if (comparePositions(event.id, last) > 0) tab.port.postMessage({ key, ...event });
     }
     part.takers.set(tab, key);
     tab.follows.set(key, part);
@@ -108,8 +109,8 @@ export class Streams {
   }
 
   /** Tells all who follow a part of an event. */
-  #hand(part, event) {
-    for (const [tab, key] of part.takers) tab.port.postMessage({ key, ...event });
+  #hand(part, message) {
+    for (const [tab, key] of part.takers) tab.port.postMessage({ key, ...message });
   }
 
   /** Forgets tabs that give no sign of life, and ends a connection that does not. */
@@ -135,6 +136,7 @@ export class Streams {
   /** Somebody else uses the browser now, or the same one again. */
   #renew() {
     this.#signedOut = false;
+    this.#say("connecting");
     this.#stop?.abort();
     this.#wake();
     if (!this.#running && this.#parts.size) this.#run();
@@ -224,29 +226,30 @@ export class Streams {
     else if (this.#part) this.#came(this.#part, { id, event, data });
   }
 
-  /** Takes an event of a part. */
-  #came(part, one) {
-    if (one.event === "over" || one.event === "problem") {
-      const { status = 503 } = JSON.parse(one.data), final = one.event === "problem" && status < 500 && status !== 429;
-      if (final) {
-        this.#hand(part, one);
-        this.#parts.delete(part.name);
-      } else setTimeout(() => this.#begin(part), AGAIN_MS);
+  /** Takes an event of a part: its id, kind and data. */
+  #came(part, message) {
+    const { id, event, data } = message;
+    if (event === "over" || event === "problem") {
+      const { status = 503 } = JSON.parse(data), final = event === "problem" && status < 500 && status !== 429;
+      if (!final) { setTimeout(() => this.#begin(part), AGAIN_MS); return; }
+      this.#hand(part, message);
+      this.#parts.delete(part.name);
       return;
     }
     part.begun = true;
-    if (one.id) part.last = one.id;
-    if (part.shared) this.#keep(part, one);
-    this.#hand(part, one);
+    if (id) part.last = id;
+    if (part.shared) this.#keep(part, message);
+    this.#hand(part, message);
   }
 
-  #keep(part, one) {
-    if (one.event === "reset") {
-      Object.assign(part, { kept: [], chars: 0, floor: one.id });
+  /** Keeps the latest changes of the view. */
+  #keep(part, message) {
+    if (message.event === "reset") {
+      Object.assign(part, { kept: [], chars: 0, floor: message.id });
       return;
     }
-    part.kept.push(one);
-    part.chars += one.data.length;
+    part.kept.push(message);
+    part.chars += message.data.length;
     while (part.kept.length > KEPT || part.chars > KEPT_CHARS) {
       const gone = part.kept.shift();
       part.chars -= gone.data.length;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -37,21 +37,29 @@ class Parts:
         self._sse = sse
         self._headers = headers
         self._part = ""
+        self._read: Counter[str] = Counter()
 
     async def until(self, name: str, event: str) -> dict[str, Any]:
-        """Read on until this part brings such an event, and return its data."""
+        """Return the data of the next such event of this part; what other parts bring meanwhile is kept."""
         async with asyncio.timeout(20.0):
-            while (fields := await self._sse.next()) is not None:
-                if fields["event"] == "part":
-                    self._part = json.loads(fields["data"])
-                    continue
-                if fields["event"] == "stream":
-                    self.name, self._part = json.loads(fields["data"])["stream"], ""
-                self.came[self._part].append(fields)
-                if (self._part, fields["event"]) == (name, event):
-                    found: dict[str, Any] = json.loads(fields["data"])
-                    return found
-        raise AssertionError("the stream has ended")
+            while True:
+                while self._read[name] < len(self.came[name]):
+                    fields = self.came[name][self._read[name]]
+                    self._read[name] += 1
+                    if fields["event"] == event:
+                        found: dict[str, Any] = json.loads(fields["data"])
+                        return found
+                await self._more()
+
+    async def _more(self) -> None:
+        fields = await self._sse.next()
+        assert fields is not None, "the stream has ended"
+        if fields["event"] == "part":
+            self._part = json.loads(fields["data"])
+            return
+        if fields["event"] == "stream":
+            self.name, self._part = json.loads(fields["data"])["stream"], ""
+        self.came[self._part].append(fields)
 
     async def change(self, status: int = 200, **body: Any) -> Any:
         return await self.api.send("POST", f"/v1/streams/{self.name}", body, status, self._headers)
