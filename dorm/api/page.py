@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 PACKAGE = "dorm.web"
+_WORKER = "worker.js"
+"""A shared worker has a policy of its own."""
 _MEDIA = {
     "html": "text/html", "js": "text/javascript", "mjs": "text/javascript", "css": "text/css", "svg": "image/svg+xml",
     "png": "image/png", "ico": "image/x-icon", "woff2": "font/woff2", "json": "application/json", "txt": "text/plain",
@@ -91,7 +93,7 @@ class Page:
                 raise Missing(text, code="page.not_installed")
             raise Missing("there is no such file; the dashboard is at /", code="api.path.unknown")
         headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if found.media == "text/html":
+        if found.media == "text/html" or name == _WORKER:
             headers["Content-Security-Policy"] = self._policy
         if request.headers.get("If-None-Match") == found.tag:
             return web.Response(status=304, headers=headers)

@@ -103,7 +103,7 @@ async def test_seven_tabs_are_live_over_one_connection_and_actions_answer(
         await talking[1].get_by_role("button", name="Cancel").click()
         await talking[1].locator("dialog .preview", has_text="cancelled").wait_for()
         await talking[1].get_by_role("button", name="Cancel the app").click()
-        await until(cluster.client, lambda now: now.apps[app.id].ended, "it is cancelled")
+        await until(cluster.client, lambda now: bool(now.apps[app.id].ended), "it is cancelled")
         end = await cluster.client.log.end()
         for tab in others:
             await holds(tab, f"parseInt(document.querySelector('.gridcanvas').dataset.position) >= {end - 1}")
