@@ -101,6 +101,9 @@ async def test_links_and_drafts_survive_signing_in(nats_server: NatsServer, brow
             await drawn(second)
             await tab.locator(".who summary").click()
             assert cluster in await tab.locator(".whobox").inner_text()
+            await tab.set_viewport_size({"width": 390, "height": 844})
+            assert await tab.evaluate("document.querySelector('.whobox').getBoundingClientRect().left") >= 0
+            assert await violations(tab) == []
             await tab.get_by_role("button", name="Sign out").click()
             await tab.wait_for_url(f"{url}/sign-in#/cluster")
             await second.get_by_role("dialog", name="Your session has ended").wait_for()
