@@ -72,9 +72,11 @@ class Page:
         return self._send(request, "sign-in.html")
 
     @staticmethod
-    def to_sign_in() -> web.Response:
-        """Return the answer that leads a browser there."""
-        return web.Response(status=303, headers={"Location": "sign-in", "Cache-Control": "no-store"})
+    def to_sign_in(request: web.Request) -> web.Response:
+        """Return the answer that leads a browser there.  It keeps what stands behind the `#`, so that it can come back."""
+        query = request.rel_url.raw_query_string
+        to = f"sign-in?{query}" if query else "sign-in"
+        return web.Response(status=303, headers={"Location": to, "Cache-Control": "no-store"})
 
     async def index(self, request: web.Request) -> web.StreamResponse:
         return self._send(request, "index.html")

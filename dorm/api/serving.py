@@ -196,7 +196,7 @@ def _middleware(services: Services) -> Any:
                 hosts.check(request)
             check_origin(request)
             admitted = request.path != "/" or await _signed_in(request, services)
-            made = await handler(request) if admitted else Page.to_sign_in()
+            made = await handler(request) if admitted else Page.to_sign_in(request)
         except (DormError, web.HTTPException, TimeoutError) as error:
             made = _refused(error, request)
         except (asyncio.CancelledError, ConnectionError):

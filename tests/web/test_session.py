@@ -60,11 +60,11 @@ async def test_links_and_drafts_survive_signing_in(nats_server: NatsServer, brow
             await api.reach(await log.end())
             url = api.server.url
             tab = await context.new_page()
-            await tab.goto(f"{url}/#/log?at=5&kinds=nodes")
-            await tab.wait_for_url(f"{url}/sign-in#/log?at=5&kinds=nodes")
+            await tab.goto(f"{url}/?plain=1#/log?at=5&kinds=nodes")
+            await tab.wait_for_url(f"{url}/sign-in?plain=1#/log?at=5&kinds=nodes")
             await tab.locator("#said", has_text="dorm dashboard").wait_for()
             await sign_in(tab, secrets["op"])
-            assert tab.url == f"{url}/#/log?at=5&kinds=nodes"
+            assert tab.url == f"{url}/?plain=1#/log?at=5&kinds=nodes"
             (cookie,) = await context.cookies()
             assert secrets["op"] not in cookie["value"]
             assert cookie["expires"] > 0, "it ends"
@@ -105,7 +105,7 @@ async def test_links_and_drafts_survive_signing_in(nats_server: NatsServer, brow
             assert await tab.evaluate("document.querySelector('.whobox').getBoundingClientRect().left") >= 0
             assert await violations(tab) == []
             await tab.get_by_role("button", name="Sign out").click()
-            await tab.wait_for_url(f"{url}/sign-in#/cluster")
+            await tab.wait_for_url(f"{url}/sign-in?plain=1#/cluster")
             await second.get_by_role("dialog", name="Your session has ended").wait_for()
             code = (await api.send("POST", "/v1/session/codes", None, 200, bearer(other)))["code"]
             await tab.goto(f"{url}/sign-in#code={code}&to=/node/a?at=4")

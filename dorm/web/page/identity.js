@@ -42,7 +42,7 @@ export function Who() {
 async function leave() {
   await signOut();
   store.source.feed.renew();
-  location.assign(`sign-in${location.hash}`);
+  location.assign(`sign-in${location.search}${location.hash}`);
 }
 
 /** Asks to sign in again where a session has ended, over the page as it is: what a dialog holds stays. */

@@ -15,13 +15,13 @@ async function enter(proof) {
   if (problem) notice.textContent = problem; else leave();
 }
 
-const leave = () => location.replace(`./${address}`);
+const leave = () => location.replace(`./${location.search}${address}`);
 
 function read() {
   const { code, address: to } = readHash(location.hash);
   address = to || address;
   if (!code) return;
-  history.replaceState(null, "", location.pathname + address);
+  history.replaceState(null, "", location.pathname + location.search + address);
   enter({ code });
 }
 
