@@ -139,10 +139,10 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
 
 def _version(files: dict[str, bytes]) -> str:
     """Return a name of these files: other content has another one."""
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     for name, body in sorted(files.items()):
-        found.update(f"{name} {len(body)}\n".encode() + body)
-    return found.hexdigest()[:16]
+        content.update(f"{name} {len(body)}\n".encode() + body)
+    return content.hexdigest()[:16]
 
 
 def _file(name: str, body: bytes) -> File:

@@ -80,8 +80,8 @@ async def test_seven_tabs_are_live_over_one_connection_and_actions_answer(
     servers: list[Server] = []
 
     @contextlib.asynccontextmanager
-    async def noted(*words: Any, **options: Any) -> AsyncIterator[Server]:
-        async with serving(*words, **options) as server:
+    async def noted(*arguments: Any, **options: Any) -> AsyncIterator[Server]:
+        async with serving(*arguments, **options) as server:
             servers.append(server)
             yield server
 
@@ -149,7 +149,9 @@ async def test_tabs_that_are_hidden_or_in_the_past_follow_nothing(nats_server: N
             # The worker is gone: each tab notices that it is silent, and goes on.
             session = await browser.new_browser_cdp_session()
             targets = (await session.send("Target.getTargets"))["targetInfos"]
-            (worker,) = [one for one in targets if one["type"] == "shared_worker" and one["url"].startswith(address)]
+            (worker,) = [
+                target for target in targets if target["type"] == "shared_worker" and target["url"].startswith(address)
+            ]
             await session.send("Target.closeTarget", {"targetId": worker["targetId"]})
             await first.close()
             await streams(api, 0)

@@ -47,8 +47,8 @@ class Parts:
                     fields = self.came[name][self._read[name]]
                     self._read[name] += 1
                     if fields["event"] == event:
-                        found: dict[str, Any] = json.loads(fields["data"])
-                        return found
+                        data: dict[str, Any] = json.loads(fields["data"])
+                        return data
                 await self._more()
 
     async def _more(self) -> None:
@@ -97,7 +97,7 @@ async def test_parts_come_and_go_and_resume(nats_server: NatsServer) -> None:
                 for name, event in (("view", "change"), ("drains", "event"), ("resumed", "event")):
                     while "a hot fan" not in json.dumps(await stream.until(name, event)):
                         pass
-                resumed = [one["id"].partition(".")[0] for one in stream.came["resumed"]]
+                resumed = [event["id"].partition(".")[0] for event in stream.came["resumed"]]
                 assert {"59", "60", "61"} <= set(resumed)
                 assert "58" not in resumed
 
