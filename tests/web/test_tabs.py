@@ -91,7 +91,7 @@ async def test_seven_tabs_are_live_over_one_connection_and_actions_answer(
         await until(cluster.client, lambda now: now.apps[app.id].phase == "running", "it runs")
         talking = [await opened_tab(context, f"{address}#/app/{app.id}") for _ in range(2)]
         for tab in talking:
-            await tab.get_by_role("button", name="output").click()
+            await tab.get_by_role("button", name="output", exact=True).click()
         others = [await opened_tab(context, f"{address}#/cluster") for _ in range(5)]
         for tab in (*talking, *others):
             await tab.locator(".status.live").wait_for()
