@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,6 +55,12 @@ async def opened_tab(context: BrowserContext, address: str) -> Page:
     return tab
 
 
+async def spoken(tab: Page) -> list[int]:
+    """The numbers of the lines of output that a tab shows."""
+    text: str = await tab.locator(".output pre").inner_text()
+    return [int(number) for number in re.findall(r"line (\d+)", text)]
+
+
 def in_progress(server: Server) -> list[str]:
     """Paths of the requests that connections wait for."""
     assert server._runner is not None
@@ -98,6 +105,17 @@ async def test_seven_tabs_are_live_over_one_connection_and_actions_answer(
         for tab in talking:
             await holds(tab, "/line [0-9]+/.test(document.querySelector('.output pre')?.textContent ?? '')")
         await becomes(lambda: in_progress(servers[0]) == ["/v1/streams"])
+
+        # A connection that breaks is replaced by another one, without gaps and repeats.
+        last = (await spoken(talking[0]))[-1]
+        for shared in list(servers[0].services.shared.values()):
+            shared._stream.end()
+        for tab in talking:
+            async with asyncio.timeout(TIMEOUT_MS / 1000):
+                while (numbers := await spoken(tab))[-1] <= last + 3:  # noqa: ASYNC110 - containers
+                    await asyncio.sleep(0.1)
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+            await tab.locator(".status.live").wait_for()
 
         # Each tab draws what happens, and what one of them asks is answered.
         await talking[1].get_by_role("button", name="Cancel").click()
