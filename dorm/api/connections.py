@@ -1,7 +1,8 @@
 """What a connection may: how much, how it is encrypted, and which requests are refused before they are read.
 
-Limits hold for each address, and for each user behind it.  The library closes a connection that sends no whole request in
-time, and bounds the request line and headers; what cannot be read as HTTP gets a problem document.
+Limits hold for each address, and for each user behind it.  The library closes a connection that sends no request for some
+time, and bounds the request line and headers; what cannot be read as HTTP gets a problem document.  A head that has begun has
+to be whole soon: a client that sends a byte now and then holds no connection for long.
 
 Each new connection is encrypted by the newest certificate and key that belong together; connections that exist keep what
 they began with.  The server looks at its files every few seconds, and at once on SIGHUP.  It compares what the file system
@@ -105,13 +106,17 @@ def _less(counter: Counter[str], address: str) -> None:
 class Connection(web.RequestHandler):
     """The library's protocol, with this project's limits and answers."""
 
-    __slots__ = ("_address", "_addresses", "_refused")
+    __slots__ = ("_address", "_addresses", "_head", "_head_s", "_refused")
 
-    def __init__(self, manager: web.Server, addresses: Addresses, **options: Any) -> None:
+    def __init__(self, manager: web.Server, addresses: Addresses, head_s: float, **options: Any) -> None:
+        """A request's head arrives within `head_s` seconds."""
         super().__init__(manager, **options)
         self._addresses = addresses
         self._address = ""
         self._refused = False
+        self._head_s = head_s
+        self._head: tuple[int, asyncio.TimerHandle] | None = None
+        """The number of the request whose head has begun, and what ends the connection if it stays so."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         real = cast("asyncio.Transport", transport)
@@ -128,12 +133,26 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._refused:
-            super().data_received(data)
+        if self._refused:
+            return
+        super().data_received(data)
+        waits = self._waiter is not None and not self._waiter.done()
+        if self._head is not None and (not waits or self._head[0] != self._request_count):
+            self._head[1].cancel()
+            self._head = None
+        if waits and self._head is None:
+            self._head = self._request_count, self._loop.call_later(self._head_s, self._too_slow)
+
+    def _too_slow(self) -> None:
+        waits = self._waiter is not None and not self._waiter.done()
+        if self._head is not None and waits and self._head[0] == self._request_count:
+            self.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._refused:
             return
+        if self._head is not None:
+            self._head[1].cancel()
         self._addresses.disconnect(self._address)
         super().connection_lost(exc)
 

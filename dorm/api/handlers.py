@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
+from aiohttp import web
 
 from dorm.api.connections import SECURITY, address_of
 from dorm.api.errors import Malformed
@@ -31,8 +32,6 @@ from replay.moments import parse as moment_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-
-    from aiohttp import web
 
     from dorm.api.follower import Requester
     from dorm.api.routes import Call
@@ -161,10 +160,14 @@ async def _whole(whole: Answer, *, pack: bool) -> Answer:
 async def streamed(
     call: Call[Any, Any], serve: Callable[[Stream], Awaitable[None]], position: str
 ) -> web.StreamResponse:
-    """Open a stream and let `serve` write to it until it ends. Raises TooMany, Unavailable, NotAcceptable."""
+    """Open a stream and let `serve` write to it until it ends. Raises TooMany, Unavailable, NotAcceptable; for a part of
+    another stream also what `serve` raises."""
     services, request = call.services, call.request
     known = call.user if services.door.closed else ""
     with services.addresses.stream(address_of(request.transport), known):
+        if call.part is not None:
+            await serve(call.part)
+            return web.StreamResponse()
         stream = Stream(request, services.options.limits)
         response = await stream.open({**SECURITY, POSITION: position})
         try:

@@ -8,11 +8,13 @@ On a cluster that knows its users (`events.identities`) every request proves who
 
     Authorization: Bearer SECRET    a token of that user (`TokenAdded`)
     Authorization: Basic …          the same secret as password, with the user's name
-    a session's cookie              the same secret; browsers get it by signing in (`dorm.api.resources.process`)
+    a session's cookie              names a token and an end; browsers get it by signing in (`dorm.api.resources.process`)
     a client's certificate          with the user's name as its common name, signed by the authority that the server trusts
 
 The log, not a file of the API, holds a digest of each token: so all processes of the API accept the same ones, a removed token
-ends everywhere at once, and the log shows who had access at every moment.
+ends everywhere at once, and the log shows who had access at every moment.  A session depends on its token: it ends with it, or
+earlier.  Its cookie holds no secret of the token, so nobody makes a longer session of it.  Processes with the same credentials
+seal alike (`Seal`), so a session survives a restart of the API, and a load balancer.
 
 What a route needs is in `ACCESS`.  A route that is missing there requires a user, so nothing is open by oversight.
 Whether a change is allowed is the fold's own rule, which the client asks before it publishes
@@ -21,13 +23,15 @@ Whether a change is allowed is the fold's own rule, which the client asks before
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import contextlib
 import hashlib
+import hmac
 import re
 import secrets
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from dorm.api.errors import ApiError, Forbidden, Malformed, Unauthorized, Unavailable
 from events.kinds import OfIdentities
@@ -56,6 +60,8 @@ ACCESS: dict[str, Access] = {
     "describe": "open",
     "app_schema": "open",
     "sign_in": "open",
+    "sign_out": "open",
+    "get_session": "any",
     "session_code": "any",
     "masters": "any",
     "list_apps": "any",
@@ -87,6 +93,9 @@ _READS_ALL = ("reader", "operator", "admin")
 CODE_S = 60
 """Seconds that a code for a browser is good for."""
 _MOST_CODES = 256
+SESSION_S = 12 * 3600
+"""Seconds that a session lasts at most which a browser begins with a token itself."""
+_MOST_SIGNED_OUT = 10_000
 
 
 def new_secret() -> str:
@@ -99,12 +108,49 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+class Session(NamedTuple):
+    """What a session's cookie says."""
+
+    digest: str
+    """Of its token."""
+    ends: int
+    """UTC ns."""
+    code: str
+    """Proves that a process of this API has made it."""
+
+
+class Seal:
+    """Makes and reads the cookies of sessions."""
+
+    def __init__(self, key: bytes) -> None:
+        """`key` is secret; processes with the same one accept each other's sessions."""
+        self._key = hashlib.blake2b(key, digest_size=32, person=b"dorm sessions").digest()
+
+    def make(self, digest: str, ends: int) -> str:
+        """Return a new cookie for the token with this digest."""
+        text = f"{digest}.{ends}.{secrets.token_hex(8)}"
+        return f"{text}.{self._code(text)}"
+
+    def read(self, cookie: str) -> Session | None:
+        """Return what a cookie says, None for one that this key has not made."""
+        text, _, code = cookie.rpartition(".")
+        if not hmac.compare_digest(self._code(text).encode(), code.encode()):
+            return None
+        digest, ends, _ = text.split(".")
+        return Session(digest, int(ends), code)
+
+    def _code(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+
+
 class Doorkeeper:
     """Says who makes a request, as far as the log is read."""
 
-    def __init__(self, follower: Follower, user: str, clock: Callable[[], int], *, everyone: bool = False) -> None:
+    def __init__(
+        self, follower: Follower, user: str, clock: Callable[[], int], *, everyone: bool = False, key: bytes = b""
+    ) -> None:
         """`user` makes requests on an open cluster that name none.  `everyone`: no identity counts, as for an archive, which
-        the one who serves it has in full."""
+        the one who serves it has in full.  `key` seals sessions; without one, they end with this process."""
         self._follower = follower
         self._user = user
         self._clock = clock
@@ -118,6 +164,9 @@ class Doorkeeper:
         self._changed = False
         """Whether identities have changed since the streams were looked at."""
         self._streams: dict[int, tuple[web.Request, User | None, Callable[[], None]]] = {}
+        self._seal = Seal(key or secrets.token_bytes(32))
+        self._signed_out: dict[str, int] = {}
+        """Ends of sessions from which browsers have signed out at this process, by their codes."""
         self.codes = Codes(clock)
         if not everyone:
             follower.on_ready.append(self._begin)
@@ -150,11 +199,16 @@ class Doorkeeper:
 
     @contextlib.contextmanager
     def watching(self, request: web.Request, end: Callable[[], None]) -> Iterator[None]:
-        """Call `end` as soon as the user of this request is unknown, or has another role."""
+        """Call `end` as soon as the user of this request is unknown or has another role, or what proves it has ended."""
         self._streams[id(request)] = request, self._judge(request, "any"), end
+        ends = self.ends_of(request)
+        left_s = max(0.0, (ends - self._clock()) / 1e9)
+        timer = asyncio.get_running_loop().call_later(left_s, end) if ends else None
         try:
             yield
         finally:
+            if timer is not None:
+                timer.cancel()
             del self._streams[id(request)]
 
     def _look(self, records: object) -> None:
@@ -218,27 +272,76 @@ class Doorkeeper:
 
     def _proven(self, request: web.Request, users: dict[str, User]) -> User:
         name = _certified(request)
-        secret = secret_of(request) or _session_of(request)
-        if secret:
-            name = self._owner(secret[1])[0]
+        if (secret := secret_of(request)) is not None:
+            name = self._owner(digest_of(secret[1]))[0]
             if secret[0] and secret[0] != name:
                 raise Unauthorized("this token is another user's", code="api.token.unknown")
+        elif (cookie := _cookie_in(request)) is not None:
+            name = self._owner(self._session(cookie).digest)[0]
         if not name:
             raise Unauthorized("say who you are with a token: `Authorization: Bearer SECRET`")
         if name not in users:
             raise Unauthorized(f"the cluster knows no user {name}", code="identity.unknown")
         return users[name]
 
-    def _owner(self, secret: str) -> tuple[str, int]:
-        """Return whose secret it is, and its end (UTC ns, 0 for none).  Raises Unauthorized."""
-        name, ends = self._tokens.get(digest_of(secret), ("", 0))
+    def _owner(self, digest: str) -> tuple[str, int]:
+        """Return whose token it is, and its end (UTC ns, 0 for none).  Raises Unauthorized."""
+        name, ends = self._tokens.get(digest, ("", 0))
         if not name or (ends and ends <= self._clock()):
             raise Unauthorized("this token is unknown, or has ended", code="api.token.unknown")
         return name, ends
 
-    def ends(self, secret: str) -> int:
-        """Return until when a token's secret is valid (UTC ns), 0 for no limit. Raises Unauthorized."""
-        return self._owner(secret)[1]
+    # --- sessions -------------------------------------------------------------------------------------------------------
+
+    def begin(self, secret: str, *, by_code: bool) -> tuple[str, int]:
+        """Return the cookie of a new session, and its end (UTC ns).  It lasts as long as the token of a code, which is made
+        for this; for a token itself, `SESSION_S` at most.  Raises Unauthorized."""
+        digest = digest_of(secret)
+        ends = self._owner(digest)[1]
+        longest = self._clock() + SESSION_S * 10**9
+        ends = ends if ends and (by_code or ends < longest) else longest
+        return self._seal.make(digest, ends), ends
+
+    def end(self, cookie: str) -> None:
+        """End a session here, with its streams."""
+        session = self._seal.read(cookie)
+        if session is None:
+            return
+        now = self._clock()
+        self._signed_out = {code: ends for code, ends in self._signed_out.items() if ends > now}
+        while len(self._signed_out) >= _MOST_SIGNED_OUT:
+            del self._signed_out[next(iter(self._signed_out))]
+        self._signed_out[session.code] = session.ends
+        self._changed = True
+        self._look(None)
+
+    def _session(self, cookie: str) -> Session:
+        """Raises Unauthorized."""
+        session = self._seal.read(cookie)
+        if session is None or session.ends <= self._clock() or session.code in self._signed_out:
+            raise Unauthorized("this session has ended; sign in again", code="api.session.over")
+        return session
+
+    def user(self, name: str) -> User | None:
+        """Return a user whom the cluster knows, None on an open cluster and for an archive."""
+        return None if self._everyone or self._users is None else self._users.get(name)
+
+    def colleagues(self, name: str) -> list[str]:
+        """Return the users of a plain user's tenant; empty for others."""
+        tenant = self.views_of(name)
+        users = (self._users or {}).values()
+        return sorted(user.name for user in users if user.tenant == tenant) if tenant else []
+
+    def ends_of(self, request: web.Request) -> int:
+        """Return when what proves the user of a request ends (UTC ns), 0 for never.  Raises Unauthorized, Forbidden."""
+        if self._everyone or self._users is None:
+            return 0
+        if (secret := secret_of(request)) is not None:
+            return self._owner(digest_of(secret[1]))[1]
+        if (cookie := _cookie_in(request)) is not None:
+            session = self._session(cookie)
+            return min(session.ends, self._owner(session.digest)[1] or session.ends)
+        return 0
 
 
 class Codes:
@@ -270,15 +373,15 @@ def cookie_of(request: web.Request) -> str:
     return f"dorm-session-{request.url.port}"
 
 
-def _session_of(request: web.Request) -> tuple[str, str] | None:
-    """Return a session's secret.  A browser sends it for any page that asks, so a request that changes something must name its
+def _cookie_in(request: web.Request) -> str | None:
+    """Return a session's cookie.  A browser sends it for any page that asks, so a request that changes something must name its
     origin, which `dorm.api.connections` compares.  Raises Forbidden."""
-    secret = request.cookies.get(cookie_of(request))
-    if not secret:
+    cookie = request.cookies.get(cookie_of(request))
+    if not cookie:
         return None
     if request.method not in ("GET", "HEAD") and "Origin" not in request.headers:
         raise Forbidden("a session changes something only from the dashboard's own page", code="api.origin.foreign")
-    return "", secret
+    return cookie
 
 
 def secret_of(request: web.Request) -> tuple[str, str] | None:

@@ -28,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_per_address: int = 1024
     idle_s: float = 30.0
     """A connection without a whole request for this long is closed."""
+    head_s: float = 10.0
+    """For a request's head to arrive, once it has begun."""
     body_s: float = 10.0
     """Seconds for a request's body to arrive."""
     answer_s: float = 30.0
@@ -72,7 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """PEM file of the authority whose certificates name users."""
     pseudonyms: bytes = b""
     """Secret from which plain users get pseudonyms of others; the same as that of `dorm views`, so that both name the same
-    apps alike.  Without it they are drawn at random."""
+    apps alike.  It also seals the sessions of browsers.  Without it both are drawn at random."""
     limits: Limits = Limits()
     archive: str = ""
     """The name of the archive that is served instead of a cluster; the page then offers no actions."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 PACKAGE = "dorm.web"
+_WORKER = "worker.js"
+"""A shared worker has a policy of its own."""
 _MEDIA = {
     "html": "text/html", "js": "text/javascript", "mjs": "text/javascript", "css": "text/css", "svg": "image/svg+xml",
     "png": "image/png", "ico": "image/x-icon", "woff2": "font/woff2", "json": "application/json", "txt": "text/plain",
@@ -58,9 +60,11 @@ class Page:
         if not root.is_dir():
             return cls({})
         files = dict(_walk(root, ""))
-        if archive and "index.html" in files:
-            mark = f'<meta name="dorm-archive" content="{html.escape(archive)}">\n</head>'
-            files["index.html"] = files["index.html"].replace(b"</head>", mark.encode(), 1)
+        if "index.html" in files:
+            # Tabs share a worker with those of the same version alone.
+            metas = {"dorm-version": _version(files), **({"dorm-archive": archive} if archive else {})}
+            head = "".join(f'<meta name="{name}" content="{html.escape(value)}">\n' for name, value in metas.items())
+            files["index.html"] = files["index.html"].replace(b"</head>", f"{head}</head>".encode(), 1)
         return cls({name: _file(name, body) for name, body in files.items()})
 
     async def sign_in(self, request: web.Request) -> web.StreamResponse:
@@ -68,9 +72,11 @@ class Page:
         return self._send(request, "sign-in.html")
 
     @staticmethod
-    def to_sign_in() -> web.Response:
-        """Return the answer that leads a browser there."""
-        return web.Response(status=303, headers={"Location": "sign-in", "Cache-Control": "no-store"})
+    def to_sign_in(request: web.Request) -> web.Response:
+        """Return the answer that leads a browser there.  It keeps what stands behind the `#`, so that it can come back."""
+        query = request.rel_url.raw_query_string
+        to = f"sign-in?{query}" if query else "sign-in"
+        return web.Response(status=303, headers={"Location": to, "Cache-Control": "no-store"})
 
     async def index(self, request: web.Request) -> web.StreamResponse:
         return self._send(request, "index.html")
@@ -89,7 +95,7 @@ class Page:
                 raise Missing(text, code="page.not_installed")
             raise Missing("there is no such file; the dashboard is at /", code="api.path.unknown")
         headers = {"ETag": file.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-        if file.media == "text/html":
+        if file.media == "text/html" or name == _WORKER:
             headers["Content-Security-Policy"] = self._policy
         if request.headers.get("If-None-Match") == file.tag:
             return web.Response(status=304, headers=headers)
@@ -129,6 +135,14 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
             yield from _walk(entry, f"{prefix}{entry.name}/")
         elif entry.name.rpartition(".")[2] in _MEDIA:
             yield f"{prefix}{entry.name}", entry.read_bytes()
+
+
+def _version(files: dict[str, bytes]) -> str:
+    """Return a name of these files: other content has another one."""
+    content = hashlib.sha256()
+    for name, body in sorted(files.items()):
+        content.update(f"{name} {len(body)}\n".encode() + body)
+    return content.hexdigest()[:16]
 
 
 def _file(name: str, body: bytes) -> File:

@@ -9,7 +9,7 @@ A handler gets a `Call`, with everything decoded and checked.  It returns an `An
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -26,6 +26,7 @@ from events.documents import read_json
 
 if TYPE_CHECKING:
     from dorm.api.services import Services, Tenants
+    from dorm.api.streams import Part
 
 Q = TypeVar("Q", bound="Parameters")
 B = TypeVar("B")
@@ -47,16 +48,30 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Call(Generic[Q, B]):
     """One request, read and checked."""
 
-    def __init__(self, services: Services, request: web.Request, query: Q, body: B, user: str) -> None:
+    def __init__(
+        self,
+        services: Services,
+        request: web.Request,
+        query: Q,
+        body: B,
+        user: str,
+        *,
+        names: Mapping[str, str] | None = None,
+        part: Part | None = None,
+    ) -> None:
+        """`names` are the parts of the path, if they are not the request's; `part` takes the stream that the call opens, if
+        it is a part of another one."""
         self.services = services
         self.request = request
         self.query = query
         self.body = body
         self.user = user
+        self.part = part
+        self._names = names
 
     def path(self, name: str) -> str:
         """Return a part of the path."""
-        return self.request.match_info[name]
+        return (self.request.match_info if self._names is None else self._names)[name]
 
     @property
     def packs(self) -> bool:
@@ -128,6 +143,10 @@ class Route(msgspec.Struct, frozen=True):
     def streams(self) -> bool:
         """Whether it may answer with a stream, which has no end."""
         return bool(self.media)
+
+
+ALL: web.AppKey[Sequence[Route]] = web.AppKey("routes")
+"""All routes of an application."""
 
 
 def handler_of(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dorm.api.clusters import Cluster
     from dorm.api.options import Options
     from dorm.api.responses import Answer
+    from dorm.api.streams import Shared
 
 _MOST_TENANTS = 32
 """Tenants that have services at once: each has a state of its own."""
@@ -68,7 +69,9 @@ class Services:
         self.connection = connection
         self.follower = Follower(connection.log, connection.cluster)
         self.door: Doorkeeper = (
-            whole.door if whole else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive))
+            whole.door
+            if whole
+            else Doorkeeper(self.follower, self.user, clock, everyone=bool(options.archive), key=options.pseudonyms)
         )
         self.recent = RecentLog(self.follower)
         self.heavy: Heavy = whole.heavy.of(tenant) if whole else Heavy(limits.heavy, limits.heavy_waiting)
@@ -87,6 +90,8 @@ class Services:
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits)
         self.addresses: Addresses = whole.addresses if whole else Addresses(limits)
+        self.shared: dict[str, Shared] = whole.shared if whole else {}
+        """Open streams with parts, by name."""
         self.answers = Kept(limits.answers)
         self.encoded = Encoded()
         self.event_pages = EventPages(self.follower, self.recent, self.encoded.of)

@@ -28,7 +28,7 @@ from dorm.api.page import Page
 from dorm.api.resources.process import checks_of
 from dorm.api.resources.table import ROUTES
 from dorm.api.responses import POSITION, Answer, answer
-from dorm.api.routes import Call, Parameters, Route, handler_of
+from dorm.api.routes import ALL, Call, Parameters, Route, handler_of
 from dorm.api.services import Services, Tenants
 from dorm.health.checks import Health
 from dorm.health.pages import add_pages
@@ -85,6 +85,7 @@ class Server:
             return Connection(
                 manager,
                 self.services.addresses,
+                limits.head_s,
                 loop=loop,
                 access_log=None,
                 keepalive_timeout=limits.idle_s,
@@ -132,6 +133,8 @@ class Server:
         self.tenants.close()
         self.services.events.finish()
         self.services.view.finish()
+        for shared in list(self.services.shared.values()):
+            shared.finish()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._listening is not None:
@@ -159,6 +162,7 @@ async def serving(
 
 def _application(services: Services, tenants: Tenants, page: Page) -> web.Application:
     application = web.Application(middlewares=[_middleware(services)], client_max_size=services.options.limits.body)
+    application[ALL] = ROUTES
     description = msgspec.json.encode(openapi.document(ROUTES))
 
     async def describe(call: Call[Parameters, None]) -> Answer:
@@ -192,7 +196,7 @@ def _middleware(services: Services) -> Any:
                 hosts.check(request)
             check_origin(request)
             admitted = request.path != "/" or await _signed_in(request, services)
-            made = await handler(request) if admitted else Page.to_sign_in()
+            made = await handler(request) if admitted else Page.to_sign_in(request)
         except (DormError, web.HTTPException, TimeoutError) as error:
             made = _refused(error, request)
         except (asyncio.CancelledError, ConnectionError):

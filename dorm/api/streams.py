@@ -3,7 +3,7 @@
 **One stream.**  While a reader catches up, it is written to in its own time.  Afterwards it is one of many that get the
 same bytes, which are encoded once and handed to each connection without waiting; how much may wait there is bounded.  A
 reader that does not keep up is ended, and resumes: the log is one order, so the id of the last event that it has seen says
-all that is needed.
+all that is needed.  A stream may have parts (`Shared`), each of which is written to like a stream of its own (`Part`).
 
 **The log's events**, with the progress next to it.  Readers with the same filter share a channel, which filters and encodes
 each record once.  A channel keeps its newest frames.  A reader that resumes further back reads the log, in its own time,
@@ -25,7 +25,7 @@ import time
 from collections import deque
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from aiohttp import HttpVersion11, web
@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from dorm.api.errors import Missing, NotAcceptable, Unavailable
 from dorm.api.event_pages import Both, encoded
+from dorm.api.responses import problem_of
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail
 from events.log.interface import time_of
@@ -41,7 +42,7 @@ from events.positions import Logged, Position, logged, logged_progress, parse
 from replay.page.changes import Change, Changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from dorm.api.follower import Follower, RecentLog
     from dorm.api.options import Limits
@@ -161,6 +162,96 @@ class Stream:
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._response.write_eof()
+
+
+class Part(Stream):
+    """A stream within another one, whose frames follow its name: `event: part`."""
+
+    def __init__(self, whole: Stream, name: str) -> None:
+        self._whole = whole
+        self._over = asyncio.Event()
+        self._head = frame("", "part", msgspec.json.encode(name))
+        self._head_chunk = chunked(self._head)
+
+    async def write(self, frames: Iterable[bytes]) -> None:
+        await self._whole.write([self._head, *frames])
+
+    def push(self, chunk: bytes) -> bool:
+        # Both are handed on at once, so no other part comes between them.
+        if self._over.is_set() or not self._whole.push(self._head_chunk + chunk):
+            self._over.set()
+            return False
+        return True
+
+    def check(self, now: float) -> bool:
+        return not self._over.is_set() and self._whole.check(now)
+
+    def end(self) -> None:
+        """End the whole: its reader takes nothing."""
+        self._over.set()
+        self._whole.end()
+
+    async def close(self) -> None:
+        """The whole stays open for the others."""
+
+
+class Shared:
+    """An open stream whose parts come and go."""
+
+    def __init__(self, user: str, request: web.Request, stream: Stream) -> None:
+        """`request` has opened it, for `user`."""
+        self.user = user
+        self.request = request
+        self._stream = stream
+        self._parts: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def parts(self) -> list[str]:
+        return sorted(self._parts)
+
+    def follow(self, parts: dict[str, Callable[[Part], Awaitable[Any]]]) -> None:
+        """Begin parts, in place of those of the same names, with what writes each."""
+        self.end(list(parts))
+        for name, serve in parts.items():
+            self._parts[name] = asyncio.create_task(self._serve(name, serve), name=f"part {name}")
+
+    def end(self, names: list[str]) -> None:
+        for name in names:
+            if (task := self._parts.pop(name, None)) is not None:
+                task.cancel()
+
+    async def _serve(self, name: str, serve: Callable[[Part], Awaitable[Any]]) -> None:
+        """Write a part to its end, and say that or why it has ended."""
+        part, last = Part(self._stream, name), frame("", "over", b"{}")
+        with contextlib.suppress(ConnectionError):  # The reader has gone; the whole ends.
+            try:
+                await serve(part)
+            except ConnectionError:
+                return
+            except Exception as error:
+                last = frame("", "problem", msgspec.json.encode(problem_of(error)))
+            if self._parts.get(name) is asyncio.current_task():
+                del self._parts[name]
+                await part.write([last])
+
+    async def run(self, beat_s: float) -> None:
+        """Give signs of life until the stream is over.  Raises ConnectionError."""
+        while True:
+            try:
+                async with asyncio.timeout(beat_s):
+                    await self._stream.over()
+                return
+            except TimeoutError:
+                await self._stream.write([HEARTBEAT])
+
+    def finish(self) -> None:
+        """End it gracefully: its reader opens another one."""
+        self._stream.finish()
+
+    async def close(self) -> None:
+        tasks = list(self._parts.values())
+        self.end(list(self._parts))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def chunked(body: bytes) -> bytes:

@@ -253,7 +253,7 @@ async def dashboard(
     async with cx.client() as connected:
         known = await connected.look(lambda state: state.known is not None)
         secret = await _session(connected, time.time_ns() + int(seconds * SECOND)) if known else ""
-    address = f"{where}/sign-in#{await _code(where, secret)}" if secret else f"{where}/"
+    address = f"{where}/sign-in#code={await _code(where, secret)}" if secret else f"{where}/"
     if browser and await asyncio.to_thread(_opened, address):
         console.print(Text(f"the dashboard at {where} opens in your browser"), soft_wrap=True)
         return

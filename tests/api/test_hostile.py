@@ -94,6 +94,36 @@ async def test_slow_clients_are_disconnected(nats_server: NatsServer) -> None:
         assert b"api.request.too_slow" in slow_body
 
 
+async def test_a_head_that_stays_unfinished_ends_its_connection(nats_server: NatsServer) -> None:
+    """As the documentation says: not after the time that an idle connection has, on a connection that was of use as well."""
+    async with unharmed(nats_server, head_s=0.5) as api:
+        for before in (b"", GET + b"\r\n"):
+            reader, writer = await asyncio.open_connection(URL(api.server.url).host, URL(api.server.url).port)
+            writer.write(before)
+            dripping = asyncio.create_task(_drip(writer, GET + b"X-Slow: " + b"y" * 1000))
+            got = b""
+            async with asyncio.timeout(PATIENCE_S):
+                with contextlib.suppress(ConnectionError):
+                    while piece := await reader.read(65536):
+                        got += piece
+            assert not dripping.done() or dripping.result(), "it ends while bytes still come"
+            dripping.cancel()
+            writer.close()
+            assert got.count(b"HTTP/1.1 200 ") == (1 if before else 0)
+
+
+async def _drip(writer: asyncio.StreamWriter, text: bytes) -> bool:
+    """Send a byte now and then; return whether the connection ended before all were sent."""
+    try:
+        for byte in text:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0.05)
+    except ConnectionError:
+        return True
+    return False
+
+
 async def test_bodies_are_bounded(nats_server: NatsServer) -> None:
     async with unharmed(nats_server, body=10_000) as api:
         assert (await api.send("POST", "/v1/apps", {"name": "x" * 20_000}, 413))["code"] == "api.request.too_large"

@@ -8,6 +8,7 @@ import contextlib
 import ssl
 import subprocess
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from dorm.api.errors import CannotListen
-from dorm.api.identity import ACCESS, digest_of, new_secret
+from dorm.api.identity import ACCESS, SESSION_S, Seal, digest_of, new_secret
 from dorm.api.options import Options
 from dorm.api.resources.table import ROUTES
 from dorm.api.serving import serving
@@ -80,7 +81,11 @@ async def _walk(api: Api, secrets: dict[str, str], app: str) -> int:
     for route in ROUTES:
         access = ACCESS.get(route.operation, "any")
         path = (
-            route.path.replace("{app}", app).replace("{node}", "a").replace("{position}", "1").replace("{sweep}", "lr")
+            route.path.replace("{app}", app)
+            .replace("{node}", "a")
+            .replace("{position}", "1")
+            .replace("{sweep}", "lr")
+            .replace("{stream}", "s")
         )
         path += "?tail=1" if route.operation == "app_logs" else ""
         assert await status(api, route.method, path, {}) == 401 or access == "open", route.operation
@@ -243,8 +248,25 @@ async def test_proofs_of_a_user(nats_server: NatsServer) -> None:
             assert await status(api, "GET", "/v1/apps", bearer(secrets["op"])) == 401
 
 
+async def test_a_stream_ends_with_what_proves_its_user(nats_server: NatsServer) -> None:
+    async with connected(nats_server.url) as connection:
+        await closed(connection)
+        secret = new_secret()
+        soon = k.TokenAdded(token="soon", user="ann", digest=digest_of(secret), expires_at=time.time_ns() + 4 * 10**9)
+        end = await say(connection.log, connection.cluster, soon, "root")
+        async with served(connection) as api:
+            await api.reach(end)
+            async with api.session.post("/v1/streams", json={}, headers={**JSON, **bearer(secret)}) as stream:
+                assert stream.status == 200
+                async with asyncio.timeout(20.0):
+                    with contextlib.suppress(aiohttp.ClientError):
+                        while await stream.content.readany():
+                            pass
+            assert await status(api, "GET", "/v1/session", bearer(secret)) == 401
+
+
 async def test_a_browser_signs_in(nats_server: NatsServer) -> None:
-    """A code is good once; the cookie is as good as the token, and only from the dashboard's own page."""
+    """A code is good once; the cookie is good until the session or its token ends, and only from the dashboard's own page."""
     async with connected(nats_server.url) as connection, led(connection, "a"):
         secrets = await closed(connection)
         async with served(connection) as api:
@@ -271,8 +293,46 @@ async def test_a_browser_signs_in(nats_server: NatsServer) -> None:
                 ({"Origin": here, "Sec-Fetch-Site": "same-site"}, 403),
             ):
                 assert await status(api, "POST", "/v1/apps", {**cookie, **headers}, body) == expected, headers
+            await _knows_who(api, secrets, cookie)
             await api.reach(await say(connection.log, connection.cluster, k.TokenRemoved(token="ann-t"), "root"))
             assert await status(api, "GET", "/v1/apps", cookie) == 401
+
+
+async def _knows_who(api: Api, secrets: dict[str, str], cookie: dict[str, str]) -> None:
+    """A session has an end of its own and holds no secret of its token; signing out ends it, with its streams."""
+    assert secrets["ann"] not in cookie["Cookie"]
+    session = await api.get("/v1/session", headers=cookie)
+    assert (session["user"], session["role"], session["tenant"]) == ("ann", "user", "ann")
+    left_s = datetime.fromisoformat(session["expires_at"][:19] + "Z").timestamp() - time.time()
+    assert SESSION_S - 600 < left_s <= SESSION_S
+    assert (await api.get("/v1/session", headers=bearer(secrets["rea"])))["expires_at"] is None
+    other = await _signed_in(api, {"token": secrets["ann"]})
+    start, _, end = cookie["Cookie"].rpartition(".")
+    key = cookie["Cookie"].partition("=")[0]
+    forged = (f"{start}.{end[:-1]}{'0' if end[-1] != '0' else '1'}", f"{key}={secrets['ann']}", f"{key}=é")
+    for wrong in forged:
+        assert (await api.get("/v1/apps", 401, {"Cookie": wrong}))["code"] == "api.session.over"
+    here = str(api.session._base_url).rstrip("/")
+    async with api.session.get("/v1/events/stream", headers={**other, "Accept": "text/event-stream"}) as stream:
+        await stream.content.readline()
+        assert await status(api, "DELETE", "/v1/session", {**other, "Origin": "http://127.0.0.1:9"}) == 403
+        assert await status(api, "DELETE", "/v1/session", {**other, "Origin": here}) == 204
+        async with asyncio.timeout(20.0):
+            with contextlib.suppress(aiohttp.ClientError):
+                while await stream.content.readany():
+                    pass
+    assert await status(api, "GET", "/v1/apps", other) == 401
+    assert await status(api, "GET", "/v1/apps", cookie) == 200
+
+
+def test_a_seal_is_that_of_its_key() -> None:
+    cookie = Seal(b"one").make("d" * 64, 5)
+    read = Seal(b"one").read(cookie)
+    assert read is not None
+    assert read[:2] == ("d" * 64, 5)
+    for other in (cookie.replace(".5.", ".6."), cookie[:-1], "", ".", "a.b.c.d"):
+        assert Seal(b"one").read(other) is None
+    assert Seal(b"two").read(cookie) is None
 
 
 async def _signed_in(api: Api, proof: dict[str, str]) -> dict[str, str]:
@@ -338,10 +398,13 @@ def test_every_operation_has_its_access() -> None:
     assert set(ACCESS) - {"describe"} <= {route.operation for route in ROUTES}
     changing = {route.operation for route in ROUTES if route.method != "GET"}
     assert {name for name in changing if ACCESS.get(name, "read") != "write"} == {
+        "change_streams",
         "fork_log",
+        "open_streams",
         "plan_next",
         "session_code",
         "sign_in",
+        "sign_out",
         "try_edit",
         "try_policy",
     }

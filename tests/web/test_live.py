@@ -33,11 +33,11 @@ FRAMES = 8
 """Frames, of 16 ms of the page's own time, within which it draws what it has received."""
 HANDLED = """
 window.handled = [];
-const listen = EventSource.prototype.addEventListener;
-EventSource.prototype.addEventListener = function (kind, handler) {
+const listen = MessagePort.prototype.addEventListener;
+MessagePort.prototype.addEventListener = function (kind, handler) {
   listen.call(this, kind, (event) => {
     handler(event);
-    if (kind === "change") window.handled.push(parseInt(event.lastEventId));
+    if (event.data?.event === "change") window.handled.push(parseInt(event.data.id));
   });
 };
 """

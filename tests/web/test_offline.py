@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 from PIL import Image
 
+from dorm.api.page import Page, _version
 from dorm.core.evolve import evolve
 from dorm.core.query.views import sizes
 from dorm.core.state import State
@@ -203,10 +205,20 @@ def test_vendored_files_are_unchanged() -> None:
 
 def test_every_module_can_be_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     script = link("main.js")
-    assert all(repr(name) in script for name in ASSETS if name.endswith(".js") and name != "sign-in.js")
+    assert all(
+        repr(name) in script for name in ASSETS if name.endswith(".js") and name not in ("sign-in.js", "worker.js")
+    )
     monkeypatch.setattr("dorm.web.offline.read", lambda name: b'import x from "./y.js";\n')
     with pytest.raises(LinkError):
         link("main.js")
+
+
+def test_another_version_of_the_page_has_another_worker() -> None:
+    """Tabs that were opened before an upgrade keep theirs."""
+    version = re.compile(rb'<meta name="dorm-version" content="(\w{16})">')
+    (first,) = version.findall(Page.load()._files["index.html"].body)
+    assert _version({"main.js": b"1"}) != _version({"main.js": b"2"}) != _version({"main.js": b"", "2": b""})
+    assert version.findall(Page.load("an archive")._files["index.html"].body) == [first]
 
 
 def test_no_file_of_the_page_leads_elsewhere() -> None:

@@ -70,6 +70,9 @@ async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_serve
                 process.kill()
                 await process.wait()
             await tab.locator(".status.reconnecting").wait_for()
+            await tab.get_by_role("alert").get_by_text("Disconnected since").wait_for()
+            assert await tab.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
+            assert await violations(tab) == []
 
             # What happened without a server is there once there is one again, on the same page.
             await filled(connection, records[400:])
@@ -78,6 +81,7 @@ async def test_the_slider_agrees_with_dorm_state_and_the_page_outlives_its_serve
                 await until_printed(tmp_path / "second.log", "is at", process)
                 await holds(tab, "document.querySelector('.exact input').value === '500'")
                 await tab.locator(".status.live").wait_for()
+                assert await tab.locator(".lost, main.stale").count() == 0
                 assert (await said(500)).items() <= (await apps_shown(tab)).items()
                 assert await tab.evaluate("window.samePage")
 

@@ -1,15 +1,17 @@
 """This process: whether it answers and is up to date, who leads, the schemas, the same for Prometheus, and signing in from a
 browser.
 
-A token becomes a session's cookie, and no secret is ever part of an address that a server sees.
+A token becomes a session with an end, and no secret is ever part of an address that a server sees.
 
     POST /v1/session/codes   with a token: a code for one use, good for a minute (`dorm dashboard`)
-    POST /v1/session         with a code, or with a token itself: the cookie
+    POST /v1/session         with a code, or with a token itself: the session's cookie
+    GET /v1/session          whose it is, and until when
+    DELETE /v1/session       sign out
 
 The page at `/sign-in` does the second.  `dorm dashboard` hands it the code behind the `#` of its address, which browsers
-do not send.  The cookie is the token: removing it on the log (`dorm token remove`) ends the session in every process of
-the API, and a restarted process knows it as before.  Scripts cannot read the cookie (`HttpOnly`), other sites' pages do
-not send it (`SameSite=Strict`), and what changes something has to come from this origin besides (`dorm.api.identity`).
+do not send.  Removing the token on the log (`dorm token remove`) ends its sessions in every process of the API
+(`dorm.api.identity`).  Scripts cannot read the cookie (`HttpOnly`), other sites' pages do not send it (`SameSite=Strict`),
+and what changes something has to come from this origin besides.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from dorm.health.checks import Check
 from dorm.metrics.cluster_metrics import CONTENT_TYPE, LogFigures, exposition, log_metrics
 from dorm.metrics.server import process_metrics
 from events.cloudevents import rfc3339
+from events.kinds import Role
 from events.spec import spec_schema
 
 if TYPE_CHECKING:
@@ -143,6 +146,9 @@ ROUTES = [
 # --- signing in -------------------------------------------------------------------------------------------------------
 
 
+_MOST_COLLEAGUES = 1000
+
+
 class Code(msgspec.Struct, frozen=True, kw_only=True):
     """What a browser signs in with, once."""
 
@@ -158,6 +164,22 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     token: str = ""
 
 
+class SessionOf(msgspec.Struct, frozen=True, kw_only=True):
+    """Who makes a request."""
+
+    user: str
+    """The user's name; on an open cluster nothing proves it; "" for an archive."""
+    role: Role | None
+    """None on an open cluster, where everyone may do everything, and for an archive, where nothing can be done."""
+    tenant: str
+    """The tenant whose apps the user may change; "" on an open cluster."""
+    users: list[str]
+    """Users of that tenant, of a user who may change their apps alone; at most 1,000."""
+    cluster: str
+    expires_at: str | None
+    """When what proves the user ends; None for never."""
+
+
 async def session_code(call: Call[Parameters, None]) -> Answer:
     """A code with which a browser signs in as the user of the token that makes this request.  It is good for one use, within a
     minute, and only at the process that made it."""
@@ -170,7 +192,8 @@ async def session_code(call: Call[Parameters, None]) -> Answer:
 
 
 async def sign_in(call: Call[Parameters, SignIn]) -> web.StreamResponse:
-    """Begin a session: the answer sets its cookie, which is good for as long as the token."""
+    """Begin a session: the answer sets its cookie.  With a code it lasts as long as the code's token, with a token itself for
+    12 hours at most; it always ends with its token."""
     services, body = call.services, call.body
     secret = services.door.codes.take(body.code) if body.code else body.token
     if not secret:
@@ -178,18 +201,42 @@ async def sign_in(call: Call[Parameters, SignIn]) -> web.StreamResponse:
             "this code was used already, or its minute is over; `dorm dashboard` makes another one",
             code="api.code.unknown",
         )
-    ends = services.door.ends(secret)
+    cookie, ends = services.door.begin(secret, by_code=bool(body.code))
     made = web.Response(status=204, headers={"Cache-Control": "no-store"})
-    left = max(1, (ends - services.clock()) // 10**9) if ends else None
     made.set_cookie(
         cookie_of(call.request),
-        secret,
-        max_age=left,
+        cookie,
+        max_age=max(1, (ends - services.clock()) // 10**9),
         path="/",
         httponly=True,
         samesite="Strict",
         secure=call.request.secure,
     )
+    return made
+
+
+async def get_session(call: Call[Parameters, None]) -> Answer:
+    """Who makes this request, and what that user may do."""
+    services = call.services
+    user = services.door.user(call.user)
+    ends = services.door.ends_of(call.request)
+    made = SessionOf(
+        user="" if services.options.archive else call.user,
+        role=user.role if user is not None else None,
+        tenant=user.tenant if user is not None else "",
+        users=services.door.colleagues(call.user)[:_MOST_COLLEAGUES],
+        cluster=services.options.archive or services.cluster,
+        expires_at=rfc3339(ends) if ends else None,
+    )
+    return answer(made, services.follower.seq, headers={"Cache-Control": "no-store"})
+
+
+async def sign_out(call: Call[Parameters, None]) -> web.StreamResponse:
+    """End this browser's session. Its token stays valid until it ends, or `dorm token remove` removes it."""
+    name = cookie_of(call.request)
+    call.services.door.end(call.request.cookies.get(name, ""))
+    made = web.Response(status=204, headers={"Cache-Control": "no-store"})
+    made.del_cookie(name, path="/", httponly=True, samesite="Strict", secure=call.request.secure)
     return made
 
 
@@ -213,6 +260,8 @@ SESSION_ROUTES = [
         tag="session",
         about="Browsers do this on the page `/sign-in`. Programs need no session; they send their token with each request.",
     ),
+    Route("GET", "/v1/session", get_session, "Who makes the request", answer=SessionOf, tag="session"),
+    Route("DELETE", "/v1/session", sign_out, "Sign a browser out", status=204, tag="session"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { clean, number, plural } from "./format.js";
+import { refusal } from "./identity.js";
 import { Chip, Failed, useLoaded } from "./parts.js";
 import { NOTHING, Settings, loadSettings, readSettings } from "./settings.js";
 import { say, set, store, visit } from "./store.js";
@@ -9,14 +10,18 @@ import { say, set, store, visit } from "./store.js";
 const WAIT_MS = 350, REFUSALS = new Set([400, 404, 409, 413, 415, 422]);
 const newKey = () => (crypto.randomUUID ? crypto.randomUUID() : Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
 
-export const open = (dialog) => set({ dialog: { key: newKey(), ...dialog } });
+/** Opens a dialog, or says why one may not do that. */
+export function open(dialog) {
+  const reason = refusal(dialog.what, dialog);
+  if (reason) say(reason, "bad"); else set({ dialog: { key: newKey(), ...dialog } });
+}
 export const close = () => set({ dialog: null });
 
 /** Whether something can be done from here: not in a recording, and only on the present. */
 export const mayAct = () => Boolean(store.source?.actions) && !store.route.at;
 
 export function Action({ what, tone = "", children, ...dialog }) {
-  if (!store.source?.actions) return null;
+  if (!store.source?.actions || refusal(what, dialog)) return null;
   const past = Boolean(store.route.at);
   return html`<button type="button" class=${tone} disabled=${past} title=${past ? "This is the past; go to Live to do something" : undefined} onClick=${() => open({ what, ...dialog })}>${children}</button>`;
 }

@@ -2,7 +2,9 @@
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Action, Dialogs, close } from "./actions.js";
+import { Lost, Status, useLost } from "./connection.js";
 import { clean, moment, short } from "./format.js";
+import { SignInAgain, Who, ended } from "./identity.js";
 import { Link } from "./parts.js";
 import { App } from "./pages/app.js";
 import { Apps } from "./pages/apps.js";
@@ -15,7 +17,7 @@ import { Sweep, Sweeps } from "./pages/sweeps.js";
 import { WhatIf } from "./pages/whatif.js";
 import { Slider } from "./slider.js";
 import { HttpSource, embedded } from "./source.js";
-import { DECISIONS, arrived, connect, go, jump, kindsIn, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
+import { DECISIONS, arrived, connect, go, heard, identify, jump, kindsIn, load, moveTo, recall, remember, set, shown, store, useStore, visit } from "./store.js";
 
 const PAGES = { cluster: Cluster, apps: Apps, app: App, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
 const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
@@ -24,7 +26,7 @@ const TITLED = new Set(["app", "node", "sweep"]);
 
 function Frame() {
   useStore();
-  const model = shown(), page = PAGES[store.route.page] ?? Cluster;
+  const model = shown(), lost = useLost(), page = PAGES[store.route.page] ?? Cluster;
   useEffect(() => { document.title = `${store.route.id ? `${clean(model?.apps.get(store.route.id)?.name ?? store.route.id)} · ` : ""}${name()}`; });
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
@@ -32,30 +34,29 @@ function Frame() {
       <${Link} to="cluster" class="brand"><span class="logo" aria-hidden="true"><i></i><i></i><i></i><i></i></span><b>${name()}</b><//>
       <nav aria-label="Pages">${TABS.filter(([to]) => to !== "sweeps" || !store.source?.embedded).map(([to, title]) => html`<${Link} to=${to} aria-current=${store.route.page === to ? "page" : undefined}>${title}<//>`)}</nav>
       <${Search} />
-      <${Status} />
+      <${Status} archive=${archive} />
       <${Action} what="policy">Policy<//>
       <${Action} what="submit" tone="primary">Submit<//>
+      <${Who} />
       <${Theme} />
     </header>
+    ${lost && html`<${Lost} />`}
     ${store.route.at && html`<div class="pastbar" role="status"><span>This is <b>${model?.at ? moment(model.at) : "…"}</b>, position ${model?.position ?? store.route.at}.</span>
       <button type="button" onClick=${() => go({ page: "compare", vs: store.route.at, at: null, id: "" })}>${store.source.actions ? "Compare with now" : "Compare with the end"}</button>
       ${store.route.page !== "whatif" && html`<button type="button" onClick=${() => visit("whatif")}>What if?</button>`}
       <button type="button" onClick=${() => moveTo(null)}>${store.source.actions ? "Back to now" : "To the end"}</button></div>`}
     ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
-    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model && !TITLED.has(store.route.page) && html`<h1 class="sr">${(TABS.find(([to]) => to === store.route.page) ?? ["", "Compare"])[1]}</h1>`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
+    <main id="main" class=${lost ? "stale" : ""} tabindex="-1" aria-busy=${store.loading}>${model && !TITLED.has(store.route.page) && html`<h1 class="sr">${(TABS.find(([to]) => to === store.route.page) ?? ["", "Compare"])[1]}</h1>`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
     <${Slider} />
     <${Dialogs} />
+    <${SignInAgain} />
     <div class="notice" role="status" aria-live="polite">${store.notice && html`<p class=${store.notice.tone}>${clean(store.notice.text)}</p>`}</div>`;
 }
 
-const archive = document.querySelector("meta[name=dorm-archive]")?.content ?? "";
+const meta = (name) => document.querySelector(`meta[name=${name}]`)?.content ?? "";
+const archive = meta("dorm-archive");
 
 const name = () => clean(store.source?.recording?.title ?? (archive || "Dorm"));
-
-function Status() {
-  const text = { live: archive ? "archive" : "live", recording: "recording", connecting: "connecting", reconnecting: "reconnecting" }[store.status] ?? store.status;
-  return html`<span class="status ${store.status}" role="status" title=${store.live ? `position ${store.live.position}` : ""}><i aria-hidden="true"></i>${text}</span>`;
-}
 
 function Theme() {
   const [theme, choose] = useState(recall("theme", "auto"));
@@ -116,7 +117,7 @@ function keys(event) {
 async function start() {
   const theme = recall("theme", "auto");
   if (theme !== "auto") document.documentElement.dataset.theme = theme;
-  store.source = (await embedded()) ?? new HttpSource("v1", !archive);
+  store.source = (await embedded()) ?? new HttpSource("v1", !archive, meta("dorm-version"), { status: heard, signedOut: ended });
   window.addEventListener("popstate", () => { close(); arrived(); });
   window.addEventListener("hashchange", arrived);
   window.addEventListener("keydown", keys);
@@ -124,6 +125,7 @@ async function start() {
   const place = document.getElementById("app");
   place.textContent = "";
   render(html`<${Frame} />`, place);
+  identify();
   await connect();
   await load();
 }

@@ -1,37 +1,35 @@
-// Signing in: a code or a token becomes a cookie that no script can read.
+// The page that asks who one is.
 //
-// `dorm dashboard` opens this page with a code behind the `#`, which browsers send to no server.  It leaves the address before
-// anything else happens, and is good once.
+// `dorm dashboard` opens it with a code behind the `#` (`#code=…`), which browsers send to no server.  The code leaves the address
+// before anything else happens, and is good once.  Whoever opened a page without a session comes here with the page's own address
+// behind the `#` (`#/app/x?at=2500`), and returns there.
 
-const said = document.getElementById("said");
+import { isSignedIn, readHash, signIn } from "./session.js";
 
-async function signIn(proof) {
-  said.textContent = "Signing in …";
-  let answer;
-  try {
-    answer = await fetch("v1/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(proof) });
-  } catch {
-    said.textContent = "The server cannot be reached.";
-    return;
-  }
-  if (answer.ok) {
-    location.replace("./");
-    return;
-  }
-  const found = await answer.json().catch(() => ({}));
-  said.textContent = `Signing in failed: ${found.detail ?? `the server answered ${answer.status}`}.`;
+const notice = document.getElementById("said");
+let address = "";
+
+async function enter(proof) {
+  notice.textContent = "Signing in …";
+  const problem = await signIn(proof);
+  if (problem) notice.textContent = problem; else leave();
 }
 
-function signInByAddress() {
-  const code = location.hash.slice(1);
+const leave = () => location.replace(`./${location.search}${address}`);
+
+function read() {
+  const { code, address: to } = readHash(location.hash);
+  address = to || address;
   if (!code) return;
-  history.replaceState(null, "", location.pathname);
-  signIn({ code });
+  history.replaceState(null, "", location.pathname + location.search + address);
+  enter({ code });
 }
 
 document.getElementById("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  signIn({ token: document.getElementById("token").value.trim() });
+  enter({ token: document.getElementById("token").value.trim() });
 });
-addEventListener("hashchange", signInByAddress);
-signInByAddress();
+// `dorm dashboard` signs the browser in on a tab of its own.
+addEventListener("focus", async () => { if (await isSignedIn()) leave(); });
+addEventListener("hashchange", read);
+read();

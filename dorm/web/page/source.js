@@ -1,6 +1,7 @@
 // Where data come from: `dorm serve` over HTTP, or what stands in the page itself.  Nothing else in the page knows which.
 //
 //   view(at)            one moment; null for now
+//   session()           who one is; null where there are no users
 //   follow(model, …)    what changes from there on; returns a function that stops it
 //   timeline(…)         a span of time for pictures
 //   events(…)           the log, by pages;  neighbor(…): the next or previous event of some kinds
@@ -9,10 +10,11 @@
 //   usage(node)         what a node's containers use now; null where that is not known
 //   plan, submit, …     what would happen, and doing it (`actions` says whether there is anything to do it with)
 
+import { Feed } from "./feed.js";
 import { Model } from "./model.js";
 import { comparePositions, msOf } from "./format.js";
 
-const TIMEOUT_MS = 20_000, WHATIF_MS = 100_000, SWEEP_MS = 120_000;
+const TIMEOUT_MS = 20_000, WHATIF_MS = 100_000, SWEEP_MS = 120_000, RESET_MS = 2000;
 
 export class SourceError extends Error {
   constructor(text, code = "", status = 0) {
@@ -32,10 +34,15 @@ const query = (map) => {
 };
 
 export class HttpSource {
-  constructor(base = "v1", actions = true) {
+  /** `watch.status` is called with the state of the connection and since when it holds, `watch.signedOut` if a session has ended. */
+  constructor(base = "v1", actions = true, version = "", watch = {}) {
     this.base = base;
     this.actions = actions;
     this.embedded = false;
+    this.watch = watch;
+    this.feed = new Feed(base, version, (status, since) => {
+      if (status === "signed-out") watch.signedOut?.(); else watch.status?.(status, since);
+    });
   }
 
   async #ask(path, { method = "GET", body, type, headers = {}, signal, timeout = TIMEOUT_MS } = {}) {
@@ -52,7 +59,10 @@ export class HttpSource {
     }
     const text = await answer.text();
     const found = text && /json/.test(answer.headers.get("Content-Type") ?? "") ? JSON.parse(text) : text;
-    if (answer.status === 401) location.assign("sign-in");  // The session is over.
+    if (answer.status === 401) {
+      this.watch.signedOut?.();
+      throw new SourceError("Your session has ended; sign in again.", "signed-out", 401);
+    }
     if (!answer.ok) throw new SourceError(found?.detail || found?.title || `The server answered ${answer.status}.`, found?.code, answer.status);
     return found;
   }
@@ -61,18 +71,20 @@ export class HttpSource {
     return new Model(await this.#ask(`/view${query({ at })}`, { signal }));
   }
 
-  /** Calls `change` for each change, `reset` when a view is needed again, `status` with `live` or `reconnecting`. */
-  follow(model, { change, reset, status }) {
-    const stream = new EventSource(`${this.base}/view/changes${query({ after: model.position })}`);
-    stream.addEventListener("open", () => status("live"));
-    stream.addEventListener("change", (event) => change(JSON.parse(event.data)));
-    stream.addEventListener("reset", () => { stream.close(); reset(); });
-    stream.addEventListener("error", () => {
-      status("reconnecting");
-      if (stream.readyState === EventSource.CLOSED) { stream.close(); again = setTimeout(reset, 2000); }
-    });
+  session = (signal) => this.#ask("/session", { signal });
+
+  /** Calls `change` for each change after a view, and `reset` when a view is needed again. */
+  follow(model, { change, reset }) {
     let again = 0;
-    return () => { clearTimeout(again); stream.close(); };
+    const stop = this.feed.follow("/v1/view/changes", model.position, (event, data) => {
+      if (event === "reset") reset();
+      else if (event === "problem") again = setTimeout(reset, RESET_MS);
+      else if (event === "change") {
+        const next = JSON.parse(data);
+        if (comparePositions(next.position, model.position) > 0) change(next);
+      }
+    });
+    return () => { clearTimeout(again); stop(); };
   }
 
   timeline({ from, to, width, page, apps } = {}, signal) {
@@ -89,13 +101,11 @@ export class HttpSource {
     return found.items[0] ?? null;
   }
 
-  /** Follows the log from its end: calls `each` with an event. */
-  tail(filter, each) {
-    const stream = new EventSource(`${this.base}/events/stream${query(filter)}`);
-    const take = (event) => each(JSON.parse(event.data));
-    stream.addEventListener("message", take);
-    stream.addEventListener("event", take);
-    return () => stream.close();
+  /** Follows the log after a position: calls `each` with an event. */
+  tail({ after = "", ...filter }, each) {
+    return this.feed.follow(`/v1/events/stream${query(filter)}`, after, (event, data) => {
+      if (event === "event") each(JSON.parse(data));
+    });
   }
 
   app = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}${query({ at })}`);
@@ -116,41 +126,14 @@ export class HttpSource {
   /** Closing the request (`signal`) ends the simulation. */
   whatif = (at, what, signal) => this.#ask(`/whatif${query({ at })}`, { method: "POST", body: JSON.stringify(what), type: "application/json", signal, timeout: WHATIF_MS });
 
-  /** Follows a container's output: calls `line` for each line (with its time, if `times`), `end` with a message when there is no more. */
-  logs(id, slot, line, end, times) {
-    const stop = new AbortController();
-    (async () => {
-      try {
-        const answer = await fetch(`${this.base}/apps/${encodeURIComponent(id)}/logs${query({ slot, follow: "true", timestamps: times ? "true" : undefined })}`, {
-          signal: stop.signal, headers: { Accept: "text/event-stream, text/plain" },
-        });
-        if (!answer.ok || !answer.body) {
-          const problem = await answer.json().catch(() => ({}));
-          end(problem.detail || problem.title || `The server answered ${answer.status}.`);
-          return;
-        }
-        const stream = /event-stream/.test(answer.headers.get("Content-Type") ?? "");
-        const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-        let rest = "";
-        for (;;) {
-          const { value, done } = await reader.read();
-          if (done) break;
-          const lines = (rest + value).split("\n");
-          rest = lines.pop();
-          for (const one of lines) {
-            if (!stream) line({ text: one });
-            else if (one.startsWith("data:")) {
-              const said = parsed(one.slice(5).trimStart());
-              if (said.text !== undefined) line(said);
-            }
-          }
-        }
-        end("The output has ended.");
-      } catch (error) {
-        if (error.name !== "AbortError") end("The server no longer answers.");
-      }
-    })();
-    return () => stop.abort();
+  /** Reads output of containers, and follows it if `wanted` says so: calls `take` with `line`, `missed`, `end` or `problem` and what
+   * it is, and with `restart` before a broken reading begins again. */
+  logs(id, wanted, take) {
+    const stop = this.feed.follow(`/v1/apps/${encodeURIComponent(id)}/logs${query(wanted)}`, "", (event, data) => {
+      if (event === "end" || event === "problem") stop();
+      take(event, parsed(data));
+    });
+    return stop;
   }
 
   submit = (text, type, key) => this.#ask("/apps", { method: "POST", body: text, type, headers: { "Idempotency-Key": key } });
@@ -166,10 +149,10 @@ export class HttpSource {
 
 function parsed(text) {
   try {
-    const found = JSON.parse(text);
-    return typeof found === "object" && found !== null ? found : { text: String(found) };
+    const document = JSON.parse(text);
+    return typeof document === "object" && document !== null ? document : {};
   } catch {
-    return { text };
+    return {};
   }
 }
 
@@ -218,10 +201,9 @@ export class EmbeddedSource {
     return model.copy();
   }
 
-  follow(model, { status }) {
-    status("recording");
-    return () => {};
-  }
+  async session() { return null; }
+
+  follow() { return () => {}; }
 
   async timeline({ from, to, apps } = {}) {
     const whole = this.recording.timeline;
@@ -324,7 +306,7 @@ export class EmbeddedSource {
   async whatif() { return this.#none("A what-if fork"); }
   async schema() { return this.#none("The schema"); }
   async plan() { return this.#none("A plan"); }
-  logs(id, slot, line, end) { end("The output of containers is not part of a recording."); return () => {}; }
+  logs(id, wanted, take) { take("problem", { detail: "The output of containers is not part of a recording." }); return () => {}; }
 }
 
 /** How many items at the start of an ordered list fulfil a condition. */

@@ -5,7 +5,7 @@ import { clock, comparePositions, msOf, short } from "./format.js";
 import { lists } from "./model.js";
 import { format, parse } from "./route.js";
 
-const TAIL = 400, FILL_MS = 1000;
+const TAIL = 400, FILL_MS = 1000, RETRY_MS = 2000;
 
 export const store = {
   source: null,
@@ -16,6 +16,11 @@ export const store = {
   /** The model that `vs` names, to compare with. */
   other: null,
   status: "connecting",
+  /** Since when the server does not answer (ms), null while it does. */
+  lost: null,
+  /** Who one is; null while that is unknown, and where there are no users. */
+  me: null,
+  signedOut: false,
   error: "",
   loading: false,
   tail: [],
@@ -82,6 +87,7 @@ export function visit(page, id = "", q = {}) {
 
 export function arrived() {
   store.route = parse(location.hash);
+  attend();
   load();
   redraw();
 }
@@ -173,7 +179,7 @@ export function say(text, tone = "") {
 
 // --- following ------------------------------------------------------------------------------------------------------------
 
-let stop = () => {};
+let stop = null, retry = 0;
 const watchers = new Set();
 
 /** Calls back with every change of the live model. */
@@ -182,18 +188,30 @@ export function watch(each) {
   return () => watchers.delete(each);
 }
 
+/** Loads the present view, and follows it. */
 export async function connect() {
-  stop();
+  leave();
+  clearTimeout(retry);
   try {
-    set({ live: await store.source.view(null) });
+    set({ live: await store.source.view(null), error: "" });
+    viewLost = null;
+    judge(store.source.embedded ? "recording" : store.status);
     fillTail();
   } catch (error) {
-    set({ status: "reconnecting", error: error.message });
-    setTimeout(connect, 2000);
+    if (error.status === 401) return;  // Signing in connects again.
+    viewLost ??= Date.now();
+    judge();
+    if (error.code !== "unreachable") set({ error: error.message });
+    retry = setTimeout(connect, RETRY_MS);
     return;
   }
-  store.error = "";
-  stop = store.source.follow(store.live, {
+  attend();
+}
+
+/** Follows the present while it is shown: the past does not change. */
+function attend() {
+  if (!store.live || store.route.at) { leave(); return; }
+  stop ??= store.source.follow(store.live, {
     change: (change) => {
       store.live.apply(change);
       list(change.records ?? []);
@@ -202,8 +220,39 @@ export async function connect() {
       redraw();
     },
     reset: connect,
-    status: (status) => { if (status !== store.status) set({ status }); },
   });
+}
+
+function leave() {
+  stop?.();
+  stop = null;
+}
+
+let streamLost = null, viewLost = null;
+
+/** Notes the state of the stream, since a time (ms). */
+export function heard(status, since) {
+  streamLost = status === "reconnecting" ? since : null;
+  if (status === "live" && store.lost !== null) identify();  // Another role may be why the stream broke.
+  judge(status);
+}
+
+/** The connection is lost as soon as the stream breaks or the view cannot be loaded, and back when both work. */
+function judge(status = store.status) {
+  const times = [streamLost, viewLost].filter((time) => time !== null);
+  const lost = times.length ? Math.min(...times) : null;
+  if (status !== store.status || lost !== store.lost) set({ status, lost });
+}
+
+/** Learns who one is, and goes on where a session had ended. */
+export async function identify() {
+  try {
+    set({ me: await store.source.session(), signedOut: false });
+  } catch (error) {
+    if (error.status === 401) return null;  // Signing in asks again.
+    setTimeout(identify, RETRY_MS);
+  }
+  return store.me;
 }
 
 let filling = null;

@@ -141,13 +141,17 @@ function Output({ id, slot }) {
       box.textContent = lines.join("\n");
       if (down) box.scrollTop = box.scrollHeight;
     };
-    const stop = store.source.logs(id, slot, (line) => {
-      const text = String(line.text ?? line.line ?? "");
-      lines.push(times ? `${line.time ?? "-".padEnd(24)} ${text}` : text);
+    let came = 0, known = 0;  // A reading that begins again repeats what is known.
+    const stop = store.source.logs(id, { slot, follow: "true", timestamps: times ? "true" : undefined }, (event, data) => {
+      if (event === "restart") { known = Math.max(known, came); came = 0; }
+      if (event === "end" || event === "problem") say(event === "end" ? "The output has ended." : data.detail ?? "There is no output.");
+      if (event !== "line" || ++came <= known) return;
+      const text = String(data.text ?? "");
+      lines.push(times ? `${data.time ?? "-".padEnd(24)} ${text}` : text);
       if (lines.length > LINES) lines.splice(0, lines.length - LINES);
       frame ||= requestAnimationFrame(show);
       say("");
-    }, say, times);
+    });
     return () => { stop(); cancelAnimationFrame(frame); };
   }, [id, slot, times]);
   return html`<div class="output"><p class="small dim">Output of slot ${slot} ${note && `· ${note}`} <label><input type="checkbox" checked=${times} onChange=${(event) => setTimes(event.currentTarget.checked)} /> times (UTC)</label></p><pre ref=${place} tabindex="0" aria-label=${`Output of slot ${slot}`}></pre></div>`;
