@@ -35,7 +35,7 @@ from dorm.api.errors import Missing, NotAcceptable, Unavailable
 from dorm.api.event_pages import Both, encoded
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail
-from events.log.interface import time_of
+from events.log.interface import Places, time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
 from events.positions import Logged, Position, logged, logged_beside, parse
 from replay.page.changes import Change, Changes
@@ -226,8 +226,8 @@ _CHECK_S = 2.0
 
 class _Waits(NamedTuple):
     record: Record
-    beside: bool
-    """Whether it is of the stream of progress."""
+    place: int | None = None
+    """Of a record of the stream of progress, the sequence of the log behind which it lies."""
 
 
 class _Frame(NamedTuple):
@@ -268,16 +268,16 @@ class _Channel:
         """Filter and encode, in a thread.  Return the frames, and the position behind all that waited."""
         found: list[_Frame] = []
         reached = self.position
-        for record, beside in waiting:
-            if beside:
+        for record, place in waiting:
+            if place is not None:
                 reached = replace(reached, beside=record.seq)
             elif record.seq <= reached.seq:
                 continue
-            for one in [logged_beside(record, reached.seq)] if beside else logged(record):
-                reached = reached if beside else replace(one.position, beside=reached.beside)
+            for one in logged(record) if place is None else [logged_beside(record, place)]:
+                reached = reached if place is not None else replace(one.position, beside=reached.beside)
                 if self._concerns is None or self._concerns.wants(one):
                     found.append(_Frame(one.position, reached, frame(str(reached), "event", encoded(one))))
-            reached = replace(reached, seq=reached.seq if beside else record.seq, index=None)
+            reached = replace(reached, seq=reached.seq if place is not None else record.seq, index=None)
         return found, reached
 
     def publish(self, frames: list[_Frame], upto: Position) -> None:
@@ -328,7 +328,7 @@ class EventStreams:
         follower.on_restart.append(self.finish)
 
     def _take(self, batch: list[Record]) -> None:
-        self._hand_on([_Waits(record, beside=False) for record in batch])
+        self._hand_on([_Waits(record) for record in batch])
 
     def _hand_on(self, batch: list[_Waits]) -> None:
         for channel in self._channels.values():
@@ -342,9 +342,21 @@ class EventStreams:
             self._beside = await progress.end()
             async with aclosing(progress.read(after=self._beside, follow=True)) as batches:
                 async for batch in batches:
+                    # With nobody to hand them on to, where they lie does not matter.
+                    places = await self._places(batch) if self._channels else [0] * len(batch)
                     self._beside = batch[-1].seq
-                    self._hand_on([_Waits(record, beside=True) for record in batch])
+                    self._hand_on([_Waits(*one) for one in zip(batch, places, strict=True)])
         self._beside = None
+
+    async def _places(self, batch: list[Record]) -> list[int]:
+        """Return where reports lie in the log, as its pages have it, however long the log can't be reached."""
+        while True:
+            try:
+                return await Places(self._both).of(batch)
+            except LogClosed:
+                raise
+            except LogUnavailable:
+                await asyncio.sleep(_CHECK_S)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
