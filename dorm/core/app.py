@@ -255,6 +255,17 @@ class SkippedLines(msgspec.Struct, gc=False):
     reason: str
 
 
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """What a person noted about the app (`AppNoted`)."""
+
+    seq: int
+    """Sequence of its record."""
+    at: int
+    """Log time (UTC ns)."""
+    by: str
+    text: str
+
+
 class Doubted(msgspec.Struct, frozen=True, gc=False):
     """Why the checkpoint that an app reported last may be incomplete: files changed after the report."""
 
@@ -371,6 +382,8 @@ class App(msgspec.Struct):
     """If the last loss is not a finite number, which one it is.  Unset elsewhere, as for `kill`."""
     skipped_lines: SkippedLines | msgspec.UnsetType = msgspec.UNSET
     """What its last generation that wrote unusable lines wrote; unset while none did."""
+    notes: list[Note] | msgspec.UnsetType = msgspec.UNSET
+    """The latest notes of people, the oldest first; unset while there are none."""
     samples_per_s: float | None = None
     waiting: Waiting | None = None
     """Why it waits or is below its n_max, as the last decision states it."""

@@ -28,6 +28,7 @@ from dorm.core.gates import hold_requested, release_requested
 from dorm.core.identities import identities_changed
 from dorm.core.live import epoch_completed, membership_changed
 from dorm.core.log_clock import set_back
+from dorm.core.notes import app_noted
 from dorm.core.operating import (
     drain_requested,
     forget_requested,
@@ -413,6 +414,7 @@ _HANDLERS: dict[type, Handler] = {
     k.AppUpdated: _app_updated,
     k.AppCancelRequested: _app_cancel_requested,
     k.AppRetryRequested: retry_requested,
+    k.AppNoted: app_noted,
     k.AppHoldRequested: hold_requested,
     k.AppReleaseRequested: release_requested,
     k.AppEditRequested: edit_requested,

@@ -219,6 +219,7 @@ class Hiding(Disguise):
             loss=None,
             loss_is=msgspec.UNSET,
             skipped_lines=msgspec.UNSET,
+            notes=msgspec.UNSET,
             origin_digest=msgspec.UNSET,
             doubt=msgspec.UNSET,
             samples_per_s=None,

@@ -13,6 +13,7 @@ from dorm.core.delays import delay_shown
 from dorm.core.failures import limit_of
 from dorm.core.faults import avoiding, failed_here, failed_where, with_remedy
 from dorm.core.gates import hold_shown, reason_of, runtime_shown, shown_reason
+from dorm.core.notes import notes_of
 from dorm.core.offers import shown_volumes, trouble_with_fitness, trouble_with_volumes
 from dorm.core.progress import doubt_shown, shown
 from dorm.core.resizable import kept_whole
@@ -57,6 +58,8 @@ class AppRow(msgspec.Struct, frozen=True):
     ended."""
     sweep: str = ""
     """The sweep that it belongs to, "" for none."""
+    loss_step: int | None = None
+    """The step of the loss, where it is not `step`: the last reports named none."""
 
 
 class SuspectRow(msgspec.Struct, frozen=True):
@@ -149,6 +152,7 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
         sweep=app.spec.group.name if app.spec.group is not None else "",
+        loss_step=last.loss_step,
     )
 
 
@@ -367,6 +371,7 @@ def describe(
         "doubt": doubt_shown(app),
         "origin": _origin(app),
         "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not UNSET else None,
+        "notes": msgspec.to_builtins(notes_of(app)),
         "lost_steps": app.lost_steps,
         "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,
