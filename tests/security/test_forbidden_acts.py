@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
 USER = {
-    "AppSubmitted", "AppUpdated", "AppCancelRequested", "AppNoted", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested",
-    "AppEditRequested", "AppRestartRequested",
+    "AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested",
+    "AppNoted", "AppEditRequested", "AppRestartRequested",
     "TokenAdded", "TokenRemoved",
 }  # fmt: skip
 OPERATOR = USER | {

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.api.resources import app_stories, apps, events, moments, nodes, past, policy, process, steering, sweeps
+from dorm.api.resources import (
+    app_stories,
+    apps,
+    events,
+    moments,
+    nodes,
+    output,
+    past,
+    policy,
+    process,
+    steering,
+    sweeps,
+)
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -12,6 +24,7 @@ if TYPE_CHECKING:
 ROUTES: list[Route] = [
     *apps.ROUTES,
     *app_stories.ROUTES,
+    *output.ROUTES,
     *steering.ROUTES,
     *steering.TRY_ROUTES,
     *steering.RESTART_ROUTES,
