@@ -12,7 +12,7 @@
 import { Model } from "./model.js";
 import { comparePositions, msOf } from "./format.js";
 
-const TIMEOUT_MS = 20_000, WHATIF_MS = 100_000;
+const AGAIN_MS = 1500, TIMEOUT_MS = 20_000, WHATIF_MS = 100_000;
 
 export class SourceError extends Error {
   constructor(text, code = "", status = 0) {
@@ -116,42 +116,54 @@ export class HttpSource {
   /** Closing the request (`signal`) ends the simulation. */
   whatif = (at, what, signal) => this.#ask(`/whatif${query({ at })}`, { method: "POST", body: JSON.stringify(what), type: "application/json", signal, timeout: WHATIF_MS });
 
-  /** Follows a container's output: calls `line` for each line (with its time, if `times`), `end` with a message when there is no more. */
-  logs(id, slot, line, end, times) {
+  /** Reads output of containers, and follows it if `wanted` says so: calls `take` with `line`, `missed`, `end` or `problem` and what
+   * it is, and with `restart` before a broken reading begins again. */
+  logs(id, wanted, take) {
     const stop = new AbortController();
     (async () => {
-      try {
-        const answer = await fetch(`${this.base}/apps/${encodeURIComponent(id)}/logs${query({ slot, follow: "true", timestamps: times ? "true" : undefined })}`, {
-          signal: stop.signal, headers: { Accept: "text/event-stream, text/plain" },
-        });
-        if (!answer.ok || !answer.body) {
-          const problem = await answer.json().catch(() => ({}));
-          end(problem.detail || problem.title || `The server answered ${answer.status}.`);
-          return;
+      for (;;) {
+        try {
+          if (await this.#readLogs(id, wanted, take, stop.signal)) return;
+        } catch (error) {
+          if (stop.signal.aborted) return;
+          if (!(error instanceof TypeError)) throw error;  // The connection was lost.
         }
-        const stream = /event-stream/.test(answer.headers.get("Content-Type") ?? "");
-        const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-        let rest = "";
-        for (;;) {
-          const { value, done } = await reader.read();
-          if (done) break;
-          const lines = (rest + value).split("\n");
-          rest = lines.pop();
-          for (const one of lines) {
-            if (!stream) line({ text: one });
-            else if (one.startsWith("data:")) {
-              const said = parsed(one.slice(5).trimStart());
-              if (said.text !== undefined) line(said);
-            }
-          }
-        }
-        end("The output has ended.");
-      } catch (error) {
-        if (error.name !== "AbortError") end("The server no longer answers.");
+        if (stop.signal.aborted) return;
+        await new Promise((done) => { setTimeout(done, AGAIN_MS); });
+        take("restart", {});
       }
     })();
     return () => stop.abort();
   }
+
+  /** Returns whether the reading came to its end. */
+  async #readLogs(id, wanted, take, signal) {
+    const answer = await fetch(this.logsAddress(id, wanted), { signal, headers: { Accept: "text/event-stream" } });
+    if (!answer.ok || !answer.body) {
+      take("problem", await answer.json().catch(() => ({ detail: `The server answered ${answer.status}.` })));
+      return true;
+    }
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "", event = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return false;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const one of lines) {
+        if (one.startsWith("event:")) event = one.slice(6).trim();
+        else if (one.startsWith("data:")) take(event, parsed(one.slice(5)));
+        if (one.startsWith("data:") && (event === "end" || event === "problem")) return true;
+      }
+    }
+  }
+
+  logsAddress = (id, wanted) => `${this.base}/apps/${encodeURIComponent(id)}/logs${query(wanted)}`;
+  files = (id, area) => this.#ask(`/apps/${encodeURIComponent(id)}/files${query({ area })}`);
+  fileAddress = (id, area, path) => `${this.base}/apps/${encodeURIComponent(id)}/file${query({ area, path })}`;
+  checkpoints = (id) => this.#ask(`/apps/${encodeURIComponent(id)}/checkpoints`);
+  spec = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/spec${query({ at })}`);
+  note = (id, text) => this.#ask(`/apps/${encodeURIComponent(id)}/notes`, { method: "POST", body: JSON.stringify({ text }), type: "application/json" });
 
   submit = (text, type, key) => this.#ask("/apps", { method: "POST", body: text, type, headers: { "Idempotency-Key": key } });
   update = (id, change, key) => this.#ask(`/apps/${encodeURIComponent(id)}`, { method: "PATCH", body: JSON.stringify(change), type: "application/json", headers: { "Idempotency-Key": key } });
@@ -166,9 +178,9 @@ export class HttpSource {
 function parsed(text) {
   try {
     const found = JSON.parse(text);
-    return typeof found === "object" && found !== null ? found : { text: String(found) };
+    return typeof found === "object" && found !== null ? found : {};
   } catch {
-    return { text };
+    return {};
   }
 }
 
@@ -323,7 +335,10 @@ export class EmbeddedSource {
   async whatif() { return this.#none("A what-if fork"); }
   async schema() { return this.#none("The schema"); }
   async plan() { return this.#none("A plan"); }
-  logs(id, slot, line, end) { end("The output of containers is not part of a recording."); return () => {}; }
+  logs(id, wanted, take) { take("problem", { detail: "The output of containers is not part of a recording." }); return () => {}; }
+  async files() { return this.#none("The files of this app"); }
+  async checkpoints() { return this.#none("The checkpoints of this app"); }
+  async spec() { return this.#none("The spec of this app"); }
 }
 
 /** How many items at the start of an ordered list fulfil a condition. */
