@@ -8,36 +8,60 @@ import { ENDED } from "./model.js";
 import { MOST_LINES, Screen } from "./screen.js";
 import { go, recall, remember, store } from "./store.js";
 
-const TAIL = 2000, AGAIN_MS = 1500, LISTED = 50;
+const TAIL = 2000, AGAIN_MS = 1500, LISTED = 50, COMPARED = 25;
+/** Phases in which the containers of the latest generation are yet to come. */
+const COMING = new Set(["submitted", "starting", "adjusting"]);
 /** Refusals that end by themselves: it will start, its node will answer, the server will have read the log. */
 const PASSING = new Set(["app.not_started", "generation.not_found", "slot.not_found", "agent.no_answer", "api.starting", "api.behind", "log.unavailable", "api.streams.too_many"]);
 
-/** Lines that a reading repeats after it was interrupted are left out: it knows the last time of each container, and how many lines
- * had it. */
+/** Leaves out lines that a reading repeats after it was interrupted.  Times do not tell: a node may know them better later.  What was
+ * read from a container's first line on is counted; of longer output, the place is found by the last lines that are known. */
 export class Unrepeated {
-  constructor() { this.known = new Map(); this.skip = new Map(); }
+  constructor(tail) { this.tail = tail; this.slots = new Map(); }
 
-  restart() { this.skip = new Map([...this.known].map(([slot, { time, count }]) => [slot, { time, count }])); }
+  restart() {
+    for (const known of this.slots.values()) if (known.count && !known.again) known.again = { left: known.count < this.tail ? known.count : this.tail, counts: known.count < this.tail, held: [] };
+  }
 
-  /** Whether a line is new. */
-  takes({ slot, time, partial }) {
-    if (partial || !time) return true;
-    const skip = this.skip.get(slot);
-    if (skip && (time < skip.time || (time === skip.time && skip.count-- > 0))) return false;
-    const known = this.known.get(slot);
-    if (known?.time === time) known.count += 1; else if (!known || time > known.time) this.known.set(slot, { time, count: 1 });
-    return true;
+  /** The lines to show now that this one has come. */
+  take(line) {
+    let known = this.slots.get(line.slot);
+    if (!known) this.slots.set(line.slot, known = { count: 0, last: [], again: null });
+    if (line.partial) return known.again ? [] : [line];
+    if (known.again) return this.#repeated(known, line);
+    this.#note(known, line);
+    return [line];
+  }
+
+  #note(known, line) {
+    known.count += 1;
+    known.last.push(line.text);
+    if (known.last.length > COMPARED) known.last.shift();
+  }
+
+  #repeated(known, line) {
+    const again = known.again;
+    again.left -= 1;
+    if (again.counts) { if (!again.left) known.again = null; return []; }
+    again.held.push(line);
+    const end = again.held.slice(-known.last.length);
+    const found = end.length === known.last.length && end.every((one, index) => one.text === known.last[index]);
+    if (!found && again.left) return [];
+    known.again = null;
+    if (found) return [];
+    for (const one of again.held) this.#note(known, one);  // More was written meanwhile than is repeated.
+    return again.held;
   }
 }
 
 /** Reads until it is stopped; returns what stops it.  `line` gets lines, `say` what people should know. */
 function read(id, wanted, line, say) {
-  const unrepeated = new Unrepeated();
+  const unrepeated = new Unrepeated(wanted.tail);
   let stop = () => {}, timer = 0, over = false;
   const begin = () => {
     stop = store.source.logs(id, wanted, (event, data) => {
       if (over) return;
-      if (event === "line") { if (unrepeated.takes(data)) line(data); say(""); }
+      if (event === "line") { for (const one of unrepeated.take(data)) line(one); say(""); }
       else if (event === "missed") line({ mark: `… ${data.lines ? `${number(data.lines)} lines` : "some output"} not shown: it came faster than it was read …` });
       else if (event === "restart") unrepeated.restart();
       else if (event === "end") say(wanted.follow ? "These containers have ended." : "");
@@ -69,7 +93,8 @@ function Shown({ app, slots, slot, at, show }) {
   const [note, say] = useState("Waiting for output …"), [count, tell] = useState([0, 0]), [find, seek] = useState("");
   const [times, setTimes] = useState(recall("times", "no") === "yes");
   const chosen = Number(store.route.q.generation ?? 0), latest = app.generation, generation = chosen || latest;
-  const ended = ENDED.has(app.phase), before = useRef("");
+  const ended = ENDED.has(app.phase), before = useRef(""), told = useRef(0);
+  const pending = !chosen && !at && (!generation || (COMING.has(app.phase) && !app.running));
 
   useEffect(() => {
     screen.current = new Screen(box.current, (shown, all) => tell([shown, all]));
@@ -78,12 +103,13 @@ function Shown({ app, slots, slot, at, show }) {
   useEffect(() => {
     const what = `${slot} ${chosen}`;
     // A new generation of the same goes on below what came before; another choice begins anew.
-    if (before.current !== what) { before.current = what; screen.current.clear(); } else screen.current.put({ mark: `— generation ${generation} —` });
-    if (!generation) { say("It has not started yet."); return undefined; }
+    if (before.current !== what) { before.current = what; told.current = 0; screen.current.clear(); }
+    if (!pending && told.current !== generation) { if (told.current) screen.current.put({ mark: `— generation ${generation} —` }); told.current = generation; }
+    if (pending) { say(generation ? `Generation ${generation} has not started yet.` : "It has not started yet."); return undefined; }
     say("Waiting for output …");
     const wanted = { slot, every: slot === null ? "true" : null, generation, tail: TAIL, timestamps: "true", follow: at || (chosen && chosen !== latest) ? null : "true", until: at };
     return read(app.id, wanted, (line) => screen.current.put(line), say);
-  }, [slot, chosen, generation, at]);
+  }, [slot, chosen, generation, at, pending]);
 
   const numbers = Array.from({ length: Math.min(latest, LISTED) }, (_, index) => latest - index);
   const address = store.source.logsAddress(app.id, { slot, every: slot === null ? "true" : null, generation, until: at, timestamps: times ? "true" : null });

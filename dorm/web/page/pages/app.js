@@ -53,7 +53,7 @@ export function App() {
     <${Output} app=${known} slots=${(more.value?.containers_now ?? []).map((one) => one.slot).sort((a, b) => a - b)} />
     <${Files} app=${known} turn=${known.phase} />
     <${Adjustments} list=${more.value?.adjustments_done ?? []} />
-    <${Told} id=${known.id} at=${at} turn=${`${known.generation} ${known.phase}`} />
+    <${Told} id=${known.id} at=${at} turn=${`${known.generation} ${known.phase} ${more.value?.notes?.length ?? 0}`} />
     <${Log} fixed=${{ app: known.id }} height=${360} />`;
 }
 
