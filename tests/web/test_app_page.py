@@ -58,6 +58,9 @@ window.fetch = async (...wanted) => {
 """
 """Breaks the first reading of output off after a moment."""
 SHOWN = "[...document.querySelectorAll('.output pre > div:not([hidden])')].map((row) => row.innerText)"
+TOO_WIDE = """document.documentElement.scrollWidth <= window.innerWidth ? [] : [...document.querySelectorAll('main *')]
+    .filter((one) => one.getBoundingClientRect().right > window.innerWidth && !one.closest('.rows, .scrollbox, pre'))
+    .map((one) => one.outerHTML.slice(0, 100))"""
 LINES = "(text, before) => { const { parts, style } = ansi.readLine(text, before); return [parts, style]; }"
 
 
@@ -129,7 +132,7 @@ async def test_output_goes_on_through_restarts_and_lost_connections(tmp_path: Pa
         ) as other:
             await has(other, "generation 2 rank 0")
             assert await violations(other) == []
-            assert await other.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            assert await other.evaluate(TOO_WIDE) == []
 
         # The parser of terminal output, in its own words.
         await tab.evaluate("import('/assets/ansi.js').then((found) => { window.ansi = found; })")

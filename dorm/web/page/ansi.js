@@ -4,7 +4,7 @@
 import { clean } from "./format.js";
 
 const LONGEST = 20_000, TAB = 8;
-const ESCAPE = /\u001b(?:\[([0-?]*)([ -/]*)([@-~])|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[ -/]*[0-~]?)/y;
+const ESCAPE = /\u001b(?:\[([0-?]*)([ -/]*)([@-~]?)|[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[ -/]*[0-~]?)/y;
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 
 /** How text is drawn before anything says otherwise. */

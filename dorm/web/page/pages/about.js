@@ -101,7 +101,7 @@ export function Files({ app, turn }) {
     ${area && !error && value?.area !== area && html`<p class="note">Asking a node …</p>`}
     ${!area && html`<p class="note">What it wrote for its users, and what it saved to resume from.</p>`}
     ${area && value?.area === area && html`${files.length === 0 && key && html`<p class="note">There are none.</p>`}
-      ${files.length > 0 && html`<div class="scrollbox short"><table class="plain"><thead><tr><th>file</th>${area === "checkpoints" && html`<th class="num">step</th>`}<th class="num">size</th><th>modified</th><th></th></tr></thead><tbody>
+      ${files.length > 0 && html`<div class="scrollbox short" tabindex="0" role="region" aria-label="Files of the app"><table class="plain"><thead><tr><th>file</th>${area === "checkpoints" && html`<th class="num">step</th>`}<th class="num">size</th><th>modified</th><th></th></tr></thead><tbody>
         ${files.slice(0, LISTED).map((one) => {
           const saved = value.saved.get(one.path.split("/")[0]);
           return html`<tr key=${one.path}><td class="wrap"><bdi>${clean(one.path)}</bdi> ${saved?.used && html`<${Chip} tone="good">resumes here<//>`}${saved?.doubtful && html`<${Chip} tone="warn">doubtful<//>`}</td>

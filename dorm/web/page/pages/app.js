@@ -116,7 +116,7 @@ function Containers({ app, more, model }) {
   const list = more?.containers_now ?? [];
   const places = list.length ? [] : model.placesOf(app.id);
   return html`<${Card} id="containers" title="Containers" extra=${html`<span class="small dim">${plural(list.length || app.containers, "container")}</span>`}>
-    ${list.length > 0 && html`<div class="scrollbox short"><table class="plain"><thead><tr><th class="num">slot</th><th>node</th><th>state</th><th>since</th><th class="num">port</th><th></th></tr></thead><tbody>
+    ${list.length > 0 && html`<div class="scrollbox short" tabindex="0" role="region" aria-label="Containers"><table class="plain"><thead><tr><th class="num">slot</th><th>node</th><th>state</th><th>since</th><th class="num">port</th><th></th></tr></thead><tbody>
       ${list.slice(0, 500).map((one) => html`<tr key=${one.slot}><td class="num">${one.slot}</td><td><${NodeLink} id=${one.node} /></td><td><${Chip} tone=${{ running: "good", desired: "start", exited: one.exit_code ? "bad" : "done" }[one.state]}>${one.state}${one.exit_code != null ? ` ${one.exit_code}` : ""}<//></td>
         <td>${one.started_at ? html`<${When} at=${one.started_at / 1e6} />` : ""}</td><td class="num">${one.port || ""}</td>
         <td>${store.source.actions && html`<button type="button" class="small" aria-pressed=${slot === String(one.slot)} onClick=${() => watch(String(one.slot))}>output</button>`}</td></tr>`)}
@@ -133,7 +133,7 @@ function Adjustments({ list }) {
   if (!list.length) return null;
   const longest = Math.max(...list.map((one) => one.total_s ?? 0), 1e-9);
   return html`<${Card} id="adjustments" title="Adjustments and what they cost" extra=${html`<span class="legend">${PARTS.map(([, name, tone]) => html`<span><i class="key ${tone}"></i>${name}</span>`)}</span>`}>
-    <div class="scrollbox short"><table class="plain"><thead><tr><th>when</th><th class="num">generation</th><th class="num">containers</th><th>phases</th><th class="num">total</th><th class="num">lost steps</th></tr></thead><tbody>
+    <div class="scrollbox short" tabindex="0" role="region" aria-label="Adjustments"><table class="plain"><thead><tr><th>when</th><th class="num">generation</th><th class="num">containers</th><th>phases</th><th class="num">total</th><th class="num">lost steps</th></tr></thead><tbody>
     ${[...list].reverse().map((one) => html`<tr><td><${When} at=${one.decided_at} day /></td><td class="num">${one.from_generation} → ${one.to_generation}</td><td class="num">${one.containers.replace("->", "→")}</td>
       <td class="phases"><span class="bar" ref=${(bar) => { if (bar) bar.style.width = `${Math.max(1, ((one.total_s ?? 0) / longest) * 100)}%`; }}>${PARTS.map(([name, title, tone]) => one[name] > 0 && html`<i class="key ${tone}" title=${`${title} ${number(one[name], 2)} s`} ref=${(part) => { if (part) part.style.flexGrow = String(one[name]); }}></i>`)}</span></td>
       <td class="num">${one.live ? `pause ${number((one.pause_s ?? 0) * 1000, 0)} ms` : one.total_s == null ? "…" : `${number(one.total_s, 1)} s`}</td><td class="num">${one.lost_steps || ""}</td></tr>`)}
