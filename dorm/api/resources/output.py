@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -57,6 +59,10 @@ _BEAT_S = 10.0
 """Between two looks at whether the client of a quiet container is still there."""
 _LINE = 64 << 10
 """Bytes of a line of output after which it is cut into two events."""
+_ROOM = 8 << 20
+"""Bytes of the last lines of one container up to a moment."""
+_AGAIN_S, _TRIES = 0.5, 120
+"""How often a container that is to start is looked for."""
 _WAITING = 8
 """Lines of one container that wait to be merged with others'."""
 
@@ -122,22 +128,57 @@ async def _lines_of(
         missed.append({"slot": slot, "lines": lines, "bytes": size} if query.every else {"lines": lines, "bytes": size})
 
     output = call.services.requester(call.user).output
-    pieces = output.read_timed(ran, slot, follow=query.follow, tail=query.tail, since=since, missed=note)
+    # What is last before a moment is not what is last now.
+    tail, last = (query.tail, None) if until is None else (None, _Last(query.tail))
+    pieces = output.read_timed(ran, slot, follow=query.follow and until is None, tail=tail, since=since, missed=note)
     async with aclosing(pieces):
-        async for line in timed_lines(pieces, bars=bars):
+        async for line in timed_lines(pieces, bars=bars and until is None):
             if until is not None and line.time and line.time > until:
+                break
+            if last is None:
+                yield Written(slot, line)
+            else:
+                last.add(line)
+    for line in last.lines if last is not None else ():
+        yield Written(slot, line)
+
+
+class _Last:
+    """The last lines of some output: so many, if a number is given, and so many bytes."""
+
+    def __init__(self, most: int | None) -> None:
+        self.lines: deque[Line] = deque()
+        self._most = most
+        self._bytes = 0
+
+    def add(self, line: Line) -> None:
+        self.lines.append(line)
+        self._bytes += len(line.text)
+        while self.lines and (self._bytes > _ROOM or (self._most is not None and len(self.lines) > self._most)):
+            self._bytes -= len(self.lines.popleft().text)
+
+
+async def _patiently(
+    make: Callable[[], AsyncGenerator[Written, None]], slot: int, *, follow: bool
+) -> AsyncGenerator[Written, None]:
+    """Yield the lines of one of several containers.  One that is to start soon is waited for; if a node can't be asked, the
+    last line says so, and the other containers' go on."""
+    tries = _TRIES if follow else 0
+    while True:
+        heard = False
+        try:
+            async with aclosing(make()) as source:
+                async for written in source:
+                    heard = True
+                    yield written
+        except DormError as error:
+            if heard or not tries or error.code != "slot.not_found":
+                yield Written(slot, Line(f"(this output cannot be read: {error})".encode()))
                 return
-            yield Written(slot, line)
-
-
-async def _or_why(slot: int, source: AsyncGenerator[Written, None]) -> AsyncGenerator[Written, None]:
-    """Yield a container's lines; if its node can't be asked, that is its last one, and those of others go on."""
-    try:
-        async with aclosing(source):
-            async for written in source:
-                yield written
-    except DormError as error:
-        yield Written(slot, Line(f"(this output cannot be read: {error})".encode()))
+        else:
+            return
+        tries -= 1
+        await asyncio.sleep(_AGAIN_S)
 
 
 async def _in_order(sources: Sequence[AsyncIterator[Written]]) -> AsyncGenerator[Written, None]:
@@ -209,9 +250,12 @@ async def _asked(call: Call[LogsQuery, None], missed: Missed, *, events: bool) -
         ):
             yield piece
         return
-    sources = [_lines_of(call, ran, slot, span, missed, bars=events) for slot in slots]
-    if len(sources) > 1:
-        sources = [_or_why(slot, source) for slot, source in zip(slots, sources, strict=True)]
+    makes = [partial(_lines_of, call, ran, slot, span, missed, bars=events) for slot in slots]
+    sources = (
+        [makes[0]()]
+        if len(makes) == 1
+        else [_patiently(make, slot, follow=query.follow) for slot, make in zip(slots, makes, strict=True)]
+    )
     merged = sources[0] if len(sources) == 1 else (_as_they_come if query.follow else _in_order)(sources)
     async with aclosing(merged):
         async for written in merged:
