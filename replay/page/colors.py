@@ -45,7 +45,12 @@ def colors_of(apps: Iterable[App]) -> dict[str, int]:
 def _free(id: str, taken: Counter[int]) -> int:
     """Return the first color that the fewest have, plain ones first."""
     first = zlib.crc32(id.encode()) % COLORS
-    order = (
-        (first + step * _STRIDE) % COLORS + COLORS * pattern for pattern in range(PATTERNS) for step in range(COLORS)
-    )
-    return min(order, key=lambda color: taken[color])
+    best, fewest = first, taken[first]
+    for number in range(COLORS * PATTERNS):
+        if not fewest:
+            break
+        pattern, step = divmod(number, COLORS)
+        color = (first + step * _STRIDE) % COLORS + COLORS * pattern
+        if taken[color] < fewest:
+            best, fewest = color, taken[color]
+    return best

@@ -20,8 +20,8 @@ export function About({ app, at, turn }) {
   if (store.source.embedded) return null;
   const spec = value?.spec ?? {};
   const rows = [
-    ["Command", spec.command && html`<code>${clean(line(spec.command))}</code>`],
-    ["Resumes with", spec.resume && html`<code>${clean(line(spec.resume))}</code>`],
+    ["Command", spec.command && html`<code>${cleanLines(line(spec.command))}</code>`],
+    ["Resumes with", spec.resume && html`<code>${cleanLines(line(spec.resume))}</code>`],
     ["Image", spec.image && clean(spec.image)],
     ["Python", spec.python && clean(spec.python)],
     ["Packages", spec.requirements && clean(spec.requirements.join(", "))],
@@ -37,12 +37,12 @@ export function About({ app, at, turn }) {
       ${value && html`<${Action} what="submit" spec=${again}>Run again<//>`}</span>`}>
     <${Failed} text=${error} />
     ${rows.length > 0 && html`<dl class="about">${rows.map(([name, shown]) => html`<dt>${name}</dt><dd>${shown}</dd>`)}</dl>`}
-    ${value && html`<details class="group"><summary>Spec${value.revision > 1 ? `, revision ${value.revision}` : ""}</summary><pre class="spec" tabindex="0" aria-label="Spec as YAML">${clean2(text)}</pre></details>`}
+    ${value && html`<details class="group"><summary>Spec${value.revision > 1 ? `, revision ${value.revision}` : ""}</summary><pre class="spec" tabindex="0" aria-label="Spec as YAML">${cleanLines(text)}</pre></details>`}
   <//>`;
 }
 
 /** Cleans a text of several lines. */
-const clean2 = (text) => text.split("\n").map(clean).join("\n");
+const cleanLines = (text) => text.split("\n").map(clean).join("\n");
 
 async function copy(text) {
   try {
