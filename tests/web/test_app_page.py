@@ -172,6 +172,9 @@ async def test_an_app_is_found_on_the_grid(tmp_path: Path, browser: Browser) -> 
         await holds(tab, f"{lit} !== ''")
         await tab.mouse.move(0, 0)
         await holds(tab, f"{lit} === ''")
+        names = tab.locator(".lanenames a").first
+        await names.hover()
+        await holds(tab, f"{lit} !== ''")
         await visit(tab, "#/apps")
         link = tab.locator("main .applink").first
         app, swatch = await link.get_attribute("title"), await link.locator(".swatch").get_attribute("class")
