@@ -85,7 +85,7 @@ def test_notes_of_people_are_chapters_also_after_the_end() -> None:
     for number in range(30):
         bench.add(k.AppNoted(app=bench.app("app").id, text=f"thought {number}", by="bob"), "bob")
     chapters = told(bench)
-    assert [chapter.text for chapter in chapters if chapter.what == "noted"][0] == "ann noted: the data are in"
+    assert next(chapter.text for chapter in chapters if chapter.what == "noted") == "ann noted: the data are in"
     assert what(chapters)[-1] == "noted"
     kept = notes_of(bench.app("app"))
     assert (len(kept), kept[-1].by, kept[-1].text) == (MOST, "bob", "thought 29")
