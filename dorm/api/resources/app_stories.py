@@ -10,7 +10,7 @@ import msgspec
 
 from dorm.api.answers import Answer, answer
 from dorm.api.errors import Missing
-from dorm.api.handlers import Seen, seen, seq_of
+from dorm.api.handlers import Seen, answer_from_state, seq_of
 from dorm.api.lives import Subject
 from dorm.api.routes import Call, Route
 from dorm.client.finding import find_app
@@ -97,21 +97,21 @@ async def story_of(call: Call[StoryQuery, None], subject: Subject) -> Answer:
 
 
 def _story(last: int, pack: bool, life: Life) -> Answer:
-    found = life.story
-    if found is None:
+    story = life.story
+    if story is None:
         raise Missing(f"there is no app of this name up to record {life.seq}", code="app.not_found")
-    shown = found.chapters[-last:]
+    shown = story.chapters[-last:]
     made = StoryAnswer(
-        name=found.name,
-        id=found.id,
-        kind=found.kind,
-        seq=found.seq,
-        at=found.at,
-        totals=msgspec.to_builtins(found.totals),
-        earlier=len(found.chapters) - len(shown),
+        name=story.name,
+        id=story.id,
+        kind=story.kind,
+        seq=story.seq,
+        at=story.at,
+        totals=msgspec.to_builtins(story.totals),
+        earlier=len(story.chapters) - len(shown),
         chapters=shown,
     )
-    return answer(made, found.seq, pack=pack)
+    return answer(made, story.seq, pack=pack)
 
 
 async def app_story(call: Call[StoryQuery, None]) -> Answer:
@@ -134,10 +134,10 @@ async def explain_app(call: Call[Seen, None]) -> Answer:
 
 
 def _explained(now: int, pack: bool, life: Life) -> Answer:
-    found = explain(life.state, life.witness, max(life.state.time, now))
-    start = forecast(life.outlook, life.state, found.id, found.at)
-    told = {name: getattr(found, name) for name in found.__struct_fields__}
-    return answer(ExplainAnswer(**told, start=start), found.seq, pack=pack)
+    explanation = explain(life.state, life.witness, max(life.state.time, now))
+    start = forecast(life.outlook, life.state, explanation.id, explanation.at)
+    fields = {name: getattr(explanation, name) for name in explanation.__struct_fields__}
+    return answer(ExplainAnswer(**fields, start=start), explanation.seq, pack=pack)
 
 
 async def app_speed(call: Call[Seen, None]) -> Answer:
@@ -146,10 +146,10 @@ async def app_speed(call: Call[Seen, None]) -> Answer:
     def build(state: State) -> SpeedCurve | None:
         app = find_app(state, call.path("app"), call.user)
         problem = problem_of(state, state.time)
-        demand = next((one for one in problem.apps if one.id == app.id), None)
+        demand = next((each for each in problem.apps if each.id == app.id), None)
         return speed_curve(demand, problem.nodes) if demand is not None else None
 
-    return await seen(call, build)
+    return await answer_from_state(call, build)
 
 
 # --- progress -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ import { DECISIONS, arrived, connect, go, jump, kindsIn, load, moveTo, recall, r
 
 const PAGES = { cluster: Cluster, apps: Apps, app: App, sweeps: Sweeps, sweep: Sweep, nodes: Nodes, node: Node, log: Log, compare: Compare, whatif: WhatIf };
 const TABS = [["cluster", "Cluster"], ["apps", "Apps"], ["sweeps", "Sweeps"], ["nodes", "Nodes"], ["log", "Log"], ["whatif", "What if"]];
+/** Pages with a heading of their own. */
+const TITLED = new Set(["app", "node", "sweep"]);
 
 function Frame() {
   useStore();
@@ -40,7 +42,7 @@ function Frame() {
       ${store.route.page !== "whatif" && html`<button type="button" onClick=${() => visit("whatif")}>What if?</button>`}
       <button type="button" onClick=${() => moveTo(null)}>${store.source.actions ? "Back to now" : "To the end"}</button></div>`}
     ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
-    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
+    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model && !TITLED.has(store.route.page) && html`<h1 class="sr">${(TABS.find(([to]) => to === store.route.page) ?? ["", "Compare"])[1]}</h1>`}${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
     <${Slider} />
     <${Dialogs} />
     <div class="notice" role="status" aria-live="polite">${store.notice && html`<p class=${store.notice.tone}>${clean(store.notice.text)}</p>`}</div>`;
