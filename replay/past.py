@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dorm.core.progress import shown
 from dorm.core.query.views import adjustment
 from dorm.core.state import State
 from events import kinds as k
@@ -164,7 +165,7 @@ class _Watched:
 def row_of(app: App, now: int) -> PastApp:
     """Return an app as it is in a state at `now` (UTC ns)."""
     group = app.spec.group
-    end = app.ended_at or now
+    end, last = app.ended_at or now, shown(app)
     hours = app.served_until(end) / SECOND / HOUR
     pauses = [adjustment(app, index)["total_s"] or 0.0 for index in range(len(app.history))]
     return PastApp(
@@ -179,10 +180,10 @@ def row_of(app: App, now: int) -> PastApp:
         ended_at=app.ended_at or None,
         life_s=max(0, end - app.submitted_at) / SECOND,
         n_max=app.n_max,
-        step=app.step,
-        loss=app.loss,
-        loss_is=app.loss_is,
-        samples_per_s=app.samples_per_s,
+        step=last.step,
+        loss=last.loss,
+        loss_is=last.loss_is,
+        samples_per_s=last.samples_per_s,
         adjustments=app.adjustments,
         failures=app.failures,
         lost_steps=app.lost_steps,

@@ -191,7 +191,9 @@ class RecentLog(ReadableLog):
         return self._follower.seq
 
     async def at_time(self, time: int) -> int:
-        return min(self._follower.seq, await self._follower.log.at_time(time))
+        return await self._follower.log.at_time(
+            time
+        )  # It may be beyond what is folded: a place of progress is the same for all.
 
     @property
     def snapshots(self) -> ReadableSnapshots:

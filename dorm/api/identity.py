@@ -79,6 +79,7 @@ ACCESS: dict[str, Access] = {
     "pause_scheduling": "write",
     "resume_scheduling": "write",
     "retry_app": "write",
+    "note_app": "write",
     "hold_app": "write",
     "release_app": "write",
     "replace_spec": "write",

@@ -36,7 +36,7 @@ from dorm.api.event_pages import Both, encoded
 from dorm.api.responses import problem_of
 from dorm.api.threads import apart_if_large
 from dorm.client.tail import EVER, Filter, Tail
-from events.log.interface import time_of
+from events.log.interface import Places, time_of
 from events.log.records import LogClosed, LogRefused, LogUnavailable
 from events.positions import Logged, Position, logged, logged_progress, parse
 from replay.page.changes import Change, Changes
@@ -317,7 +317,8 @@ _CHECK_S = 2.0
 
 class _Waits(NamedTuple):
     record: Record
-    of_progress: bool
+    place: int | None = None
+    """Of a record of the stream of progress, the sequence of the log behind which it lies."""
 
 
 class _Frame(NamedTuple):
@@ -358,18 +359,18 @@ class _Channel:
         """Filter and encode, in a thread.  Return the frames, and the position behind all that waited."""
         frames: list[_Frame] = []
         reached = self.position
-        for record, of_progress in waiting:
-            if of_progress:
+        for record, place in waiting:
+            if place is not None:
                 reached = replace(reached, beside=record.seq)
             elif record.seq <= reached.seq:
                 continue
-            for logged_event in [logged_progress(record, reached.seq)] if of_progress else logged(record):
-                reached = reached if of_progress else replace(logged_event.position, beside=reached.beside)
+            for logged_event in logged(record) if place is None else [logged_progress(record, place)]:
+                reached = reached if place is not None else replace(logged_event.position, beside=reached.beside)
                 if self._concerns is None or self._concerns.wants(logged_event):
                     frames.append(
                         _Frame(logged_event.position, reached, frame(str(reached), "event", encoded(logged_event)))
                     )
-            reached = replace(reached, seq=reached.seq if of_progress else record.seq, index=None)
+            reached = replace(reached, seq=reached.seq if place is not None else record.seq, index=None)
         return frames, reached
 
     def publish(self, frames: list[_Frame], upto: Position) -> None:
@@ -420,7 +421,7 @@ class EventStreams:
         follower.on_restart.append(self.finish)
 
     def _take(self, batch: list[Record]) -> None:
-        self._hand_on([_Waits(record, of_progress=False) for record in batch])
+        self._hand_on([_Waits(record) for record in batch])
 
     def _hand_on(self, batch: list[_Waits]) -> None:
         for channel in self._channels.values():
@@ -434,9 +435,21 @@ class EventStreams:
             self._progress_read = await progress.end()
             async with aclosing(progress.read(after=self._progress_read, follow=True)) as batches:
                 async for batch in batches:
+                    # With nobody to hand them on to, where they lie does not matter.
+                    places = await self._places(batch) if self._channels else [0] * len(batch)
                     self._progress_read = batch[-1].seq
-                    self._hand_on([_Waits(record, of_progress=True) for record in batch])
+                    self._hand_on([_Waits(*one) for one in zip(batch, places, strict=True)])
         self._progress_read = None
+
+    async def _places(self, batch: list[Record]) -> list[int]:
+        """Return where reports lie in the log, as its pages have it, however long the log can't be reached."""
+        while True:
+            try:
+                return await Places(self._both).of(batch)
+            except LogClosed:
+                raise
+            except LogUnavailable:
+                await asyncio.sleep(_CHECK_S)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

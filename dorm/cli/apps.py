@@ -20,7 +20,7 @@ from dorm.cli.errors import Fail, WrongUsage
 from dorm.cli.fields import ShowIgnored, print_findings
 from dorm.cli.output import Format, Output, console, counted, progress_console, show, show_document
 from dorm.cli.source import clock_time
-from dorm.cli.tables import NamesArgument, show_app, show_apps, show_node, show_pause
+from dorm.cli.tables import NamesArgument, loss_at, show_app, show_apps, show_node, show_pause
 from dorm.cli.terminal import in_shell, print_line
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _ending(app: App, row: AppRow) -> str:
     reported."""
     loss = row.loss_is or (f"{row.loss:.6g}" if row.loss is not None else "")
     step = f"step {row.step}" if app.reports_progress or row.step else "no progress reported"
-    parts = [step, *([f"loss {loss}"] if loss else []), counted(app.adjustments, "adjustment")]
+    parts = [step, *([f"loss {loss}{loss_at(row.loss_step)}"] if loss else []), counted(app.adjustments, "adjustment")]
     return f"{app.name} {app.ended} after {row.age_s:.1f} s: {', '.join(parts)}"
 
 

@@ -513,6 +513,34 @@ async def hold(
             console.print(Text(text))
 
 
+# --- note -------------------------------------------------------------------------------------------------------------
+
+
+@command(user=True)
+async def note(
+    cx: Cluster,
+    app: AppName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to note, in at most 500 characters.")],
+) -> None:
+    """Note something about an app on the log, for people.
+
+    Its page, its story and `dorm describe` show who noted what, and when. A note
+    changes nothing, and cannot be taken back. You can note something about your
+    own apps, also about those that have ended, as long as the cluster keeps them;
+    an operator can do so for all.
+
+    [bold]Examples[/]
+
+      dorm note digits-mlp "the data set is complete since today"
+    """
+
+    from dorm.client import steering
+
+    async with cx.client() as connected:
+        found = await steering.note(connected, app, text)
+        console.print(Text(f"noted about {found.name}"))
+
+
 # --- release ----------------------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "edit": ("dorm.cli.lifecycle:edit", "Apps"),
     "restart": ("dorm.cli.lifecycle:restart", "Apps"),
     "retry": ("dorm.cli.lifecycle:retry", "Apps"),
+    "note": ("dorm.cli.lifecycle:note", "Apps"),
     "hold": ("dorm.cli.lifecycle:hold", "Apps"),
     "release": ("dorm.cli.lifecycle:release", "Apps"),
     "describe": ("dorm.cli.apps:describe_app", "Apps"),

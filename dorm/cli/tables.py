@@ -66,7 +66,7 @@ def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow]
             "size": f"{row['containers']}/{row['n_max']}",
             "age": ago(row["age_s"]),
             "step": reported_step(row["step"], row["loss"], row["loss_is"]),
-            "loss": row["loss_is"] or row["loss"],
+            "loss": _loss(row),
             "progress": f"{ago(row['progress_age_s'])} ago" if row["progress_age_s"] is not None else None,
         }
         for row in map(msgspec.to_builtins, rows)
@@ -84,6 +84,19 @@ def show_apps(rows: Sequence[AppRow], output: Format, sweeps: Sequence[SweepRow]
 def reported_step(step: int, loss: float | None, loss_is: str) -> int | None:
     """Return the step of an app, None if it has reported no progress."""
     return step if step or loss_is or loss is not None else None
+
+
+def _loss(row: dict[str, Any]) -> str | float | None:
+    """Return an app's last loss, with its step if that of the row is another report's."""
+    loss: str | float | None = row["loss_is"] or row["loss"]
+    if row["loss_step"] is None or loss is None:
+        return loss
+    return (loss if isinstance(loss, str) else f"{loss:.6g}") + loss_at(row["loss_step"])
+
+
+def loss_at(step: int | None) -> str:
+    """Return ` (step 100)` for a loss of an earlier report, "" for one of the last."""
+    return "" if step is None else f" (step {step})"
 
 
 def phases_of(row: SweepRow) -> str:
@@ -153,6 +166,7 @@ def show_app(d: dict[str, Any]) -> None:
         ("progress", _progress(d)), ("skipped", _skipped(d["skipped_lines"])),
         ("checkpoint", "none" if d["checkpoint"] is None else f"step {d['checkpoint']}"),
         ("doubtful", _doubt(d["doubt"])),
+        *(("note of", f"{one['by']}, {when(one['at'])}: {one['text']}") for one in d["notes"]),
         ("age", ago(d["age_s"])), ("served", f"{d['served_s'] / 3600:.2f} container-hours"), ("failures", _failures(d)), ("failed on", _failed_on(d["failed_on"])), ("avoids", d["avoids"]), ("hold", _hold(d["hold"])), ("runtime", _runtime(d["runtime"])), ("held", d["held"]),
         ("asked", d["asked"]), ("batch", _batch(d["batch"])), ("plan", _plan(d["plan"])), ("policy", _policy_failure(d["policy_failure"])),
         ("adjustments", _adjusted(d)),
@@ -195,7 +209,7 @@ def _progress(d: dict[str, Any]) -> str:
     if not (d["step"] or d["steps"] or loss or d["reports_progress"]):
         return "none reported"
     parts = [
-        f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else ""), f"loss {loss}" if loss else "",
+        f"step {d['step']}" + (f" of {d['steps']}" if d["steps"] else ""), f"loss {loss}" + loss_at(d["loss_step"]) if loss else "",
         f"{d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] is not None else "",
         f"{ago(d['progress_age_s'])} ago" if d["progress_age_s"] is not None else "",
     ]  # fmt: skip

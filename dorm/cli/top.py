@@ -31,6 +31,7 @@ from dorm.cli.connect import Cluster, complete_app
 from dorm.cli.events import in_words, style_of
 from dorm.cli.output import ago, cell, console, counted
 from dorm.cli.signals import first_of, stops
+from dorm.cli.tables import loss_at
 from dorm.cli.terminal import one_line
 from dorm.core.progress import Newest
 from dorm.core.query.views import adjustment, app_row, container_row, node_rows, sizes, summary
@@ -512,7 +513,7 @@ def picture_of_app(app: App, reports: dict[str, Report], newest: Newest, now: in
     head.append(cell(row.phase))
     progress = [f"generation {row.generation}", f"step {row.step}"]
     progress += (
-        [f"loss {row.loss:.6g}" if row.loss is not None else f"loss {row.loss_is}"]
+        [(f"loss {row.loss:.6g}" if row.loss is not None else f"loss {row.loss_is}") + loss_at(row.loss_step)]
         if row.loss is not None or row.loss_is
         else []
     )

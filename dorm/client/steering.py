@@ -19,12 +19,14 @@ from dorm.core.revisions import check_editable, check_restartable, check_unchang
 from events.kinds import (
     AppEditRequested,
     AppHoldRequested,
+    AppNoted,
     AppRejected,
     AppReleaseRequested,
     AppRestarted,
     AppRestartRequested,
     AppRevised,
 )
+from events.limits import LONGEST_TEXT
 from events.spec import AppSpec, SpecError
 from events.spec.editing import differing, fingerprint
 from events.spec.variables import check_names
@@ -176,3 +178,22 @@ async def release(client: Client, name_or_id: str, reason: str = "") -> App:
 def _check_lives(app: App) -> None:
     if app.ended:
         raise Refused(f"{app.name} has ended ({app.ended}); submit it again", code="app.ended")
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+async def note(client: Client, name_or_id: str, text: str) -> App:
+    """Note something about an app on the log, for people.  Raises NotFound, Refused."""
+    app = await client.app(name_or_id)
+    text = text.strip()
+    if not text:
+        raise Refused("a note needs a text", code="note.empty")
+    if len(text) > LONGEST_TEXT:
+        raise Refused(
+            f"a note has at most {LONGEST_TEXT} characters, and this one has {len(text)}", code="note.too_long"
+        )
+    event = AppNoted(app=app.id, by=client.user, text=text)
+    await client.check_authority(event)
+    await client.ask(AppNoted, app=app.id, text=text)
+    return app

@@ -16,13 +16,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from dorm.core.query.concerns import KINDS, Concerns, is_id, known_kind
 from dorm.core.snapshot import load
 from events.errors import DormError
 from events.kinds import AppProgressed
-from events.log.interface import Combined, Piece, time_of
-from events.log.records import LogRefused, LogUnavailable
+from events.log.interface import Combined, Piece, Places, time_of
+from events.log.records import LogClosed, LogRefused, LogUnavailable
 from events.log.stores import EVERY_APP
 from events.positions import Position, logged, logged_progress, parse
 
@@ -88,13 +89,14 @@ class Tail:
         await self._learn_in_time(concerns, first)
         async with aclosing(self._pieces(concerns, first)) as pieces:
             async for piece in pieces:
+                if piece.beside:
+                    placed = await self._placed(concerns, piece)
+                    for record in piece.records:
+                        if (report := placed.get(record.seq)) is not None:
+                            yield report
+                        self.position = replace(self.position, beside=record.seq)
+                    continue
                 for record in piece.records:
-                    if piece.beside:
-                        event = logged_progress(record, self.position.seq)
-                        if concerns.wants(event):
-                            yield event
-                        self.position = msgspec.structs.replace(self.position, beside=record.seq)
-                        continue
                     if self.until is not None and record.seq > self.until:
                         break
                     for event in logged(record):
@@ -102,13 +104,31 @@ class Tail:
                             yield event
                         self._reach(after, event.position)
                     self._reach(after, Position(record.seq))
-                reached = self.until is not None and not piece.beside and piece.records[-1].seq >= self.until
+                reached = self.until is not None and piece.records[-1].seq >= self.until
                 if reached and self._latest is None:
                     return
 
+    async def _placed(self, concerns: Concerns, piece: Piece) -> dict[int, Logged]:
+        """Return the reports that are wanted, by their sequence."""
+        reports = [(record, logged_progress(record, piece.place or 0)) for record in piece.records]
+        wanted = [(record, report) for record, report in reports if concerns.wants(report)]
+        if piece.place is not None:
+            return {record.seq: report for record, report in wanted}
+        while True:
+            try:
+                places = await Places(self._log).of([record for record, _ in wanted])
+                return {
+                    record.seq: replace(report, position=Position(place, None, record.seq))
+                    for (record, report), place in zip(wanted, places, strict=True)
+                }
+            except LogUnavailable as error:
+                if not self._follow or isinstance(error, LogClosed):
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+
     def _reach(self, after: Position, position: Position) -> None:
         if not after.covers(position):
-            self.position = msgspec.structs.replace(position, beside=self.position.beside)
+            self.position = replace(position, beside=self.position.beside)
 
     async def _pieces(self, concerns: Concerns, first: int) -> AsyncGenerator[Piece, None]:
         """Yield records of the log after a sequence, with the progress beside it if the filter can want any."""
@@ -119,7 +139,7 @@ class Tail:
                 async for batch in batches:
                     yield Piece(batch, beside=False)
             return
-        self.position = msgspec.structs.replace(self.position, beside=progress)
+        self.position = replace(self.position, beside=progress)
         latest = self._latest
         if latest is None and self.until is not None:
             latest = await time_of(self._log, self.until)

@@ -37,6 +37,7 @@ Concepts, each with its rules, its fold, its part of decisions and its words:
     log_clock         log time, and how it follows the server's clock when that jumps
     operating         drains, forgotten nodes, a pause of scheduling, cancels, kills, retries ahead of time
     progress          what apps report: progress, checkpoints, and what size they ask for
+    notes             what people note about apps, for each other
     policy_in_force   changes of settings, whether the policy works, the guard of its answers, and plug-ins
     identities        who is known, and records that are refused
     authority         which records an author may publish

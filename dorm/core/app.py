@@ -255,6 +255,17 @@ class SkippedLines(msgspec.Struct, gc=False):
     reason: str
 
 
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """What a person noted about the app (`AppNoted`)."""
+
+    seq: int
+    """Sequence of its record."""
+    at: int
+    """Log time (UTC ns)."""
+    by: str
+    text: str
+
+
 class Doubted(msgspec.Struct, frozen=True, gc=False):
     """Why the checkpoint that an app reported last may be incomplete: files changed after the report."""
 
@@ -371,6 +382,8 @@ class App(msgspec.Struct):
     """The last loss, if it is not a finite number."""
     skipped_lines: SkippedLines | None = None
     """The unusable lines of its last generation that wrote any; None while none did."""
+    notes: list[Note] = []
+    """The latest notes of people, the oldest first."""
     samples_per_s: float | None = None
     waiting: Waiting | None = None
     """Reason why it waits or is below its n_max, as the last decision states it."""

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     _OfApp = (
         k.AppUpdated
         | k.AppCancelRequested
+        | k.AppNoted
         | k.AppRetryRequested
         | k.OfGates
         | k.AppEditRequested

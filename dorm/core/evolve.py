@@ -25,6 +25,7 @@ from dorm.core.identities import identities_changed
 from dorm.core.joins import node_joined, node_left
 from dorm.core.live import epoch_completed, membership_changed
 from dorm.core.log_clock import set_back
+from dorm.core.notes import app_noted
 from dorm.core.operating import (
     cancel_requested,
     drain_requested,
@@ -82,6 +83,7 @@ _HANDLERS: dict[type, Handler] = {
     k.AppUpdated: app_updated,
     k.AppCancelRequested: cancel_requested,
     k.AppRetryRequested: retry_requested,
+    k.AppNoted: app_noted,
     k.AppHoldRequested: hold_requested,
     k.AppReleaseRequested: release_requested,
     k.AppEditRequested: edit_requested,

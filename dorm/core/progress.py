@@ -169,6 +169,8 @@ class Shown(msgspec.Struct, frozen=True):
     samples_per_s: float | None
     at: int
     """Time at which it reported progress or a checkpoint last, in its present generation (UTC ns); 0 if it has not."""
+    loss_step: int | None = None
+    """The step of the loss, where it is not `step`: the last reports named none."""
 
 
 def doubt_shown(app: App) -> dict[str, Any] | None:
@@ -227,25 +229,41 @@ def newest_of(records: Iterable[Record]) -> Newest:
 
 
 def shown(app: App, newest: Mapping[str, Reported] | None = None) -> Shown:
-    """Return how far an app is.  A report counts if it is of the present generation, from a node that has a part of it,
-    and newer than the log's."""
+    """Return how far an app is, by its last report: step and loss are of one.  A report beside the log counts if it is of the
+    present generation, from a node that has a part of it, and newer than the log's.  A checkpoint moves neither, although the
+    next generation would start there: it says nothing of the loss, and may come before or after the report of its step."""
+    known = _shown_by_log(app)
     generation = app.generations.get(app.generation)
-    at = 0
-    if generation is not None:
-        at = max(generation.checkpointed_at, generation.pace.last_at if generation.pace is not None else 0)
-    known = Shown(app.step, app.loss, app.loss_is, app.samples_per_s, at)
     reported = newest.get(app.id) if newest else None
-    if reported is None or generation is None or app.ended or reported.time <= at:
+    if reported is None or generation is None or app.ended:
         return known
-    event = reported.event
+    event, pace = reported.event, generation.pace
     here = any(subjects.token(container.node) == reported.who for container in generation.all_containers())
-    if event.generation != generation.number or not here:
+    if event.generation != generation.number or not here or (pace is not None and reported.time <= pace.last_at):
         return known
-    loss = event.loss if event.loss is not None or event.loss_is else known.loss
+    names = event.loss is not None or bool(event.loss_is)
+    older = pace is not None and (known.loss is not None or bool(known.loss_is))
     return Shown(
         step=event.step,
-        loss=loss,
-        loss_is=event.loss_is if event.loss is not None or event.loss_is else known.loss_is,
+        loss=event.loss if names or not older else known.loss,
+        loss_is=event.loss_is if names or not older else known.loss_is,
         samples_per_s=event.samples_per_s if event.samples_per_s is not None else known.samples_per_s,
-        at=reported.time,
+        at=max(known.at, reported.time),
+        loss_step=known.step if older and not names else None,
     )
+
+
+def _shown_by_log(app: App) -> Shown:
+    """Return how far an app is by the last report on the log.  Of a generation that has reported none, only the checkpoint is
+    known from which it started, or that it has made."""
+    latest = app.generations.get(app.generation)
+    at = 0
+    if latest is not None:
+        at = max(latest.checkpointed_at, latest.pace.last_at if latest.pace is not None else 0)
+    for number in sorted(app.generations, reverse=True):
+        generation = app.generations[number]
+        if generation.pace is not None:
+            return Shown(generation.pace.last_step, app.loss, app.loss_is, app.samples_per_s, at)
+        if generation.released:
+            break
+    return Shown(app.step, None, "", app.samples_per_s, at)

@@ -70,6 +70,7 @@ class AsyncClient:
     kill = _one(verbs.kill)
     retry = _one(steering.retry)
     restart = _one(steering.restart)
+    note = _one(steering.note)
     hold = _one(steering.hold)
     release = _one(steering.release)
     spec = _one(steering.spec)

@@ -72,6 +72,7 @@ class Client:
     kill = _one(verbs.kill)
     retry = _one(steering.retry)
     restart = _one(steering.restart)
+    note = _one(steering.note)
     hold = _one(steering.hold)
     release = _one(steering.release)
     spec = _one(steering.spec)

@@ -29,6 +29,11 @@ def restart(app: str, *, fresh: bool = False, fall_back: bool = False, reason: s
     return done(sending("POST", path_of("apps", app, "restart"), body, Restarted.of, repeatable=False))
 
 
+def note(app: str, text: str) -> One[Stored]:
+    """Note something about an app on the log, for people: its page and its story show it.  Raises NotFound, Refused."""
+    return done(sending("POST", path_of("apps", app, "notes"), {"text": text}, Stored.of, repeatable=False))
+
+
 def hold(app: str, reason: str = "") -> One[Stored]:
     """Keep an app from running, with a checkpoint, until it is released.  Raises NotFound, Refused."""
     return done(sending("POST", path_of("apps", app, "hold"), {"reason": reason}, Stored.of, repeatable=False))

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from dorm.core.progress import shown
 from events import kinds as k
 from events import subjects
 from events.cloudevents import cloud_event
@@ -223,13 +224,14 @@ def _of(base: str, cluster: str, logged: Logged, app: App, what: str, more: dict
     notify = app.spec.notify
     if notify is None or what not in notify.on or not is_under(base, notify.url):
         return
+    last = shown(app)
     data = {
         "app": app.id,
         "name": app.name,
         "user": app.user,
         "event": what,
-        "step": app.step,
-        "loss": app.loss,
+        "step": last.step,
+        "loss": last.loss,
         **more,
     }
     # The event may also be about others' apps; the notification is about one app.

@@ -13,7 +13,7 @@ The modules follow the writers: `clients` and `operators`, `agents`, `master` (t
 the configuration of webhooks and the events of the process that delivers them; `revisions` edits and restarts;
 `identities` users, nodes and tokens; `rotation` the moves of the log's past into archives; `sessions` sessions in
 containers; `base` the fields of every event and the shared types; `messages` the round and what one message on the
-log may hold; `offers` what nodes offer; `gates` holds. Import the names from here.
+log may hold; `offers` what nodes offer; `gates` holds; `notes` what people write about apps. Import the names from here.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ from events.kinds.master import (
     Waiting,
 )
 from events.kinds.messages import EVENTS, Published, Round, Unknown, Unreadable
+from events.kinds.notes import AppNoted
 from events.kinds.offers import LONGEST_UNFIT, MOST_OFFERED, MOST_SECRETS, MOST_UNFIT, NodeOffers, Unfit, VolumeOffer
 from events.kinds.operators import (
     AppRetryRequested,
@@ -168,6 +169,7 @@ __all__ = [
     "AppFailed",
     "AppHoldRequested",
     "AppKilled",
+    "AppNoted",
     "AppPlanned",
     "AppProgressed",
     "AppRejected",

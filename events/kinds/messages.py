@@ -34,6 +34,7 @@ from events.kinds.clients import (
 from events.kinds.gates import OfGates
 from events.kinds.identities import OfIdentities
 from events.kinds.master import MasterFact
+from events.kinds.notes import AppNoted
 from events.kinds.operators import (
     AppRetryRequested,
     NodeForgetRequested,
@@ -92,6 +93,7 @@ Published = (
     AppSubmitted
     | AppUpdated
     | AppCancelRequested
+    | AppNoted
     | AppRetryRequested
     | OfGates
     | Steering

@@ -23,7 +23,8 @@ this log.
 
 A log and the stream of progress next to it can be read as one.  Past records come in order of time. A reader that
 follows gets later records as they arrive from either stream.  A place in both is the log's position and the stream's
-sequence, so a reader resumes exactly from the two, whatever the clocks of their servers say.
+sequence, so a reader resumes exactly from the two, whatever the clocks of their servers say.  The position of a report is
+not where its reader happened to be: it follows from the times alone (`Places`).
 """
 
 from __future__ import annotations
@@ -330,6 +331,8 @@ class Piece(NamedTuple):
     records: Sequence[Record]
     beside: bool
     """Whether the records are of the stream of progress."""
+    place: int | None = None
+    """The sequence of the log behind which they lie, if this reading shows it; see `Places`."""
 
 
 class Combined:
@@ -374,14 +377,16 @@ class Combined:
         progress = self._progress(follow=False)
         async with contextlib.aclosing(log), contextlib.aclosing(progress):
             records, reports = await _next(log), await _next(progress)
+            last: Record | None = None
             while records or reports:
                 if not reports or (records and records[0].time <= reports[0].time):
                     taken = _upto(records, reports[0].time if reports else None)
+                    last = records[taken - 1]
                     yield Piece(records[:taken], beside=False)
                     records = records[taken:] or await _next(log)
                 else:
                     taken = _before(reports, records[0].time if records else None)
-                    yield Piece(reports[:taken], beside=True)
+                    yield Piece(reports[:taken], True, _between(last, reports[:taken], records))
                     reports = reports[taken:] or await _next(progress)
 
     async def _progress(self, *, follow: bool) -> AsyncGenerator[list[Record], None]:
@@ -426,6 +431,46 @@ class Combined:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Places:
+    """Where reports of progress lie in the log: behind the last record that is not later than they are.  That follows from the
+    two streams alone, so all readers give a report the same position, wherever they begin, whatever they leave out, and
+    whichever of the two arrives first."""
+
+    def __init__(self, log: ReadableLog) -> None:
+        self._log = log
+
+    async def of(self, reports: Sequence[Record]) -> list[int]:
+        """Return the sequence of the log for each of these records of the stream.  Raises as `ReadableLog.at_time` does."""
+        if not reports:
+            return []
+        places = dict[int, int]()
+        times = sorted({report.time for report in reports})
+        await self._search(times, places)
+        return [places[report.time] for report in reports]
+
+    async def _search(self, times: Sequence[int], places: dict[int, int]) -> None:
+        """Find the places of ordered times, with few questions where nothing of the log lies between them."""
+        first, last = await self._at(times[0], places), await self._at(times[-1], places)
+        if first == last:
+            places.update(dict.fromkeys(times, first))
+        elif len(times) > 2:
+            middle = len(times) // 2
+            await self._search(times[: middle + 1], places)
+            await self._search(times[middle:], places)
+
+    async def _at(self, time: int, places: dict[int, int]) -> int:
+        if time not in places:
+            places[time] = await self._log.at_time(time)
+        return places[time]
+
+
+def _between(before: Record | None, reports: Sequence[Record], following: Sequence[Record]) -> int | None:
+    """Return behind which record of the log reports lie that were read between two; None if these two do not show it."""
+    if before is None or not following or following[0].seq != before.seq + 1:
+        return None
+    return before.seq if all(before.time <= one.time < following[0].time for one in reports) else None
 
 
 async def _next(batches: AsyncIterator[list[Record]]) -> Sequence[Record]:

@@ -390,7 +390,7 @@ _STATES: dict[str, Any] = {
     "App.served_on": dict[LabelValue, Any], "App.awaited_by": list[AppKey], "App.failed_on": dict[NodeKey, Any],
     "App.ran_well_on": list[NodeKey], "App.checkpoint_in": FolderId, "App.origin_digest": Annotated[str, holds("digest")],
     "MeasuredSpeed.type": LabelValue, "SizeRequest.reason": FreeText,
-    "SkippedLines.example": FreeText, "SkippedLines.reason": FreeText,
+    "Note.by": UserName, "Note.text": FreeText, "SkippedLines.example": FreeText, "SkippedLines.reason": FreeText,
     "Hold.by": UserName, "Hold.reason": FreeText, "Awaited.app": AppName, "Awaited.name": AppName,
     "Revision.by": UserName, "Revision.changed": list[CoreWord], "Restart.by": UserName,
     "Generation.master_address": Address, "Generation.adjustment": CoreWord,

@@ -2,6 +2,7 @@
 
 view       one moment: the cluster's figures, nodes with their containers, apps, the last decision with its reasons
 changes    an observer of a fold: what differs from one view to the next, and the records between them
+colors     the color of each app
 timeline   a span of time: partitions as spans, decisions, failures, the cluster's figures
 forked     a what-if fork of a log, beside what happened
 stories    what happened to single apps and nodes, for a recording

@@ -25,6 +25,7 @@ from events.limits import clipped
 from events.positions import Logged, Position
 from events.quantities import SECOND
 from replay.gist import gist
+from replay.page.colors import colors_of
 from replay.page.view import (
     ENDED_KEPT_S,
     AppView,
@@ -107,6 +108,9 @@ class Changes:
         """By app and node."""
         self._on: dict[str, dict[str, tuple[int, Held]]] = {}
         """The same by node and app, with the app's sequence, which orders them."""
+        self._colors: dict[str, int] = {}
+        self._colored = -1
+        """How many apps the state had then; -1 for none."""
         self._touched: dict[str, None] = {}
         """Apps that may have changed."""
         self._everything = True
@@ -137,6 +141,8 @@ class Changes:
             self._shares_due |= not all(isinstance(fact, _NO_SHARES) for fact in facts)
         if isinstance(event, k.Round):
             for index, fact in enumerate(event.events):
+                if isinstance(fact, k.AppRestarted):  # It lives again, and keeps its color from those that came since.
+                    self._colored = -1
                 if isinstance(fact, k.Resized):
                     at = Position(state.seq, index)
                     self._decided = Logged(at, record.time, record.subject, fact, event)
@@ -204,10 +210,12 @@ class Changes:
             self._next_gone = min(ended) + ENDED_KEPT_S * SECOND + 1 if ended else 2**63
         else:
             shown = {name: state.apps[name] for name in touched if name in self._apps and name in state.apps}
+        if self._colored != len(state.apps) or not shown.keys() <= self._colors.keys():
+            self._colors, self._colored = colors_of(state.apps.values()), len(state.apps)
         changed: list[AppView] = []
         moved: dict[str, None] = {}
         for app in shown.values():
-            found = app_view(app, self._standings.get(app.id), state.time)
+            found = app_view(app, self._standings.get(app.id), state.time, self._colors[app.id])
             if self._apps.get(app.id) != found:
                 self._apps[app.id] = found
                 changed.append(found)

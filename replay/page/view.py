@@ -29,6 +29,7 @@ from events.cloudevents import rfc3339
 from events.kinds import EVENTS, List, Resized, Waiting
 from events.positions import Logged, logged
 from events.quantities import SECOND
+from replay.page.colors import colors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -110,6 +111,8 @@ class AppView(msgspec.Struct, frozen=True):
     adjustments: int
     failures: int
     end_reason: str = ""
+    color: int = 0
+    """Its color and pattern in pictures (`replay.page.colors`)."""
 
 
 class ClusterView(msgspec.Struct, frozen=True):
@@ -213,7 +216,8 @@ def view(state: State, decided: Logged | None = None) -> View:
     shown = shown_apps(state)
     places = {app.id: places_of(app) for app in shown}
     known = standings(problem_of(state, state.time)).apps if state.nodes else {}
-    apps = [app_view(app, known.get(app.id), state.time) for app in shown]
+    colors = colors_of(state.apps.values())
+    apps = [app_view(app, known.get(app.id), state.time, colors[app.id]) for app in shown]
     index = {app.id: number for number, app in enumerate(apps)}
     nodes = [
         msgspec.structs.replace(node, containers=[Held(index[str(h.app)], *_counts(h)) for h in node.containers])
@@ -256,7 +260,7 @@ def _may_run(app: App) -> bool:
     return any(not generation.ended for generation in app.generations.values())
 
 
-def app_view(app: App, standing: Standing | None, now: int) -> AppView:
+def app_view(app: App, standing: Standing | None, now: int, color: int = 0) -> AppView:
     """At `now` (UTC ns).  `standing` is None for an app that is not in the policy's problem: it has ended, or pauses."""
     current = None if app.ended else app.current
     return AppView(
@@ -282,6 +286,7 @@ def app_view(app: App, standing: Standing | None, now: int) -> AppView:
         adjustments=app.adjustments,
         failures=app.failures,
         end_reason=app.end_reason,
+        color=color,
     )
 
 

@@ -245,8 +245,14 @@ def gate(event: k.OfGates, name: str = "it") -> str:
     return f"{event.by} {done} {name}{why(event.reason)}"
 
 
+def noted(event: k.AppNoted) -> str:
+    """`ann noted: the new data are in`"""
+    return f"{event.by} noted: {event.text}"
+
+
 Operated = (
-    k.AppRetryRequested
+    k.AppNoted
+    | k.AppRetryRequested
     | k.AppHoldRequested
     | k.AppReleaseRequested
     | k.SchedulingPaused
@@ -261,6 +267,8 @@ def operated(state: State, event: Operated, app: App) -> tuple[str, str] | None:
     keeps them, so a pause concerns those without."""
     if isinstance(event, k.OfSessions):
         return entered(event, app)
+    if isinstance(event, k.AppNoted):  # Also of one that has ended.
+        return ("noted", noted(event)) if app_of_request(state, event.app, event.by) is app else None
     if app.ended:
         return None
     if isinstance(event, k.AppRetryRequested):

@@ -219,6 +219,7 @@ class Hiding(Disguise):
             loss=None,
             loss_is="",
             skipped_lines=None,
+            notes=[],
             origin_digest="",
             doubt=None,
             samples_per_s=None,

@@ -354,6 +354,10 @@ class Watcher:
         elif isinstance(event, k.SchedulingPaused | k.SchedulingResumed):
             self._mark("cluster", str(state.seq), scheduling_text(event), event.reason, weight=50)
             return
+        elif isinstance(event, k.AppNoted):
+            for name in folded.apps:
+                self._mark("note", str(state.seq), f"{event.by} noted", event.text, app=name, weight=15)
+            return
         elif event.KIND.by_name:
             for name in folded.apps:
                 self._look_at(state.apps[name], cause)

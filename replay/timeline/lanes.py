@@ -273,7 +273,8 @@ class Decision(msgspec.Struct):
 
 
 class Mark(msgspec.Struct):
-    """Something at one moment.  Kinds: `failed` (a container or a generation), `ended`, `node`, `cluster`."""
+    """Something at one moment.  Kinds: `failed` (a container or a generation), `ended`, `node`, `cluster`,
+    `live` and `asked` (sizes), `note` (of a person)."""
 
     time: int
     position: str

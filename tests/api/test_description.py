@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nats
 
 _PHASES = "examples,coverage,fuzzing,stateful" if LONG else "examples,fuzzing,stateful"
-_ELSEWHERE = r"/stream$|/streams|/changes$|/logs$|/checkpoints$"
+_ELSEWHERE = r"/stream$|/streams|/changes$|/logs$|/checkpoints$|/files?$"
 """They do not end, or ask agents: `test_streams`, `test_hostile` and `test_checkpoints` are about them."""
 
 

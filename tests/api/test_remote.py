@@ -78,6 +78,7 @@ def _daily(dorm: Client) -> None:
     assert dorm.try_edit("one", patch={"weight": 4})["at_once"] == {"weight": {"before": 3.0, "after": 4.0}}
     with pytest.raises(ValueError, match="one of them"):
         dorm.edit("one")
+    dorm.note("one", "a look")
     dorm.hold("one", "a look")
     with pytest.raises(Refused) as refused:
         dorm.hold("one")

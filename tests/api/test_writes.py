@@ -66,6 +66,11 @@ async def test_requests_are_on_the_log_and_in_the_next_read(nats_server: NatsSer
         assert (await api.get(f"{path}?min_seq={let_go['position']}"))["hold"] is None
         assert (await api.send("POST", f"{path}/release", {}, 409))["code"] == "app.not_held"
         cancelled = await api.send("POST", f"{path}/cancel", {"reason": "enough"})
+        noted = await api.send("POST", f"{path}/notes", {"text": " the data were wrong\n"})
+        (note,) = (await api.get(f"{path}?min_seq={noted['position']}"))["notes"]
+        assert (note["position"], note["by"], note["text"]) == (noted["position"], "tester", "the data were wrong")
+        for text, status in ((" ", 409), ("x" * 501, 422)):
+            await api.send("POST", f"{path}/notes", {"text": text}, status)
         assert cancelled["id"] == submitted["id"]
         assert [one.by for one in await said(log, AppSubmitted)] == ["ann"]
         assert [(one.weight, one.n_max) for one in await said(log, AppUpdated)] == [(2.5, 3)]

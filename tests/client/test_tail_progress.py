@@ -50,7 +50,7 @@ async def test_filters_hold_for_both() -> None:
     log = await made("lpolo")
     assert await taken(Tail(log, CLUSTER, Filter(apps=(APP,)))) == ["l0@1", "p1@1~1", "l3@2"]
     assert await taken(Tail(log, CLUSTER, Filter(kinds=("ContainerStarted",)))) == ["l0@1", "l3@2"]
-    assert await taken(Tail(log, CLUSTER, Filter(kinds=("AppProgressed",)))) == ["p1@0~1", "p2@0~2", "p4@0~3"]
+    assert await taken(Tail(log, CLUSTER, Filter(kinds=("AppProgressed",)))) == ["p1@1~1", "p2@1~2", "p4@2~3"]
     assert await taken(Tail(log, CLUSTER, Filter(nodes=("n2",)))) == []
 
 
@@ -68,6 +68,30 @@ async def test_the_last_events_come_from_both_streams() -> None:
         begin = await before_last(log, CLUSTER, Filter(), count, await log.end(), EVER)
         found = await taken(Tail(log, CLUSTER, Filter(), after=begin, latest=EVER, until=await log.end()))
         assert (len(found), found[0].partition("@")[0]) == (count, first)
+
+
+@settings(max_examples=tries(20, 400))
+@given(
+    st.text("lpo", min_size=1, max_size=12),
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.sampled_from([Filter(), Filter(kinds=("AppProgressed",)), Filter(apps=(APP,)), Filter(apps=(APP, OTHER))]),
+)
+def test_a_report_has_one_position_for_all_readers(course: str, seq: int, beside: int, wanted: Filter) -> None:
+    """Wherever a reader begins, and whatever it leaves out."""
+
+    async def read() -> tuple[list[str], list[str]]:
+        log = await made(course)
+        whole = await taken(Tail(log, CLUSTER, Filter()))
+        after = Position(min(seq, await log.end()), None, beside)
+        until = max(after.seq, await log.end() - 1)
+        return whole, [
+            *await taken(Tail(log, CLUSTER, wanted, after=after)),
+            *await taken(Tail(log, CLUSTER, wanted, after=after, until=until, latest=EVER)),
+        ]
+
+    whole, found = asyncio.run(read())
+    assert set(found) <= set(whole)
 
 
 @settings(max_examples=tries(5, 40))

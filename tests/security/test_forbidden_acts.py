@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 KINDS = sorted({kind.__name__ for kind in get_args(Published)} - {"NodeReported", "Round"})
 USER = {
     "AppSubmitted", "AppUpdated", "AppCancelRequested", "AppRetryRequested", "AppHoldRequested", "AppReleaseRequested",
-    "AppEditRequested", "AppRestartRequested",
+    "AppNoted", "AppEditRequested", "AppRestartRequested",
     "TokenAdded", "TokenRemoved",
 }  # fmt: skip
 OPERATOR = USER | {

@@ -57,11 +57,23 @@ def commands(app: App) -> list[tuple[str, ...]]:
 def requests(app: App) -> list[tuple[str, str, Any]]:
     """Requests about one app, and about the tenant."""
     one = f"/v1/apps/{app.id}"
-    reads = ("", "/logs", "/story", "/explain", "/progress", "/spec", "/checkpoints", "/speed")
+    reads = (
+        "",
+        "/logs",
+        "/story",
+        "/explain",
+        "/progress",
+        "/spec",
+        "/checkpoints",
+        "/speed",
+        "/files",
+        "/file?path=x",
+    )
     acts = ("cancel", "kill", "hold", "release", "retry", "restart")
     return [
         *(("GET", one + path, None) for path in reads),
         *(("POST", f"{one}/{act}", {}) for act in acts),
+        ("POST", f"{one}/notes", {"text": "mine"}),
         ("PUT", f"{one}/spec", private("hers", weight=3)),
         ("PATCH", f"{one}/spec", {"weight": 3}),
         ("PATCH", one, {"weight": 3}),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dorm.web.page_files import read
+from replay.page.colors import COLORS
 
 Color = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -88,7 +89,8 @@ def contrast(one: str, other: str) -> float:
 def test_apps_can_be_distinguished(theme: str) -> None:
     known = themes()[theme]
     colors = [known[f"app{index}"] for index in range(9)]
-    assert f"COLORS = {len(colors)}," in read("colors.js").decode()
+    assert f"COLORS = {len(colors)};" in read("colors.js").decode()
+    assert len(colors) == COLORS
     for vision, least in APART.items():
         close = [
             (one, other)

@@ -1,6 +1,7 @@
 """What the routes answer.
 
-apps       apps: list, submit, change, cancel, retry;  app_stories: why and how, curves, container output
+apps       apps: list, submit, change, cancel, retry;  app_stories: why and how, curves
+output     what containers write, and the files that an app leaves
 steering   another spec for an app, tried or set, and its restart
 sweeps     sweeps: list, look at, submit, cancel
 past       apps of any age, also side by side; what an app has saved; what was given, used and lost over a span of time

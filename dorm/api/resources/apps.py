@@ -29,7 +29,7 @@ from dorm.core.gates import shown_reason
 from dorm.core.progress import shown
 from dorm.core.query.views import AppRow, app_row, describe
 from events.cloudevents import rfc3339
-from events.limits import LONGEST_NAME
+from events.limits import LONGEST_NAME, LONGEST_TEXT
 from events.spec import check_spec
 from events.spec.groups import Setting
 from events.spec.variables import findings
@@ -68,6 +68,8 @@ class AppItem(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None
     loss_is: str
     """`nan`, `inf` or `-inf` if the loss is not a finite number."""
+    loss_step: int | None
+    """The step of the loss, where it is not `step`: the last reports named none."""
     progressed_at: str | None
     """When it reported progress or a checkpoint last in its present generation."""
     samples_per_s: float | None
@@ -118,6 +120,8 @@ class AppDetails(AppItem, frozen=True, kw_only=True):
     lost_steps: int
     sweep: SweepOf | None
     """Null for an app of no sweep."""
+    notes: list[NoteItem]
+    """The latest notes of people, the oldest first."""
     hold: dict[str, Any] | None
     """Who holds it (`by`), since when (`at`), why, and whether that is an operator; null if it is not held."""
     runtime: dict[str, float] | None
@@ -194,6 +198,21 @@ class Why(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
 
 
+class NoteText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a person notes about an app."""
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_TEXT)]
+
+
+class NoteItem(msgspec.Struct, frozen=True):
+    """A note about an app."""
+
+    position: str
+    at: str
+    by: str
+    text: str
+
+
 class Asked(Stored, frozen=True, kw_only=True):
     """A request is stored; its effects are on the log."""
 
@@ -226,6 +245,7 @@ def details_of(app: App, now: int, newest: Newest | None = None) -> AppDetails:
     ]
     if known["hold"] is not None:
         known["hold"] = {**known["hold"], "at": rfc3339(known["hold"]["at"])}
+    known["notes"] = [NoteItem(str(one.seq), rfc3339(one.at), one.by, one.text) for one in app.notes]
     group = app.spec.group
     sweep = SweepOf(group.name, app.tenant, group.index, group.count, group.parameters) if group is not None else None
     return AppDetails(**{**known, **_fields(app, now, newest), "adjustments_done": adjustments, "sweep": sweep})
@@ -342,6 +362,13 @@ async def hold_app(call: Call[Parameters, Why]) -> Answer:
         return stored(Asked(position=str(client.stored), id=app.id), client)
 
 
+async def note_app(call: Call[Parameters, NoteText]) -> Answer:
+    """For people: it stands on the log, and changes nothing.  The app may have ended."""
+    async with requester(call) as client:
+        app = await steering.note(client, call.path("app"), call.body.text)
+        return stored(Asked(position=str(client.stored), id=app.id), client)
+
+
 async def release_app(call: Call[Parameters, Why]) -> Answer:
     """Releases a held app; only operators end an operator's hold."""
     async with requester(call) as client:
@@ -388,6 +415,10 @@ ROUTES = [
     Route(
         "POST", "/v1/apps/{app}/hold", hold_app, "Hold an app", body=Why, answer=Asked, status=202, tag="apps",
         problems=(409, 504), links=_APP[:1],
+    ),
+    Route(
+        "POST", "/v1/apps/{app}/notes", note_app, "Note something about an app", body=NoteText, answer=Asked, status=202,
+        tag="apps", problems=(409, 504), links=_APP[:1],
     ),
     Route(
         "POST", "/v1/apps/{app}/release", release_app, "Let a held app go on", body=Why, answer=Asked, status=202, tag="apps",

@@ -10,6 +10,7 @@ from dorm.api.resources import (
     events,
     moments,
     nodes,
+    output,
     past,
     policy,
     process,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 ROUTES: list[Route] = [
     *apps.ROUTES,
     *app_stories.ROUTES,
+    *output.ROUTES,
     *steering.ROUTES,
     *steering.TRY_ROUTES,
     *steering.RESTART_ROUTES,

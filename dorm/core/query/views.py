@@ -55,6 +55,8 @@ class AppRow(msgspec.Struct, frozen=True):
     ended."""
     sweep: str = ""
     """The sweep that it belongs to, "" for none."""
+    loss_step: int | None = None
+    """The step of the loss, where it is not `step`: the last reports named none."""
 
 
 class SuspectRow(msgspec.Struct, frozen=True):
@@ -147,6 +149,7 @@ def app_row(app: App, now: int, newest: Mapping[str, Reported] | None = None) ->
         loss_is=last.loss_is,
         progress_age_s=round(max(0, now - last.at) / SECOND, 3) if last.at and not app.ended else None,
         sweep=app.spec.group.name if app.spec.group is not None else "",
+        loss_step=last.loss_step,
     )
 
 
@@ -369,6 +372,7 @@ def describe(
         "doubt": doubt_shown(app),
         "origin": _origin(app),
         "skipped_lines": msgspec.to_builtins(app.skipped_lines) if app.skipped_lines is not None else None,
+        "notes": msgspec.to_builtins(app.notes),
         "lost_steps": app.lost_steps,
         "reports_progress": app.reports_progress,
         "held": "" if app.ended else bounds(app, now).why,

@@ -226,8 +226,8 @@ n_max: 4
 `;
 
 /** An editor with hints: the fields that fit where the cursor is, with what they mean, from the JSON Schema of specs. */
-function Submit({ idempotency }) {
-  const [text, write] = useState(SAMPLE);
+function Submit({ idempotency, spec }) {
+  const [text, write] = useState(spec ?? SAMPLE);
   const [schema, take] = useState(null);
   const [cursor, move] = useState(0), [no, refuse] = useState(false);
   const editor = useRef(null);

@@ -48,9 +48,9 @@ export function Chart({ lines, time = true, height = 150, label, title = "", zer
       onPointerMove=${(event) => { const box = event.currentTarget.getBoundingClientRect(); hover({ x: event.clientX - box.left, y: event.clientY - box.top }); }} onPointerLeave=${() => hover(null)} />
     ${read.length > 0 && html`<${Tip} x=${over.x} y=${over.y - 10} width=${size.width}>
       <p class="dim">${time ? clock(axis.time(over.x)) : `${number(read[0].point[0], 2)} ${unit}`}</p>
-      ${read.map((line) => html`<p class="tiprow"><i class="key ${line.tone}"></i>${line.name} ${format(line.point[1])}</p>`)}
+      ${read.map((line) => html`<p class="tiprow"><i class=${line.swatch ?? `key ${line.tone}`}></i>${line.name} ${format(line.point[1])}</p>`)}
     <//>`}
-    </div>${lines.length > 1 && html`<p class="legend">${lines.map((line) => html`<span><i class="key ${line.tone}"></i>${line.name}</span>`)}</p>`}
+    </div>${lines.length > 1 && html`<p class="legend">${lines.map((line) => html`<span><i class=${line.swatch ?? `key ${line.tone}`}></i>${line.name}</span>`)}</p>`}
   </div>`;
 }
 

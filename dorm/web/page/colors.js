@@ -1,11 +1,10 @@
-// Colors: a style for each app, stable while the page knows it, and the colors of phases and states.
+// Colors: a style for each app, as views say it (so all browsers show the same), and the colors of phases and states.
 //
 // `style.css` has nine colors for apps in each theme, which people with any kind of color blindness tell apart; where more apps
 // are drawn, the same colors come again with stripes, and then with dots.  A tenth color would only look like one of the nine.
 
-const COLORS = 9, PATTERNS = 3;
+const COLORS = 9;
 const given = new Map();
-let used = new Map();
 
 function hash(text) {
   let value = 2166136261;
@@ -13,23 +12,8 @@ function hash(text) {
   return value >>> 0;
 }
 
-/** The app's style, as `color + COLORS * pattern`.  An id chooses where to look; the first of the least used ones is taken. */
-function styleOf(id) {
-  let style = given.get(id);
-  if (style === undefined) {
-    const first = hash(id) % COLORS;
-    let least = Infinity;
-    for (let pattern = 0; pattern < PATTERNS; pattern++) {
-      for (let step = 0; step < COLORS; step++) {
-        const other = ((first + step * 4) % COLORS) + COLORS * pattern, uses = used.get(other) ?? 0;
-        if (uses < least) { least = uses; style = other; }
-      }
-    }
-    used.set(style, least + 1);
-    given.set(id, style);
-  }
-  return style;
-}
+/** The app's style, as `color + COLORS * pattern`: as views say it, and by its id for one that no view has had. */
+const styleOf = (id) => given.get(id) ?? hash(id) % COLORS;
 
 export const appColor = (id, tones) => tones.apps[styleOf(id) % COLORS];
 
@@ -45,11 +29,9 @@ export function isLight(color) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2;
 }
 
-/** Gives styles to new apps among those that are drawn together, in their order of arrival.  What other apps have is free. */
-export function giveStyles(fresh, together) {
-  used = new Map();
-  for (const id of together) if (given.has(id)) used.set(given.get(id), (used.get(given.get(id)) ?? 0) + 1);
-  for (const id of fresh) styleOf(id);
+/** Takes the styles of apps from a view. */
+export function giveStyles(apps) {
+  for (const app of apps) given.set(app.id, app.color ?? 0);
 }
 
 export function css(name) {

@@ -7,12 +7,14 @@ import { appColor, appPattern, isLight, theme } from "./colors.js";
 import { amounts, clean, percent, plural, short } from "./format.js";
 import { groupsOf, layOut } from "./gridlayout.js";
 import { Swatch } from "./parts.js";
-import { go, recall, remember, visit } from "./store.js";
+import { go, recall, remember, store, visit } from "./store.js";
 
 /** Pixels of a cell from which on a second line says what the node has. */
 const DETAILS = 200;
 /** Pixels of a cell from which on the patterns of apps can be seen. */
 const PATTERNED = 12;
+/** How much of other apps is left while one is looked for. */
+const FAINT = 0.14;
 
 /** How much of a node each of its apps takes: its largest part of any kind. */
 export function fills(node, apps) {
@@ -104,7 +106,9 @@ export function Grid({ model, focus = "", mark = "", height, only = "", onfocus,
       }
     }
     const gap = cell > 8 ? Math.min(4, cell * 0.08) : cell > 4 ? 1 : 0.5;
-    if (cell < 46) drawSmall(context, inside, cell - gap, shown, tones); else drawLarge(context, inside, cell - gap, shown, tones);
+    const lit = store.lit ?? (store.route.page === "cluster" ? store.route.q.app ?? null : null);
+    context.canvas.dataset.lit = lit ?? "";
+    if (cell < 46) drawSmall(context, inside, cell - gap, shown, tones, lit); else drawLarge(context, inside, cell - gap, shown, tones, lit);
     const one = mark || selected.current;
     const chosenCell = one && now.cells.get(one);
     if (chosenCell) outline(context, (chosenCell.x - x) * zoom, (chosenCell.y - y) * zoom, cell - gap, tones.ink);
@@ -279,18 +283,19 @@ function drawHeads(context, layout, tones, { x, y, zoom, width, height }) {
 }
 
 /** Cells of a few pixels: the apps' parts as columns; trouble as a frame. */
-function drawSmall(context, inside, size, model, tones) {
-  const back = new Boxes(), front = new Boxes(), faint = new Boxes(), trouble = new Boxes(), patterns = [];
+function drawSmall(context, inside, size, model, tones, lit) {
+  const back = new Boxes(), front = new Boxes(), faint = new Boxes(), others = new Boxes(), trouble = new Boxes(), patterns = [], marked = [];
   for (let i = 0; i < inside.length; i += 3) {
     const node = model.nodes.get(inside[i]), x = inside[i + 1], y = inside[i + 2];
     if (!node) continue;
     back.add(node.state === "lost" ? tones.bad : node.state === "left" ? tones.line : tones.cell, x, y, size, size);
     let from = 0;
+    if (lit && node.containers.some((held) => held[0] === lit)) marked.push([x, y]);
     for (const one of node.fill ?? (node.fill = fills(node, model.apps))) {
       const wide = one.part * size;
-      const busy = one.count - one.starting > 0 ? front : faint;
+      const busy = lit && one.id !== lit ? others : one.count - one.starting > 0 ? front : faint;
       busy.add(appColor(one.id, tones), x + from, y, Math.max(wide, 0.6), size);
-      if (size > PATTERNED && appPattern(one.id)) patterns.push([appPattern(one.id), x + from, y, wide, size]);
+      if (size > PATTERNED && appPattern(one.id) && busy !== others) patterns.push([appPattern(one.id), x + from, y, wide, size]);
       from += wide;
     }
     if (node.state !== "up" && size > 3) {
@@ -302,8 +307,10 @@ function drawSmall(context, inside, size, model, tones) {
   back.fill(context);
   front.fill(context);
   faint.fill(context, 0.5);
+  others.fill(context, FAINT);
   for (const [pattern, ...box] of patterns) { context.fillStyle = patterned(context, pattern, tones.cell); context.fillRect(...box); }
   trouble.fill(context);
+  for (const [x, y] of marked) outline(context, x, y, size, tones.ink, Math.min(2, Math.max(1, size * 0.08)));
 }
 
 /** Where the slots of a large cell are. */
@@ -328,14 +335,14 @@ function slots(node, apps, cell, x, y) {
   return found;
 }
 
-function drawLarge(context, inside, size, model, tones) {
+function drawLarge(context, inside, size, model, tones, lit) {
   for (let i = 0; i < inside.length; i += 3) {
     const node = model.nodes.get(inside[i]), x = inside[i + 1], y = inside[i + 2];
     if (!node) continue;
     context.fillStyle = tones.cell;
     round(context, x, y, size, size, Math.min(8, size * 0.06));
     context.fill();
-    for (const slot of slots(node, model.apps, size, x, y)) drawSlot(context, slot, model, tones);
+    for (const slot of slots(node, model.apps, size, x, y)) drawSlot(context, slot, model, tones, lit !== null && slot.id !== lit);
     if (node.state !== "up") {
       context.strokeStyle = node.state === "lost" ? tones.bad : node.state === "left" ? tones.muted : tones.warn;
       context.lineWidth = Math.min(4, size * 0.03);
@@ -358,14 +365,15 @@ function drawLarge(context, inside, size, model, tones) {
   }
 }
 
-function drawSlot(context, slot, model, tones) {
+function drawSlot(context, slot, model, tones, dimmed) {
   const color = appColor(slot.id, tones), pattern = appPattern(slot.id);
-  context.globalAlpha = slot.state === "running" ? 1 : 0.45;
+  context.globalAlpha = dimmed ? FAINT : slot.state === "running" ? 1 : 0.45;
   context.fillStyle = color;
   round(context, slot.x, slot.y, slot.w, slot.h, Math.min(4, slot.h * 0.15));
   context.fill();
   if (pattern) { context.fillStyle = patterned(context, pattern, tones.cell); context.fill(); }
   context.globalAlpha = 1;
+  if (dimmed) return;
   if (slot.state !== "running") {
     context.fillStyle = hatch(context, slot.state === "starting" ? tones.start : tones.stop);
     context.fill();
@@ -391,9 +399,9 @@ function drawSlot(context, slot, model, tones) {
   }
 }
 
-function outline(context, x, y, size, color) {
+function outline(context, x, y, size, color, width = 2) {
   context.strokeStyle = color;
-  context.lineWidth = 2;
+  context.lineWidth = width;
   context.strokeRect(x - 1, y - 1, size + 2, size + 2);
 }
 

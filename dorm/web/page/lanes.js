@@ -8,7 +8,7 @@ import { appColor, appPattern, theme } from "./colors.js";
 import { clean, clock, moment, msOf, plural, short, span } from "./format.js";
 import { Tip } from "./grid.js";
 import { Failed, Link, Swatch } from "./parts.js";
-import { moveTo, recall, remember, shown, store, watch } from "./store.js";
+import { light, moveTo, recall, remember, shown, store, watch } from "./store.js";
 
 const HEAD = 34, MOST_PAGES = 20, REFRESH_MS = 3000;
 const PARTS = { stop: "stop", wait: "wait", start: "start", starting: "start", stopping: "stop", adjusting: "stop" };
@@ -178,6 +178,7 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false, b
   function look(event) {
     const [x, y] = place(event);
     hover({ x, y });
+    light(lanes[Math.floor((y + scroll - HEAD) / row)]?.id ?? null);
     picture.current.ask();
   }
   function release(event) {
@@ -207,7 +208,7 @@ export function Lanes({ apps = null, find = "", height = 420, compact = false, b
         <div class="lanesticky">
           <${Canvas} draw=${draw} sized=${(width, high) => resize({ width, height: high })} class="lanecanvas" role="img"
             label=${`Partitions of ${plural(lanes.length, "app")} over time`}
-            onPointerMove=${look} onPointerLeave=${() => { hover(null); }} onPointerDown=${(event) => { if (place(event)[0] > gutter) { drag.current = place(event)[0]; event.currentTarget.setPointerCapture(event.pointerId); } }} onPointerUp=${release}
+            onPointerMove=${look} onPointerLeave=${() => { hover(null); light(null); }} onPointerDown=${(event) => { if (place(event)[0] > gutter) { drag.current = place(event)[0]; event.currentTarget.setPointerCapture(event.pointerId); } }} onPointerUp=${release}
             onDblClick=${() => zoom(null)} onmount=${(_, ask) => { picture.current.ask = ask; }} />
           <${Names} lanes=${lanes} scroll=${scroll} row=${row} height=${size.height} width=${gutter} />
           ${lane && over.x > gutter && over.y > HEAD && html`<${Tip} x=${over.x} y=${over.y} width=${size.width}>
@@ -234,7 +235,7 @@ function Names({ lanes, scroll, row, height, width }) {
       item.style.top = `${top}px`;
       item.style.height = `${row}px`;
       item.hidden = top < HEAD - row * 0.6;
-    }}><${Link} to="app" id=${lane.id} title=${clean(`${lane.name} of ${lane.user}`)}><${Swatch} id=${lane.id} /><bdi>${clean(lane.name)}</bdi><//></li>`)}
+    }}><${Link} to="app" id=${lane.id} title=${clean(`${lane.name} of ${lane.user}`)} onPointerEnter=${() => light(lane.id)} onPointerLeave=${() => light(null)}><${Swatch} id=${lane.id} /><bdi>${clean(lane.name)}</bdi><//></li>`)}
   </ul>`;
 }
 

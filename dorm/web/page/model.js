@@ -19,7 +19,7 @@ export class Model {
     }]));
     this.version = 1;
     this.sorted = [...this.nodes.keys()].sort();
-    giveStyles(this.apps.keys(), this.apps.keys());
+    giveStyles(view.apps);
   }
 
   /** Applies what has changed; returns this. */
@@ -29,7 +29,6 @@ export class Model {
     if (change.cluster) this.cluster = change.cluster;
     if (change.decision) this.decision = change.decision;
     let order = false;
-    const fresh = (change.apps ?? []).map((app) => app.id).filter((id) => !this.apps.has(id));
     for (const app of change.apps ?? []) this.apps.set(app.id, app);
     for (const id of change.gone_apps ?? []) this.apps.delete(id);
     for (const node of change.nodes ?? []) {
@@ -38,7 +37,7 @@ export class Model {
     }
     for (const id of change.gone_nodes ?? []) order = this.nodes.delete(id) || order;
     if (order) this.sorted = [...this.nodes.keys()].sort();
-    if (fresh.length) giveStyles(fresh, this.apps.keys());
+    giveStyles(change.apps ?? []);
     this.version += 1;
     return this;
   }

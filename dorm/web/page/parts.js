@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { PHASE_TONE, appClass } from "./colors.js";
 import { clean, clock, moment, msOf, utc } from "./format.js";
-import { href, shown, store, visit } from "./store.js";
+import { href, light, shown, store, visit } from "./store.js";
 
 /** A link within the page that keeps the moment. */
 export function Link({ to, id = "", q = {}, class: name, children, ...rest }) {
@@ -20,7 +20,8 @@ export const Swatch = ({ id }) => html`<span class="swatch ${appClass(id)}" aria
 
 export function AppLink({ id, name, swatch = true }) {
   const known = shown()?.apps.get(id);
-  return html`<${Link} to="app" id=${id} class="applink" title=${clean(id)}>
+  const leave = () => light(null), enter = () => light(id);
+  return html`<${Link} to="app" id=${id} class="applink" title=${clean(id)} onPointerEnter=${enter} onPointerLeave=${leave} onFocus=${enter} onBlur=${leave}>
     ${swatch && html`<${Swatch} id=${id} />`}<bdi>${clean(name ?? known?.name ?? id)}</bdi><//>`;
 }
 

@@ -65,6 +65,8 @@ export function Slider() {
     for (const [, time] of data.decisions) context.fillRect(axis.x(time) - 0.5, base - 5, 1, 5);
     context.fillStyle = tones.bad;
     for (const [, time] of data.failures) { context.beginPath(); context.arc(axis.x(time), top + 3, 2.6, 0, 7); context.fill(); }
+    context.fillStyle = tones.warn;
+    for (const [, time, kind] of data.marks) if (kind === "note") context.fillRect(axis.x(time) - 1.5, base - 11, 3, 6);
     context.fillStyle = tones.accent;
     context.fillRect(8, base, axis.x(here) - 8, 2);
     context.beginPath();

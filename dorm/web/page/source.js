@@ -136,6 +136,13 @@ export class HttpSource {
     return stop;
   }
 
+  logsAddress = (id, wanted) => `${this.base}/apps/${encodeURIComponent(id)}/logs${query(wanted)}`;
+  files = (id, area) => this.#ask(`/apps/${encodeURIComponent(id)}/files${query({ area })}`);
+  fileAddress = (id, area, path) => `${this.base}/apps/${encodeURIComponent(id)}/file${query({ area, path })}`;
+  checkpoints = (id) => this.#ask(`/apps/${encodeURIComponent(id)}/checkpoints`);
+  spec = (id, at) => this.#ask(`/apps/${encodeURIComponent(id)}/spec${query({ at })}`);
+  note = (id, text) => this.#ask(`/apps/${encodeURIComponent(id)}/notes`, { method: "POST", body: JSON.stringify({ text }), type: "application/json" });
+
   submit = (text, type, key) => this.#ask("/apps", { method: "POST", body: text, type, headers: { "Idempotency-Key": key } });
   submitSweep = (text, type, key) => this.#ask("/sweeps", { method: "POST", body: text, type, timeout: SWEEP_MS, headers: { "Idempotency-Key": key } });
   update = (id, change, key) => this.#ask(`/apps/${encodeURIComponent(id)}`, { method: "PATCH", body: JSON.stringify(change), type: "application/json", headers: { "Idempotency-Key": key } });
@@ -307,6 +314,9 @@ export class EmbeddedSource {
   async schema() { return this.#none("The schema"); }
   async plan() { return this.#none("A plan"); }
   logs(id, wanted, take) { take("problem", { detail: "The output of containers is not part of a recording." }); return () => {}; }
+  async files() { return this.#none("The files of this app"); }
+  async checkpoints() { return this.#none("The checkpoints of this app"); }
+  async spec() { return this.#none("The spec of this app"); }
 }
 
 /** How many items at the start of an ordered list fulfil a condition. */

@@ -26,6 +26,8 @@ export const store = {
   tail: [],
   listeners: new Set(),
   changed: new Set(),
+  /** The app that the pointer or the keyboard is at: grids show it, and dim all others. */
+  lit: null,
   dialog: null,
   notice: null,
   playing: false,
@@ -59,6 +61,11 @@ export function useStore() {
   return store;
 }
 
+/** Makes one app stand out, null for none. */
+export function light(id) {
+  if (store.lit !== id) set({ lit: id });
+}
+
 /** What the page shows: the moment of the address, else now. */
 export const shown = () => (store.route.at ? store.past : store.live);
 
@@ -88,6 +95,7 @@ export function visit(page, id = "", q = {}) {
 export function arrived() {
   store.route = parse(location.hash);
   attend();
+  store.lit = null;
   load();
   redraw();
 }

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
 from dorm.remote import AsyncClient, NotFound, Problem
@@ -55,6 +56,19 @@ async def test_only_own_checkpoints_are_listed_and_resumed(tmp_path: Path, monke
         with pytest.raises(Problem) as reads:
             await client("rita").checkpoints(app.id)
         assert (reads.value.status, reads.value.code) == (403, "identity.role.too_low")
+        path = f"{cluster.running.dashboard.rstrip('/')}/v1/apps/{app.id}"
+        async with aiohttp.ClientSession() as session:
+            for name, status in (("alice", 200), ("rita", 403), ("mallory", 404)):
+                headers = {"Authorization": f"Bearer {tokens[name]}"}
+                async with session.get(f"{path}/files?area=checkpoints", headers=headers) as listed:
+                    assert listed.status == status
+                    if status == 200:
+                        assert [(one["path"], one["size"]) for one in (await listed.json())["items"]] == [
+                            ("step-10.pt", 10)
+                        ]
+                async with session.get(f"{path}/file?area=checkpoints&path=step-10.pt", headers=headers) as file:
+                    assert file.status == status
+                    assert status != 200 or await file.read() == b"x" * 10
         with pytest.raises(NotFound):
             await client("mallory").restart(app.id)
 

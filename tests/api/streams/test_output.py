@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dorm.api.resources import app_stories
+from dorm.api.resources import output as resource
+from dorm.client.output import Line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,16 +31,20 @@ class Written:
 @pytest.mark.parametrize("timed", [False, True])
 async def test_an_event_says_what_is_missing_right_before_the_lines_after_it(timed: bool) -> None:
     missed: list[dict[str, int | None]] = []
-    stamp = b"2026-11-21T09:00:00.000Z " if timed else b""
+    query = resource.LogsQuery(timestamps=True)
+
+    def line(text: bytes) -> bytes:
+        written = resource.Written(0, Line(text, 1_700_000_000_000_000_000))
+        return resource._event(query, written) if timed else text + b"\n"
 
     async def source() -> AsyncIterator[bytes]:
-        yield stamp + b"one\n"
+        yield line(b"one")
         missed.append({"lines": 7, "bytes": 63})
-        yield stamp + b"nine\n"
+        yield line(b"nine")
 
     stream, request = Written(), cast("web.Request", SimpleNamespace(transport=None))
-    output = app_stories._Output(source(), request, missed)
-    serve: Any = app_stories._timed_lines if timed else app_stories._lines
+    output = resource._Output(source(), request, missed)
+    serve: Any = resource._events if timed else resource._plain_lines
     await serve(cast("Stream", stream), output, await output.next())
     events = [line.removeprefix("event: ") for line in stream.text.splitlines() if line.startswith("event: ")]
     assert events == ["line", "missed", "line", "end"]

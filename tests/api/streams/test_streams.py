@@ -21,6 +21,7 @@ from replay.page.changes import MOST_RECORDS
 from replay.page.view import view
 from replay.travel import state_at
 from tests.api.served import PATIENCE_S, Api, connected, filled, say, served, streaming
+from tests.api.test_reads import pages
 from tests.replay.busy import busy_log
 
 if TYPE_CHECKING:
@@ -273,12 +274,8 @@ async def test_a_view_that_is_too_old_is_fetched_again(nats_server: NatsServer) 
             assert one["event"] == "change"
 
 
-def by_stream(positions: list[str]) -> tuple[list[str], list[str]]:
-    """The places in the log, and those in the stream of progress."""
-    return (
-        [one for one in positions if "~" not in one],
-        [one.partition("~")[2] for one in positions if "~" in one],
-    )
+def shown_positions(events: list[dict[str, str]]) -> list[str]:
+    return [msgspec.json.decode(one["data"])["position"] for one in events]
 
 
 async def test_progress_beside_the_log_comes_between_its_records_once(nats_server: NatsServer) -> None:
@@ -298,9 +295,9 @@ async def test_progress_beside_the_log_comes_between_its_records_once(nats_serve
             async with asyncio.timeout(PATIENCE_S), streaming(api, "/v1/events/stream", None) as live:
                 await filled(connection, RECORDS[60:70])
                 await reported(connection, range(60, 65))
-                came = [one["id"] for one in await live.take(1)]
-                while not came[-1].endswith("~35"):
-                    came += [one["id"] for one in await live.take(1)]
+                came = await live.take(1)
+                while not came[-1]["id"].endswith("~35"):
+                    came += await live.take(1)
             expected = [one async for one in Tail(connection.log, connection.cluster, EVERYTHING).events()]
             chance, found, last = Random(1), list[dict[str, str]](), "0"
             async with asyncio.timeout(PATIENCE_S):
@@ -308,11 +305,18 @@ async def test_progress_beside_the_log_comes_between_its_records_once(nats_serve
                     async with streaming(api, "/v1/events/stream", last) as stream:
                         found += await stream.take(min(chance.randint(1, 60), len(expected) - len(found)))
                         last = found[-1]["id"]
-            # What arrives at once from the two may come in either order; each of them keeps its own.
-            positions_found = [msgspec.json.decode(one["data"])["position"] for one in found]
-            assert by_stream(positions_found) == by_stream([str(one.position) for one in expected])
+            # What arrives at once from the two may come in either order; each event has its own position all the same.
+            everywhere = sorted(str(one.position) for one in expected)
+            assert sorted(shown_positions(found)) == everywhere
             assert (
                 sum(isinstance(one.event, AppProgressed) and one.position.beside is not None for one in expected) == 35
             )
-            assert len(set(came)) == len(came)
-            assert sum("~" in one and one.partition("~")[2] > "30" for one in came) >= 5
+            assert len({one["id"] for one in came}) == len(came)
+            reports = [one for one in shown_positions(came) if "~" in one]
+            assert len(reports) >= 5
+            assert set(shown_positions(came)) <= set(everywhere)
+            for query in ("", "&kind=AppProgressed", f"&app={app}"):
+                for way in ("after", "before"):
+                    listed = await pages(api, f"/v1/events?limit=7{query}", way, "&after=0" if way == "after" else "")
+                    shown = [one["position"] for page in listed for one in page]
+                    assert {one for one in shown if "~" in one} == {one for one in everywhere if "~" in one}

@@ -46,6 +46,7 @@ def acts(app: str) -> dict[str, tuple[k.Event, str]]:
         "update by name": (k.AppUpdated(app="app", weight=2.0), "ann op root"),
         "cancel": (k.AppCancelRequested(app=app), "ann op root"),
         "retry": (k.AppRetryRequested(app=app), "ann op root"),
+        "note": (k.AppNoted(app=app, text="the data are in"), "ann op root"),
         "hold": (k.AppHoldRequested(app=app), "ann op root"),
         "release": (k.AppReleaseRequested(app=app), "ann op root"),
         "edit": (k.AppEditRequested(app=app, spec=document("app", weight=2)), "ann op root"),

@@ -83,3 +83,22 @@ def test_lines_that_could_not_be_used_are_described_of_the_first_container_that_
     assert describe(bench.app("a"), bench.state.time)["skipped_lines"] == {
         "generation": 1, "slot": 0, "lines": 4, "example": "epoch 1", "reason": "this is not a JSON object"
     }  # fmt: skip
+
+
+def test_step_and_loss_are_of_one_report_whatever_checkpoints_say() -> None:
+    bench = running()
+    app = bench.app("a").id
+    bench.add(k.AppCheckpointed(app=app, generation=1, step=9), "n1")
+    (row,) = app_rows(bench.state, bench.state.time)
+    assert (row.step, row.loss) == (5, 0.5)
+    assert describe(bench.app("a"), bench.state.time)["checkpoint"] == 9
+    # A checkpoint that came later does not hide a report that is newer than the log's.
+    newest = newest_of([beside(bench, step=8, loss=0.25)])
+    bench.wait(2)
+    bench.add(k.AppCheckpointed(app=app, generation=1, step=10), "n1")
+    (row,) = app_rows(bench.state, bench.state.time, newest=newest)
+    assert (row.step, row.loss, row.loss_step) == (8, 0.25, None)
+    # A report without a loss leaves the last one, which says its step.
+    newest = newest_of([beside(bench, step=11)])
+    (row,) = app_rows(bench.state, bench.state.time, newest=newest)
+    assert (row.step, row.loss, row.loss_step) == (11, 0.5, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dorm.core.notes import MOST
 from dorm.core.state import State
 from events import kinds as k
 from events.quantities import SECOND
@@ -72,6 +73,21 @@ def test_a_pause_and_a_retry_now() -> None:
     assert one(chapters, "retry_requested").by == "ann"
     causes = [cause.text for cause in one(chapters, "restarted").causes]
     assert (causes[0], causes[-1]) == ("ann asked to retry app now", "ops resumed scheduling")
+
+
+def test_notes_of_people_are_chapters_also_after_the_end() -> None:
+    bench = Bench(n1=4)
+    bench.running("app", n_max=1)
+    bench.add(k.AppNoted(app="app", text="the data are in", by="ann"), "ann")
+    bench.all_exited("app")
+    bench.settle()
+    for number in range(30):
+        bench.add(k.AppNoted(app=bench.app("app").id, text=f"thought {number}", by="bob"), "bob")
+    chapters = told(bench)
+    assert next(chapter.text for chapter in chapters if chapter.what == "noted") == "ann noted: the data are in"
+    assert what(chapters)[-1] == "noted"
+    kept = bench.app("app").notes
+    assert (len(kept), kept[-1].by, kept[-1].text) == (MOST, "bob", "thought 29")
 
 
 def test_a_decision_that_was_overtaken() -> None:

@@ -189,7 +189,7 @@ def test_a_new_kind_is_withheld_until_it_has_a_rule() -> None:
     assert hidden == {
         "NodeReported", "TokenAdded", "TokenRemoved", "WebhookSet", "WebhookRemoved", "WebhookTestRequested", "WebhookTested",
         "WebhookDisabled", "AppWaitsLong", "RotationRequested", "RotationFailed", "LogRotated", "ProgressLinesSkipped",
-        "ContainerDelayed", "SessionStarted", "SessionEnded",
+        "ContainerDelayed", "SessionStarted", "SessionEnded", "AppNoted",
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from dorm.core.query.views import sizes, summary
 from dorm.core.state import State
 from events import subjects
 from events.instants import length_of_phase
-from events.kinds import NodeDrainRequested, NodeTrustRequested, PolicyChanged, PolicyFailed, Resized
+from events.kinds import AppNoted, NodeDrainRequested, NodeTrustRequested, PolicyChanged, PolicyFailed, Resized
 from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError
 from replay.page.timeline import timeline as page_of
 from replay.timeline import fold as timeline_bounds
@@ -56,6 +56,14 @@ def test_a_suspect_node_has_a_condition_and_marks_of_its_own() -> None:
     marks = [(mark.what, mark.text) for mark in picture.marks if mark.node == BAD]
     assert [what for what, _ in marks if what in ("suspect", "trusted again")] == ["suspect", "trusted again"]
     assert ("trusted again", "a new disk") in marks
+
+
+def test_a_note_is_a_mark_of_its_app() -> None:
+    bench = Bench(n1=1)
+    bench.running("a", n_max=1)
+    bench.add(AppNoted(app="a", text="the data are in", by="ann"), "ann")
+    (mark,) = [mark for mark in drawn(bench.records).marks if mark.kind == "note"]
+    assert (mark.app, mark.what, mark.text) == (bench.app("a").id, "ann noted", "the data are in")
 
 
 def held_on(state: State, node: str) -> dict[str, int]:

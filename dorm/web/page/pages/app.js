@@ -1,24 +1,28 @@
-// One app: what it has and why, its story, progress, speed, adjustments and their cost, containers, live output.
+// One app: what it has and why, what it is, its notes, progress, speed, adjustments and their cost, containers, output, files, story.
 
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import { Action } from "../actions.js";
 import { Chart } from "../chart.js";
-import { amounts, clean, msOf, number, percent, plural, span } from "../format.js";
+import { amounts, clean, number, percent, plural, span } from "../format.js";
 import { Lanes } from "../lanes.js";
+import { Output } from "../output.js";
 import { AppLink, Card, Chip, Failed, Link, Meter, NodeLink, Phase, useLoaded, When } from "../parts.js";
 import { ENDED } from "../model.js";
-import { shown, store } from "../store.js";
+import { go, shown, store } from "../store.js";
+import { About, Files, Notes } from "./about.js";
+import { Curves, pointsOf } from "./curves.js";
 import { Log } from "./log.js";
 import { Story } from "./story.js";
 import { sweepKey } from "./sweeps.js";
 
-const LINES = 2000, FRESH_MS = 5000;
+const FRESH_MS = 5000;
 
 export function App() {
   const model = shown(), id = store.route.id, at = store.route.at;
   const app = model.apps.get(id) ?? [...model.apps.values()].find((one) => one.name === id);
-  const key = `${app?.id ?? id} ${at ?? ""}`, fresh = at ? 0 : FRESH_MS;
-  const more = useLoaded(() => store.source.app(app?.id ?? id, at), `${key} ${app?.generation} ${app?.phase}`, fresh);
+  const key = `${app?.id ?? id} ${at ?? ""}`, fresh = at ? 0 : FRESH_MS, [noted, reload] = useState(0);
+  const more = useLoaded(() => store.source.app(app?.id ?? id, at), `${key} ${app?.generation} ${app?.phase} ${noted}`, fresh);
+  const course = useLoaded(() => store.source.progress(app?.id ?? id, at), key, fresh);
   const known = app ?? shape(more.value);
   if (!known) return html`<p class="banner">${more.error ? clean(more.error) : more.key ? "There is no such app at this moment." : "Loading …"}</p>`;
   const live = !ENDED.has(known.phase);
@@ -34,25 +38,39 @@ export function App() {
       <div class="tile"><h3>Containers</h3><p class="big">${known.containers}</p><${Meter} value=${known.containers} max=${known.n_max} mark=${known.n_min} label="Containers of n_max" /><p class="small dim">n_min ${known.n_min}, n_max ${known.n_max}, ${known.running} running</p></div>
       <div class="tile"><h3>Share</h3><p class="big">${percent(known.share, 1)}</p><${Meter} value=${known.share} max=${Math.max(known.share, known.fair_share, 1e-9) * 1.2} mark=${known.fair_share} tone=${known.share + 1e-9 < known.fair_share ? "warn" : "good"} label="Dominant share against the fair share" /><p class="small dim">${known.dominant ? `fair ${percent(known.fair_share, 1)} of ${clean(known.dominant)}, ` : ""}weight ${number(known.weight, 2)}</p></div>
       <div class="tile"><h3>Adjustments</h3><p class="big">${known.adjustments}</p><p class="small dim">${more.value?.adjust_s == null ? (known.live ? "resized live" : store.source.embedded || !known.adjustments ? "" : "cost not measured") : `each costs about ${number(more.value.adjust_s, 1)} s`}</p><p class="small dim">${more.value?.lost_steps ? `${plural(more.value.lost_steps, "step")} repeated` : ""}</p></div>
-      <div class="tile"><h3>Progress</h3><p class="big">${more.value?.step != null ? number(more.value.step) : "–"}</p>${more.value?.steps ? html`<${Meter} value=${more.value.step} max=${more.value.steps} label="Steps done" />` : ""}<p class="small dim">${more.value?.steps ? `of ${number(more.value.steps)} steps` : "steps"}${more.value?.loss != null ? `, loss ${number(more.value.loss, 4)}` : ""}</p><p class="small dim">${known.failures ? plural(known.failures, "failure") : "no failures"}</p></div>
+      <${Work} details=${more.value} last=${pointsOf(course.value).at(-1)} failures=${known.failures} />
       <div class="tile"><h3>Container</h3><p>${clean(amounts(known.demand))}</p><p class="small dim">generation ${known.generation}, ${known.phase} since <${When} at=${known.since} /></p></div>
     </section>
+    <${Notes} app=${known} list=${more.value?.notes ?? []} reload=${() => reload(noted + 1)} />
     <${Why} id=${known.id} at=${at} turn=${`${known.generation} ${known.phase} ${known.reason?.code}`} />
     <${Card} id="partition" title="Partition over time"><${Lanes} apps=${[known.id]} height=${120} compact /><//>
     <div class="columns even">
-      <${Progress} id=${known.id} at=${at} fresh=${fresh} />
+      <${Curves} app=${known} course=${course} at=${at} sweep=${more.value?.sweep} />
       <${Speed} id=${known.id} at=${at} now=${known.containers} />
     </div>
+    <${About} app=${known} at=${at} turn=${`${known.generation} ${known.n_min} ${known.n_max} ${known.weight}`} />
     <${Containers} app=${known} more=${more.value} model=${model} />
+    <${Output} app=${known} slots=${(more.value?.containers_now ?? []).map((one) => one.slot).sort((a, b) => a - b)} />
+    <${Files} app=${known} turn=${known.phase} />
     <${Adjustments} list=${more.value?.adjustments_done ?? []} />
-    <${Told} id=${known.id} at=${at} turn=${`${known.generation} ${known.phase}`} />
+    <${Told} id=${known.id} at=${at} turn=${`${known.generation} ${known.phase} ${more.value?.notes?.length ?? 0}`} />
     <${Log} fixed=${{ app: known.id }} height=${360} />`;
+}
+
+/** How far it is, by its last report alone: the one at which its curves end. */
+function Work({ details, last, failures }) {
+  const step = last?.step ?? details?.step, steps = details?.steps;
+  const loss = last ? last.loss_is || last.loss : details?.loss_is || details?.loss;
+  return html`<div class="tile" id="work"><h3>Progress</h3><p class="big">${step != null ? number(step) : "–"}</p>${steps ? html`<${Meter} value=${step ?? 0} max=${steps} label="Steps done" />` : ""}
+    <p class="small dim">${steps ? `of ${number(steps)} steps` : "steps"}${loss != null ? `, loss ${typeof loss === "number" ? number(loss, 4) : clean(loss)}` : ""}</p>
+    <p class="small dim">${failures ? plural(failures, "failure") : "no failures"}</p></div>`;
 }
 
 /** What can be done with it now. */
 function Buttons({ app, more, live }) {
   const runs = app.containers > 0 || app.phase === "retrying", over = app.phase === "failed" || app.phase === "cancelled";
   return html`
+    ${app.containers > 0 && html`<${Link} to="cluster" q=${{ app: app.id }} class="button">On the grid<//>`}
     ${live && html`<${Action} what="update" app=${app}>Update<//>`}
     ${live && (more?.hold ? html`<${Action} what="hold" app=${app} on=${false}>Release<//>` : html`<${Action} what="hold" app=${app} on>Hold<//>`)}
     ${((live && runs) || over) && html`<${Action} what="restart" app=${app} checkpoint=${more?.checkpoint}>Restart<//>`}
@@ -80,21 +98,6 @@ function Why({ id, at, turn }) {
   return html`<${Card} id="why" title="Why" extra=${value.position && html`<span class="small dim">as of position ${value.position}</span>`}><p class="prose">${clean(value.text)}</p>${value.start?.text && html`<p class="prose"><b>Forecast:</b> ${clean(value.start.text)}</p>`}<//>`;
 }
 
-function Progress({ id, at, fresh }) {
-  const { value, error } = useLoaded(() => store.source.progress(id, at), `${id} ${at}`, fresh);
-  const points = (value?.points ?? value?.items ?? []).map((one) => (Array.isArray(one) ? { at: one[0], step: one[1], loss: one[2], samples_per_s: one[3] } : one))
-    .map((one) => ({ ...one, ms: typeof one.at === "number" ? (one.at > 1e15 ? one.at / 1e6 : one.at) : msOf(one.at) }));
-  const has = (name) => points.some((one) => one[name] != null);
-  const line = (name, title, tone) => ({ name: title, tone, points: points.filter((one) => one[name] != null).map((one) => [one.ms, one[name]]) });
-  return html`<${Card} id="progress" title="Progress">
-    <${Failed} text=${error} />
-    ${value && points.length === 0 && html`<p class="note">The app has reported no progress.</p>`}
-    ${has("step") && html`<${Chart} lines=${[line("step", "step", "accent")]} label="Steps over time" title="Steps" height=${130} />`}
-    ${has("loss") && html`<${Chart} lines=${[line("loss", "loss", "warn")]} label="Loss over time" title="Loss" zero=${false} height=${120} />`}
-    ${has("samples_per_s") && html`<${Chart} lines=${[line("samples_per_s", "samples/s", "good")]} label="Samples per second over time" title="Samples per second" height=${110} />`}
-  <//>`;
-}
-
 function Speed({ id, at, now }) {
   const { value, error, key } = useLoaded(() => store.source.speed(id, at), `${id} ${at} ${now}`);
   const points = value?.points ?? [];
@@ -109,52 +112,19 @@ function Speed({ id, at, now }) {
 }
 
 function Containers({ app, more, model }) {
-  const [slot, watchSlot] = useState(null);
+  const slot = store.route.q.output, watch = (one) => go({ q: { output: slot === one ? null : one } }, { replace: true });
   const list = more?.containers_now ?? [];
   const places = list.length ? [] : model.placesOf(app.id);
   return html`<${Card} id="containers" title="Containers" extra=${html`<span class="small dim">${plural(list.length || app.containers, "container")}</span>`}>
-    ${list.length > 0 && html`<div class="scrollbox short"><table class="plain"><thead><tr><th class="num">slot</th><th>node</th><th>state</th><th>since</th><th class="num">port</th><th></th></tr></thead><tbody>
+    ${list.length > 0 && html`<div class="scrollbox short" tabindex="0" role="region" aria-label="Containers"><table class="plain"><thead><tr><th class="num">slot</th><th>node</th><th>state</th><th>since</th><th class="num">port</th><th></th></tr></thead><tbody>
       ${list.slice(0, 500).map((one) => html`<tr key=${one.slot}><td class="num">${one.slot}</td><td><${NodeLink} id=${one.node} /></td><td><${Chip} tone=${{ running: "good", desired: "start", exited: one.exit_code ? "bad" : "done" }[one.state]}>${one.state}${one.exit_code != null ? ` ${one.exit_code}` : ""}<//></td>
         <td>${one.started_at ? html`<${When} at=${one.started_at / 1e6} />` : ""}</td><td class="num">${one.port || ""}</td>
-        <td>${store.source.actions && html`<button type="button" class="small" aria-pressed=${slot === one.slot} onClick=${() => watchSlot(slot === one.slot ? null : one.slot)}>output</button>`}</td></tr>`)}
+        <td>${store.source.actions && html`<button type="button" class="small" aria-pressed=${slot === String(one.slot)} onClick=${() => watch(String(one.slot))}>output</button>`}</td></tr>`)}
     </tbody></table></div>`}
     ${places.length > 0 && html`<table class="plain"><thead><tr><th>node</th><th class="num">containers</th></tr></thead><tbody>${places.map(([node, count]) => html`<tr key=${node}><td><${NodeLink} id=${node} /></td><td class="num">${count}</td></tr>`)}</tbody></table>`}
     ${list.length === 0 && places.length === 0 && html`<p class="note">It has none.</p>`}
     ${store.source.embedded && html`<p class="note">The output of containers is not part of a recording.</p>`}
-    ${slot !== null && html`<${Output} key=${`${app.id} ${slot}`} id=${app.id} slot=${slot} />`}
   <//>`;
-}
-
-/** A container's output as it comes.  It belongs to the app's owner; here it is plain text. */
-function Output({ id, slot }) {
-  const place = useRef(null);
-  const [note, say] = useState("Waiting for output …");
-  const [times, setTimes] = useState(false);
-  useEffect(() => {
-    const lines = [];
-    let frame = 0;
-    const show = () => {
-      frame = 0;
-      const box = place.current;
-      if (!box) return;
-      const down = box.scrollTop + box.clientHeight > box.scrollHeight - 30;
-      box.textContent = lines.join("\n");
-      if (down) box.scrollTop = box.scrollHeight;
-    };
-    let came = 0, known = 0;  // A reading that begins again repeats what is known.
-    const stop = store.source.logs(id, { slot, follow: "true", timestamps: times ? "true" : undefined }, (event, data) => {
-      if (event === "restart") { known = Math.max(known, came); came = 0; }
-      if (event === "end" || event === "problem") say(event === "end" ? "The output has ended." : data.detail ?? "There is no output.");
-      if (event !== "line" || ++came <= known) return;
-      const text = String(data.text ?? "");
-      lines.push(times ? `${data.time ?? "-".padEnd(24)} ${text}` : text);
-      if (lines.length > LINES) lines.splice(0, lines.length - LINES);
-      frame ||= requestAnimationFrame(show);
-      say("");
-    });
-    return () => { stop(); cancelAnimationFrame(frame); };
-  }, [id, slot, times]);
-  return html`<div class="output"><p class="small dim">Output of slot ${slot} ${note && `· ${note}`} <label><input type="checkbox" checked=${times} onChange=${(event) => setTimes(event.currentTarget.checked)} /> times (UTC)</label></p><pre ref=${place} tabindex="0" aria-label=${`Output of slot ${slot}`}></pre></div>`;
 }
 
 const PARTS = [["prepare_s", "prepare", "accent"], ["stop_s", "stop", "stop"], ["wait_s", "wait", "wait"], ["start_s", "start", "start"], ["work_s", "first step", "wait"]];
@@ -163,7 +133,7 @@ function Adjustments({ list }) {
   if (!list.length) return null;
   const longest = Math.max(...list.map((one) => one.total_s ?? 0), 1e-9);
   return html`<${Card} id="adjustments" title="Adjustments and what they cost" extra=${html`<span class="legend">${PARTS.map(([, name, tone]) => html`<span><i class="key ${tone}"></i>${name}</span>`)}</span>`}>
-    <div class="scrollbox short"><table class="plain"><thead><tr><th>when</th><th class="num">generation</th><th class="num">containers</th><th>phases</th><th class="num">total</th><th class="num">lost steps</th></tr></thead><tbody>
+    <div class="scrollbox short" tabindex="0" role="region" aria-label="Adjustments"><table class="plain"><thead><tr><th>when</th><th class="num">generation</th><th class="num">containers</th><th>phases</th><th class="num">total</th><th class="num">lost steps</th></tr></thead><tbody>
     ${[...list].reverse().map((one) => html`<tr><td><${When} at=${one.decided_at} day /></td><td class="num">${one.from_generation} → ${one.to_generation}</td><td class="num">${one.containers.replace("->", "→")}</td>
       <td class="phases"><span class="bar" ref=${(bar) => { if (bar) bar.style.width = `${Math.max(1, ((one.total_s ?? 0) / longest) * 100)}%`; }}>${PARTS.map(([name, title, tone]) => one[name] > 0 && html`<i class="key ${tone}" title=${`${title} ${number(one[name], 2)} s`} ref=${(part) => { if (part) part.style.flexGrow = String(one[name]); }}></i>`)}</span></td>
       <td class="num">${one.live ? `pause ${number((one.pause_s ?? 0) * 1000, 0)} ms` : one.total_s == null ? "…" : `${number(one.total_s, 1)} s`}</td><td class="num">${one.lost_steps || ""}</td></tr>`)}

@@ -7,7 +7,7 @@ import { NODE_TONE } from "../colors.js";
 import { Grid } from "../grid.js";
 import { Lanes } from "../lanes.js";
 import { AppLink, Card, Chip, EventRow, Link, Meter, MomentLink, When } from "../parts.js";
-import { kindsIn, shown, store } from "../store.js";
+import { go, kindsIn, shown, store } from "../store.js";
 
 const NOT_UP = ["lost", "suspect", "draining", "maintenance", "unmounted", "unfit"];
 
@@ -18,6 +18,7 @@ export function Cluster() {
     <${Figures} model=${model} />
     <div class="columns">
       <${Card} id="nodes" title="Cluster" class="wide" extra=${html`<span class="small dim">${plural(model.nodes.size, "node")}</span>`}>
+        <${Chosen} model=${model} />
         <${Grid} model=${model} focus=${store.route.q.focus ?? ""} height=${gridHeight()} />
       <//>
       <div class="stack">
@@ -28,6 +29,15 @@ export function Cluster() {
     <${Card} id="lanes" title="Partitions over time"><${Lanes} height=${360} /><//>
     ${!store.route.at && html`<${Card} id="tail" title="Log" extra=${html`<${Link} to="log" class="small">whole log<//>`}><${Tail} /><//>`}
     <${LeftOut} />`;
+}
+
+/** The app that is looked for on the grid, by the address. */
+function Chosen({ model }) {
+  const id = store.route.q.app, app = model.apps.get(id);
+  if (!id) return null;
+  const places = model.placesOf(id);
+  return html`<p class="chosen" role="status">${app ? html`<${AppLink} id=${id} name=${app.name} /> has ${plural(places.reduce((sum, [, count]) => sum + count, 0), "container")} on ${plural(places.length, "node")}` : html`<span>There is no app ${clean(id)} at this moment.</span>`}
+    <button type="button" class="small" onClick=${() => go({ q: { app: null } })}>Show all apps</button></p>`;
 }
 
 /** What a recording leaves out. */
