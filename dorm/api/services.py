@@ -85,7 +85,7 @@ class Services:
         asked = partial(answering, connection) if isinstance(connection, Connection) else None
         self.masters = MastersWatch(connection.leadership, clock, asked)
         self.events = EventStreams(self.follower, self.recent, limits)
-        self.view = ViewStream(self.follower, limits)
+        self.view = ViewStream(self.follower, limits, lambda: self.newest.found)
         self.addresses: Addresses = beside.addresses if beside else Addresses(limits)
         self.answers = Kept(limits.answers)
         self.encoded = Encoded()

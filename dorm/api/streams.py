@@ -41,10 +41,11 @@ from events.positions import Logged, Position, logged, logged_beside, parse
 from replay.page.changes import Change, Changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dorm.api.follower import Follower, RecentLog
     from dorm.api.options import Limits
+    from dorm.core.progress import Newest
     from dorm.core.query.concerns import Concerns
     from dorm.core.state import State
     from events.log.records import Record
@@ -517,9 +518,11 @@ class _ViewFrame(NamedTuple):
 class ViewStream:
     """The view at the log's end, and its changes."""
 
-    def __init__(self, follower: Follower, limits: Limits) -> None:
+    def __init__(self, follower: Follower, limits: Limits, newest: Callable[[], Newest]) -> None:
+        """`newest`: what apps have reported beside the log."""
         self._follower = follower
         self._limits = limits
+        self._newest = newest
         self._readers = Readers()
         self._open = 0
         """Streams, among them those that catch up."""
@@ -538,7 +541,7 @@ class ViewStream:
     # --- in the state's thread ------------------------------------------------------------------------------------------
 
     def _begin(self, state: State) -> None:
-        self._changes = Changes(state, self._follower.decided)
+        self._changes = Changes(state, self._follower.decided, self._newest)
         self._follower.observers.append(self._changes.see)
         self._outbox.clear()
         self._upto = self._floor = self._position = state.seq

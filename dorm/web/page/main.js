@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Action, Dialogs, close } from "./actions.js";
-import { clean, moment, short } from "./format.js";
+import { clean, moment, short, useZone, zoneName } from "./format.js";
 import { Link } from "./parts.js";
 import { App } from "./pages/app.js";
 import { Apps } from "./pages/apps.js";
@@ -35,12 +35,12 @@ function Frame() {
       <${Action} what="submit" tone="primary">Submit<//>
       <${Theme} />
     </header>
-    ${store.route.at && html`<div class="pastbar" role="status"><span>This is <b>${model?.at ? moment(model.at) : "…"}</b>, position ${model?.position ?? store.route.at}.</span>
+    ${store.route.at && html`<div class="pastbar" role="status"><span>${model ? html`This is <b>${model.at ? `${moment(model.at)} ${zoneName(model.at)}` : "before the first record"}</b>, position ${model.position}.` : html`${store.loading ? "Loading" : "There is no moment"} <b>${short(store.route.at, 40)}</b>`}</span>
       <button type="button" onClick=${() => go({ page: "compare", vs: store.route.at, at: null, id: "" })}>${store.source.actions ? "Compare with now" : "Compare with the end"}</button>
       ${store.route.page !== "whatif" && html`<button type="button" onClick=${() => visit("whatif")}>What if?</button>`}
       <button type="button" onClick=${() => moveTo(null)}>${store.source.actions ? "Back to now" : "To the end"}</button></div>`}
     ${store.error && html`<p class="banner bad" role="alert">${clean(store.error)}</p>`}
-    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model ? html`<${page} key=${store.route.page + store.route.id} />` : html`<p class="boot">Loading the cluster …</p>`}</main>
+    <main id="main" tabindex="-1" aria-busy=${store.loading}>${model ? html`<${page} key=${store.route.page + store.route.id} />` : store.route.at && !store.loading && store.error ? html`<p class="note">The log has no such moment.</p>` : html`<p class="boot">Loading the cluster …</p>`}</main>
     <${Slider} />
     <${Dialogs} />
     <div class="notice" role="status" aria-live="polite">${store.notice && html`<p class=${store.notice.tone}>${clean(store.notice.text)}</p>`}</div>`;
@@ -114,6 +114,7 @@ function keys(event) {
 async function start() {
   const theme = recall("theme", "auto");
   if (theme !== "auto") document.documentElement.dataset.theme = theme;
+  useZone(recall("zone", "local"));
   store.source = (await embedded()) ?? new HttpSource("v1", !archive);
   window.addEventListener("popstate", () => { close(); arrived(); });
   window.addEventListener("hashchange", arrived);

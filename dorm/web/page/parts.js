@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { PHASE_TONE, appClass } from "./colors.js";
-import { clean, clock, moment, msOf, utc } from "./format.js";
+import { clean, clock, dayOf, exact, moment, msOf, utc } from "./format.js";
 import { href, shown, store, visit } from "./store.js";
 
 /** A link within the page that keeps the moment. */
@@ -34,9 +34,9 @@ export const Phase = ({ phase }) => html`<${Chip} tone=${PHASE_TONE[phase] ?? ""
 export function When({ at, position, day = false }) {
   const ms = typeof at === "number" ? at : msOf(at);
   if (ms === null) return html`<span class="dim">–</span>`;
-  const text = day ? moment(ms) : clock(ms);
-  if (!position) return html`<time dateTime=${utc(ms)} title=${utc(ms)}>${text}</time>`;
-  return html`<${MomentLink} position=${position} title=${`${utc(ms)}, position ${position}`}><time dateTime=${utc(ms)}>${text}</time><//>`;
+  const text = day || dayOf(ms) !== dayOf(Date.now()) ? moment(ms) : clock(ms);
+  if (!position) return html`<time dateTime=${utc(ms)} title=${exact(ms)}>${text}</time>`;
+  return html`<${MomentLink} position=${position} title=${`${exact(ms)}, position ${position}`}><time dateTime=${utc(ms)}>${text}</time><//>`;
 }
 
 /** Takes the page to a position of the log. */

@@ -199,6 +199,8 @@ export class EmbeddedSource {
   /** How many changes lie at or before a moment: a position, a sequence or a time. */
   #count(at) {
     if (at === null || at === undefined) return this.changes.length;
+    const last = Number(this.changes.at(-1)?.position ?? this.recording.first.position);
+    if (Math.floor(Number(at)) > last) throw new SourceError(`The recording ends at ${last}, before ${at}.`, "moment.after_end");
     if (/^\d+(\.\d+)?$/.test(at)) return upper(this.changes, (change) => Number(change.position) <= Math.floor(Number(at)));
     const time = at.startsWith("-") ? this.times.at(-1) - spanOf(at.slice(1)) : msOf(at.endsWith("Z") ? at : `${at}Z`);
     if (!Number.isFinite(time)) throw new SourceError(`${at} is not a moment: enter a sequence (120), a time or -10m.`, "moment.malformed");

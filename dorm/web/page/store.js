@@ -115,7 +115,8 @@ export async function load() {
         store.error = "";
       } catch (error) {
         store.error = error.message;
-        if (at && !store.past) store.past = store.live;
+        // A moment that the log does not have shows nothing, and never another one in its place.
+        if (at && (!store.past || /^moment\./.test(error.code ?? ""))) store.past = null;
       }
       store.loading = false;
       redraw();
