@@ -107,9 +107,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 class Changes:
     """Observes a fold from a state on."""
 
-    def __init__(
-        self, state: State, decided: Logged | None = None, newest: Callable[[], Newest] = lambda: {}
-    ) -> None:
+    def __init__(self, state: State, decided: Logged | None = None, newest: Callable[[], Newest] = lambda: {}) -> None:
         """`decided` is the state's last decision (`view.decision_in`), `newest` what apps have reported beside the log."""
         self._newest = newest
         self._decided = decided

@@ -40,6 +40,16 @@ async def test_history_and_comparison(nats_server: NatsServer, monkeypatch: pyte
             assert [one["name"] for one in failed["items"]] == [
                 one.name for one in in_order(select(rows, states=["failed"]), "name")
             ]
+            # Within the retention, the present state answers, and so do all further pages.
+            query = "/v1/history?since=-2s&limit=2&sort=name&state=live&state=completed&state=failed"
+            lately = await api.get(query)
+            assert [one["name"] for one in lately["items"]] == [row.name for row in in_order(rows, "name")][:2]
+            more = await api.get(
+                f"/v1/history?since=-2s&limit=2&sort=name&after={lately['next']}&state=live&state=completed&state=failed"
+            )
+            assert [one["name"] for one in more["items"]] == [row.name for row in in_order(rows, "name")][2:4]
+            searched = await api.get("/v1/history?q=TEAM=vision")
+            assert [one["name"] for one in searched["items"]] == ["app-07"]
             named = await api.get("/v1/history?name=app-0*&since=10&until=30")
             assert all(one["name"].startswith("app-0") for one in named["items"])
 

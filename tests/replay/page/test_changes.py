@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +159,7 @@ def test_many_reports_change_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         assert len(repeated) <= 3
         looked += [state.time] if repeated else []
     assert looked
-    assert all(later - earlier >= 2_000_000_000 for earlier, later in zip(looked, looked[1:], strict=False))
+    assert all(later - earlier >= 2_000_000_000 for earlier, later in pairwise(looked))
     for _ in range(8):
         state.time += 2_000_000_000
         observer._folded = True
