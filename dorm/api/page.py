@@ -19,7 +19,7 @@ from dorm.api.answers import packed, packs
 from dorm.api.errors import Missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from importlib.resources.abc import Traversable
 
 PACKAGE = "dorm.web"
@@ -43,13 +43,16 @@ class File(msgspec.Struct, frozen=True):
 class Page:
     """All files of the page."""
 
-    def __init__(self, files: dict[str, File]) -> None:
+    def __init__(self, files: dict[str, File], embed_in: Sequence[str] = ()) -> None:
+        """`embed_in`: sites that may show it in a frame; nobody frames the page on which people sign in."""
         self._files = files
         index = files.get("index.html")
-        self._policy = policy(index.body.decode()) if index is not None else policy("")
+        text = index.body.decode() if index is not None else ""
+        self._policies = {"index.html": policy(text, embed_in)}
+        self._policy = policy(text)
 
     @classmethod
-    def load(cls, archive: str = "") -> Page:
+    def load(cls, archive: str = "", embed_in: Sequence[str] = ()) -> Page:
         """Read the package; without it, or without its files, there is no page. The page of an archive shows its name."""
         try:
             root = resources.files(PACKAGE) / "page"
@@ -61,7 +64,7 @@ class Page:
         if archive and "index.html" in files:
             said = f'<meta name="dorm-archive" content="{html.escape(archive)}">\n</head>'
             files["index.html"] = files["index.html"].replace(b"</head>", said.encode(), 1)
-        return cls({name: _file(name, body) for name, body in files.items()})
+        return cls({name: _file(name, body) for name, body in files.items()}, embed_in)
 
     async def sign_in(self, request: web.Request) -> web.StreamResponse:
         """The page on which a browser proves whose it is."""
@@ -90,7 +93,7 @@ class Page:
             raise Missing("there is no such file; the dashboard is at /", code="api.path.unknown")
         headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if found.media == "text/html":
-            headers["Content-Security-Policy"] = self._policy
+            headers["Content-Security-Policy"] = self._policies.get(name, self._policy)
         if request.headers.get("If-None-Match") == found.tag:
             return web.Response(status=304, headers=headers)
         use_packed = found.packed is not None and packs(request)
@@ -101,10 +104,11 @@ class Page:
         return web.Response(body=body, content_type=found.media, charset=charset, headers=headers)
 
 
-def policy(text: str) -> str:
+def policy(text: str, embed_in: Sequence[str] = ()) -> str:
     """Return the Content-Security-Policy of a page: nothing from elsewhere, and no inline scripts except its own (an import
-    map is one)."""
+    map is one).  `embed_in`: sites that may show it in a frame."""
     scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _INLINE.findall(text)]
+    framing = " ".join(embed_in) or "'none'"
     hashes = "".join(f" 'sha256-{script}'" for script in scripts)
     return "; ".join(
         (
@@ -118,7 +122,7 @@ def policy(text: str) -> str:
             "manifest-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",
-            "frame-ancestors 'none'",
+            f"frame-ancestors {framing}",
         )
     )
 

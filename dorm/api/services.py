@@ -21,7 +21,7 @@ from dorm.api.follower import Counted, Follower, RecentLog, Requester
 from dorm.api.identity import Doorkeeper
 from dorm.api.lives import Lives
 from dorm.api.moments import Moments, Pasts, Pictures
-from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports
+from dorm.api.reports import Courses, MastersWatch, NewestReports, Reports, ServersWatch
 from dorm.api.streams import EventStreams, ViewStream
 from dorm.api.threads import Heavy, Turns
 from dorm.client.client import login_name
@@ -84,6 +84,7 @@ class Services:
         self.reports = Reports(connection.bus, connection.cluster)
         asked = partial(answering, connection) if isinstance(connection, Connection) else None
         self.masters = MastersWatch(connection.leadership, clock, asked)
+        self.servers = ServersWatch(connection.inspect if isinstance(connection, Connection) else None)
         self.events = EventStreams(self.follower, self.recent, limits)
         self.view = ViewStream(self.follower, limits, lambda: self.newest.found)
         self.addresses: Addresses = beside.addresses if beside else Addresses(limits)

@@ -6,6 +6,7 @@ sweeps     sweeps: list, look at, submit, cancel
 past       apps of any age, also side by side; what an app has saved; what was given, used and lost over a span of time
 nodes      nodes: list, story, usage, drain, forget, trust
 events     the log: lists and streams, and the master's decisions
+findings   whether the cluster is well, as far as that shows without a look at machines
 moments    the state, the view and partitions at any moment, and differences
 policy     what the cluster decides by, and what it would decide: settings, tried or changed, plans and simulations; pause
 process    whether this process is up to date, who leads, schemas; the same for Prometheus; signing in from a browser

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dorm.api.resources import app_stories, apps, events, moments, nodes, past, policy, process, steering, sweeps
+from dorm.api.resources import (
+    app_stories,
+    apps,
+    events,
+    findings,
+    moments,
+    nodes,
+    past,
+    policy,
+    process,
+    steering,
+    sweeps,
+)
 
 if TYPE_CHECKING:
     from dorm.api.routes import Route
@@ -22,6 +34,7 @@ ROUTES: list[Route] = [
     *events.ROUTES,
     *events.DECISION_ROUTES,
     *moments.ROUTES,
+    *findings.ROUTES,
     *policy.ROUTES,
     *policy.PLAN_ROUTES,
     *policy.WHATIF_ROUTES,

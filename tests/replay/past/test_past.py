@@ -147,8 +147,8 @@ def test_conditions_that_cannot_be_read(text: str, code: str) -> None:
 def test_values_that_are_not_numbers_match_nothing() -> None:
     row = PastApp(
         name="a", id="a-1", user="u", sweep="", parameters={"fast": True, "n": 3}, labels={}, state="completed", why="",
-        submitted_at=1, ended_at=2, life_s=1.0, n_max=1, step=0, loss=float("nan"), loss_is="nan", samples_per_s=None, adjustments=0,
-        failures=0, lost_steps=0, paused_s=0.0, container_hours=0.0, core_hours=0.0,
+        submitted_at=1, ended_at=2, life_s=1.0, n_max=1, step=0, loss=float("nan"), loss_is="nan", samples_per_s=None,
+        adjustments=0, failures=0, lost_steps=0, paused_s=0.0, container_hours=0.0, core_hours=0.0,
     )  # fmt: skip
     assert not parse_condition("loss<1").holds(row)
     assert not parse_condition("samples_per_s>=0").holds(row)
@@ -160,8 +160,8 @@ def test_texts_of_parameters_are_numbers_when_they_are_compared_and_sorted() -> 
     def row(value: bool | float | str) -> PastApp:
         return PastApp(
             name="a", id="a-1", user="u", sweep="", parameters={"p": value}, labels={}, state="completed", why="",
-            submitted_at=1, ended_at=2, life_s=1, n_max=1, step=0, loss=None, loss_is="", samples_per_s=None, adjustments=0, failures=0,
-            lost_steps=0, paused_s=0, container_hours=0, core_hours=0,
+            submitted_at=1, ended_at=2, life_s=1, n_max=1, step=0, loss=None, loss_is="", samples_per_s=None, adjustments=0,
+            failures=0, lost_steps=0, paused_s=0, container_hours=0, core_hours=0,
         )  # fmt: skip
 
     values: list[float | str] = ["1e-2", 0.1, "0.10", "010", 9, "[1,2]", "True", "1:10"]
