@@ -34,7 +34,7 @@ async def test_findings_are_those_of_the_doctor_at_any_moment(nats_server: NatsS
             for seq in (0, 20, 137, 260, 381):
                 state = await state_at(connection.log, AtSequence(seq))
                 every = [*judge_nodes(state, None), *judge_delays(state), *judge_settings(state)]
-                expected = [one for one in gravest_first(every) if one.level in ("wrong", "note")]
+                expected = [one for one in gravest_first(every) if one.level != "ok" and one.about != "agents"]
                 found = await api.get(f"/v1/findings?at={seq}")
                 assert found["items"] == msgspec.to_builtins(expected)
                 assert (found["position"], found["all_items"]) == (str(seq), len(expected))
@@ -42,10 +42,10 @@ async def test_findings_are_those_of_the_doctor_at_any_moment(nats_server: NatsS
                 seen |= {one["check"] for one in found["items"]}
             assert "nodes" in seen
 
-            # Nobody leads this cluster, and its log is on a server that answers.
+            # This cluster's master never had a lease, and its log is on a server that answers.
             now = await api.get("/v1/findings")
-            assert now["level"] == "wrong"
-            assert [one["about"] for one in now["items"] if one["check"] == "masters"] == ["lease"]
+            assert now["level"] in ("wrong", "unknown")
+            assert [one["level"] for one in now["items"] if one["check"] == "masters"] == ["unknown"]
             assert not [one for one in now["items"] if one["check"] in ("servers", "disk")]
 
 
