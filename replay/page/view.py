@@ -175,6 +175,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     decisions: int
     ended: int = 0
     """Apps that have ended and are still kept; views hold the latest of them."""
+    kept_s: float = 0.0
+    """How long an app is kept after its end, as far as its tenant has no time of its own."""
     policy_failure: str = ""
     """Why the policy's last answer was not usable; "" while it works."""
     paused: str = ""
@@ -491,6 +493,7 @@ def cluster_view(state: State, decided: Logged | None) -> ClusterView:
         waiting=sum(1 for _, current in placed if current is None),
         decisions=state.figures.decisions,
         ended=len(state.apps) - len(placed),
+        kept_s=state.settings.retention_s,
         policy_failure=failure.reason if isinstance(failure, msgspec.Struct) else "",
         paused=paused_text(state),
     )

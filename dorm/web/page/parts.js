@@ -3,11 +3,13 @@
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { PHASE_TONE, appClass } from "./colors.js";
 import { clean, clock, dayOf, exact, moment, msOf, utc } from "./format.js";
-import { href, shown, store, visit } from "./store.js";
+import { EMBED, href, shown, store, visit } from "./store.js";
 
 /** A link within the page that keeps the moment. */
 export function Link({ to, id = "", q = {}, class: name, children, ...rest }) {
   const address = href({ page: to, id, q });
+  // Where another site shows one page in a frame, links open the whole dashboard beside it.
+  if (EMBED !== null) return html`<a href=${location.pathname + address} target="_blank" rel="noopener" class=${name} ...${rest}>${children}</a>`;
   const click = (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
     event.preventDefault();

@@ -20,6 +20,7 @@ export function Slider() {
   const throttle = useRef({ timer: 0, next: null });
   const begin = data?.begin ?? 0, end = Math.max(data?.last ?? 1, store.live?.at ?? 0, begin + 1);
   useEffect(() => { if (data) store.range = { begin, end }; }, [begin, end]);
+  useEffect(() => { if (data) set({ timeline: data }); }, [data]);
   const axis = useMemo(() => new Axis(begin, end, 8, Math.max(size.width - 8, 9)), [begin, end, size.width]);
   const model = shown();
   // Before the first record there is no time, and of a moment that the log does not have none is known: never now's.

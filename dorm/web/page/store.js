@@ -7,6 +7,9 @@ import { format, parse } from "./route.js";
 
 const TAIL = 400, FILL_MS = 1000;
 
+/** The page that another site shows in a frame, without this page's own frame (`?embed=cluster`); null if it is not embedded. */
+export const EMBED = new URLSearchParams(location.search).get("embed");
+
 export const store = {
   source: null,
   route: parse(location.hash),
@@ -22,6 +25,9 @@ export const store = {
   listeners: new Set(),
   changed: new Set(),
   dialog: null,
+  help: false,
+  /** The whole log as the slider draws it. */
+  timeline: null,
   notice: null,
   playing: false,
   speed: Number(recall("speed", "10")),
@@ -74,6 +80,7 @@ export function go(change, { replace = false } = {}) {
 /** Another page, with the same moment. */
 export function visit(page, id = "", q = {}) {
   const next = format({ page, id, at: store.route.at, vs: null, q });
+  if (EMBED !== null) { window.open(location.pathname + next, "_blank", "noopener"); return; }
   if (next !== location.hash) history.pushState(null, "", next);
   arrived();
   document.getElementById("main")?.focus({ preventScroll: true });
