@@ -117,7 +117,7 @@ export function Command() {
     if (event.key === "Escape") { write(""); event.target.blur(); }
   };
   return html`<div class="search">
-    <input id="search" ref=${place} type="search" value=${text} placeholder="Find, go to, or do …  /" aria-label="Find apps, nodes, users and moments, open pages, or begin an action" role="combobox" aria-expanded=${list.length > 0}
+    <input id="search" ref=${place} type="search" value=${text} placeholder="Find, go to, or do …  /" aria-label="Command bar: apps, nodes, users, moments, pages and actions" role="combobox" aria-expanded=${list.length > 0}
       aria-controls="found" aria-autocomplete="list" aria-activedescendant=${list.length ? `found-${chosen}` : undefined} autocomplete="off" spellcheck="false" onInput=${(event) => { write(event.target.value); move(0); }} onKeyDown=${keys} />
     <ul id="found" role="listbox" aria-label="Found" hidden=${list.length === 0}>${list.map((entry, at) => html`<li id=${`found-${at}`} role="option" aria-selected=${at === chosen} onPointerDown=${(event) => { event.preventDefault(); start(entry); }}><b><bdi>${short(entry.title, 50)}</bdi></b> <span class="dim">${short(entry.about, 90)}</span></li>`)}</ul>
   </div>`;

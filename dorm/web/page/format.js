@@ -103,16 +103,19 @@ export function readMoment(typed, now = Date.now()) {
   return time;
 }
 
-function fullMoment([, year, month, day, hour = "0", minute = "0", second = "0", fraction = "", ofZone = ""]) {
-  const fields = [Number(year), month - 1, Number(day), Number(hour), Number(minute), Number(second)];
+/** A time to the second, or to a part of it, means the end of that: what is shown without its smaller parts is included. */
+const toItsEnd = (ms, second, fraction = "") => `${utc(ms).slice(0, 19)}${second === undefined ? "" : (fraction || ".").padEnd(10, "9")}Z`;
+
+function fullMoment([, year, month, day, hour = "0", minute = "0", second, fraction = "", ofZone = ""]) {
+  const fields = [Number(year), month - 1, Number(day), Number(hour), Number(minute), Number(second ?? 0)];
   if (new Date(Date.UTC(...fields)).toISOString().slice(0, 16) !== `${year}-${month}-${day}T${two(hour)}:${two(minute)}`) return null;
   const [, sign, hours, minutes] = /^([+-])(\d\d):(\d\d)$/.exec(ofZone) ?? [];
   const away = ((Number(hours ?? 0) * 60) + Number(minutes ?? 0)) * 60_000 * (sign === "-" ? -1 : 1);
   const ms = ofZone ? Date.UTC(...fields) - away : wall(fields);
-  return `${utc(ms).slice(0, 19)}${fraction}Z`;
+  return toItsEnd(ms, second, fraction);
 }
 
-function namedMoment([, day = "", hour, minute, second = "0"], now) {
+function namedMoment([, day = "", hour, minute, second], now) {
   if (!day && hour === undefined) return null;
   const today = shifted(now);
   let [year, month, date] = [today.getUTCFullYear(), today.getUTCMonth(), today.getUTCDate()];
@@ -124,13 +127,13 @@ function namedMoment([, day = "", hour, minute, second = "0"], now) {
     month = MONTHS.findIndex((short_) => short_.toLowerCase() === name.slice(0, 3).toLowerCase());
     if (month < 0) return null;
   }
-  if (Number(hour ?? 0) > 23 || Number(minute ?? 0) > 59 || Number(second) > 59) return null;
-  const at = (year_, date_) => wall([year_, month, date_, Number(hour ?? 0), Number(minute ?? 0), Number(second)]);
+  if (Number(hour ?? 0) > 23 || Number(minute ?? 0) > 59 || Number(second ?? 0) > 59) return null;
+  const at = (year_, date_) => wall([year_, month, date_, Number(hour ?? 0), Number(minute ?? 0), Number(second ?? 0)]);
   let ms = at(year, date);
   // A clock alone is its latest occurrence, and a day without a year the latest one.
   if (ms > now && !day) ms = at(year, date - 1);
   if (ms > now + DAY_MS && /^\d\d? [a-z]+$/i.test(day)) ms = at(year - 1, date);
-  return `${utc(ms).slice(0, 19)}Z`;
+  return toItsEnd(ms, second);
 }
 
 /** `80 ms`, `4.2 s`, `5 min`, `3.1 h`, `2.4 d`. */

@@ -5,11 +5,13 @@ import { PHASE_TONE, appClass } from "./colors.js";
 import { clean, clock, dayOf, exact, moment, msOf, utc } from "./format.js";
 import { EMBED, href, shown, store, visit } from "./store.js";
 
+/** Where another site shows one page in a frame, links open the whole dashboard beside it. */
+export const outward = (address) => (EMBED === null ? { href: address } : { href: location.pathname + address, target: "_blank", rel: "noopener" });
+
 /** A link within the page that keeps the moment. */
 export function Link({ to, id = "", q = {}, class: name, children, ...rest }) {
   const address = href({ page: to, id, q });
-  // Where another site shows one page in a frame, links open the whole dashboard beside it.
-  if (EMBED !== null) return html`<a href=${location.pathname + address} target="_blank" rel="noopener" class=${name} ...${rest}>${children}</a>`;
+  if (EMBED !== null) return html`<a ...${outward(address)} class=${name} ...${rest}>${children}</a>`;
   const click = (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
     event.preventDefault();
@@ -45,7 +47,7 @@ export function When({ at, position, day = false }) {
 export function MomentLink({ position, title, children }) {
   const at = String(position).split(/[.~]/)[0];
   const address = href({ id: store.route.id, q: store.route.q, at });
-  return html`<a href=${address} title=${title ?? `Show the cluster at ${position}`} class="moment">${children ?? position}</a>`;
+  return html`<a ...${outward(address)} title=${title ?? `Show the cluster at ${position}`} class="moment">${children ?? position}</a>`;
 }
 
 export const Card = ({ title, extra, class: name = "", children, id }) => html`

@@ -1,7 +1,7 @@
 // All apps as a table: columns to choose, sorted and filtered, mine and failed ones first.  The address has all of it, so a
 // link shows the same table to others.
 
-import { html, useEffect, useMemo } from "../vendor/preact.js";
+import { html, useEffect, useMemo, useRef } from "../vendor/preact.js";
 import { Action } from "../actions.js";
 import { plural } from "../format.js";
 import { ENDED } from "../model.js";
@@ -71,7 +71,14 @@ function Chooser({ model, cols }) {
     remember("columns", next === USUAL.join(",") ? "" : next);
     go({ q: { cols: next || "none" } }, { replace: true });
   };
-  return html`<details class="chooser"><summary class="small">Columns</summary><div>${offered(model).filter((column) => !column.fixed).map(({ name, title }) => html`
+  const place = useRef(null);
+  useEffect(() => {
+    const outside = (event) => { if (!place.current?.contains(event.target)) place.current?.removeAttribute("open"); };
+    document.addEventListener("pointerdown", outside);
+    return () => document.removeEventListener("pointerdown", outside);
+  }, []);
+  const escape = (event) => { if (event.key === "Escape") { place.current.removeAttribute("open"); place.current.firstElementChild.focus(); } };
+  return html`<details class="chooser" ref=${place} onKeyDown=${escape}><summary class="small">Columns</summary><div>${offered(model).filter((column) => !column.fixed).map(({ name, title }) => html`
     <label class="small"><input type="checkbox" checked=${names.includes(name)} onChange=${turn(name)} /> ${title}</label>`)}</div></details>`;
 }
 

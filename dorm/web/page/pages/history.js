@@ -3,7 +3,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { clean, exact, moment, number, plural, span, utc } from "../format.js";
-import { Card, Chip, Failed, Phase, Rows, Swatch } from "../parts.js";
+import { Card, Chip, Failed, Phase, Rows, Swatch, outward } from "../parts.js";
 import { go, href, shown, store, watch } from "../store.js";
 import { ENDED } from "../model.js";
 
@@ -50,7 +50,7 @@ export function History() {
 function Row({ app, model }) {
   const ended = app.ended_at / 1e6, labels = Object.entries(app.labels ?? {}).map(([key, value]) => `${key}=${value}`).join(" ");
   return html`<tr>
-    <td><a class="applink" href=${addressOf(app, model)} title=${clean(labels || app.id)}><${Swatch} id=${app.id} /><bdi>${clean(app.name)}</bdi></a></td>
+    <td><a class="applink" ...${outward(addressOf(app, model))} title=${clean(labels || app.id)}><${Swatch} id=${app.id} /><bdi>${clean(app.name)}</bdi></a></td>
     <td><bdi>${clean(app.user)}</bdi></td><td><${Phase} phase=${app.state} /></td><td title=${exact(ended)}>${moment(ended)}</td><td class="num">${span(app.life_s * 1000)}</td>
     <td class="num">${number(app.step)}</td><td class="num">${app.loss_is ? clean(app.loss_is) : app.loss == null ? "–" : String(Number(app.loss.toPrecision(4)))}</td>
     <td class="num">${app.failures ? html`<${Chip} tone="bad">${app.failures}<//>` : "0"}</td><td class="num">${number(app.core_hours, 2)}</td><td class="why" title=${clean(app.why)}>${clean(app.why)}</td>
