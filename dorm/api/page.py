@@ -60,7 +60,9 @@ class Page:
             return cls({})
         if not root.is_dir():
             return cls({})
-        files = dict(_walk(root, ""))
+        from dorm.web.files import lean
+
+        files = {name: lean(name, body) for name, body in _walk(root, "")}
         if archive and "index.html" in files:
             said = f'<meta name="dorm-archive" content="{html.escape(archive)}">\n</head>'
             files["index.html"] = files["index.html"].replace(b"</head>", said.encode(), 1)
