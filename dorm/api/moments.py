@@ -27,9 +27,9 @@ from dorm.core.state import SCHEMA, State
 from events import subjects
 from events.codec import decode
 from events.kinds import PolicyChanged
-from events.log.interface import nearest, time_of
+from events.log.interface import nearest
 from events.sources import fingerprint
-from replay.moments import AtSequence, BeforeEnd, MomentError, not_in_log
+from replay.moments import AtSequence, AtTime, BeforeEnd, MomentError, not_in_log
 from replay.page.timeline import TimelineView, timeline
 from replay.past import ended_since, gather, named
 from replay.timeline.fold import Watcher
@@ -309,15 +309,16 @@ class Pasts:
             self._kept.move_to_end(span)
         return rows
 
-    async def of_present(self, span: Span, follower: Follower) -> tuple[Span, list[PastApp] | None]:
+    async def of_present(
+        self, span: Span, since: AtTime | BeforeEnd, follower: Follower
+    ) -> tuple[Span, list[PastApp] | None]:
         """Return the rows of a span up to now from the present state, with its present end; None if that state may lack some
-        of its apps.  `span.since` is a sequence, after which no record has the same log time."""
-        assert span.since is not None
-        time = await time_of(self._log, span.since)
-        kept_as_long = not await self._retention_changed(span.since, follower.cluster)
+        of its apps.  `since` is when the span begins."""
+        kept_as_long = not await self._retention_changed(span.since or 0, follower.cluster)
         wanted = _wanted(span.names)
 
         def look(state: State) -> tuple[int, list[PastApp] | None]:
+            time = since.time if isinstance(since, AtTime) else state.time - since.span
             return state.seq, ended_since(state, time, wanted=wanted) if kept_as_long else None
 
         seq, rows = await follower.look(look, self.of_present.__qualname__)

@@ -63,16 +63,16 @@ async def list_findings(call: Call[Seen, None]) -> Answer:
     leader = services.masters.row() if now else None
 
     def look(state: State) -> tuple[int, str | None, list[Finding]]:
-        found = list(_of_state(state, leader(state) if leader is not None else None))
-        return state.seq, rfc3339(state.time) if state.time else None, found
+        findings = list(_of_state(state, leader(state) if leader is not None else None))
+        return state.seq, rfc3339(state.time) if state.time else None, findings
 
     if seq is None:
-        position, at, found = await services.follower.look(look, list_findings.__qualname__)
+        position, at, findings = await services.follower.look(look, list_findings.__qualname__)
     else:
-        position, at, found = await services.moments.look(seq, look)
+        position, at, findings = await services.moments.look(seq, look)
     if now and not services.door.views_of(call.user):
-        found += await _beside_the_log(services)
-    bad = [one for one in gravest_first(found) if one.level != "ok" and one.about not in _NOT_ASKED]
+        findings += await _beside_the_log(services)
+    bad = [item for item in gravest_first(findings) if item.level != "ok" and item.about not in _NOT_ASKED]
     made = Findings(
         position=str(position),
         at=at,
@@ -98,9 +98,9 @@ async def _beside_the_log(services: Services) -> Iterable[Finding]:
 
     def judge() -> list[Finding]:
         shown = [
-            parsed(one.name or one.address, "the NATS server's certificate", one.certificate, _RENEW_SERVER)
-            for one in servers
-            if one.certificate
+            parsed(server.name or server.address, "the NATS server's certificate", server.certificate, _RENEW_SERVER)
+            for server in servers
+            if server.certificate
         ]
         ends = judge_ends([*shown, *in_files(files)], services.clock())
         return [*judge_servers(servers), *judge_streams(streams, len(servers)), *ends]

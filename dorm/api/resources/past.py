@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from dorm.api.answers import Answer
     from dorm.core.state import State
+    from replay.moments import AtTime, BeforeEnd
     from replay.usage.usage import Uses
 
 
@@ -123,8 +124,8 @@ async def list_history(call: Call[HistoryQuery, None]) -> Answer:
     await settled(call)
     span, last = await _span(call)
     rows = services.pasts.kept(span)
-    if rows is None and _up_to_now(query):
-        span, rows = await services.pasts.of_present(span, services.follower)
+    if rows is None and (begin_at := _up_to_now(query)) is not None:
+        span, rows = await services.pasts.of_present(span, begin_at, services.follower)
     if rows is None:
         async with _turn(call):
             rows = await services.pasts.of(span)
@@ -142,10 +143,12 @@ async def list_history(call: Call[HistoryQuery, None]) -> Answer:
     return await asyncio.to_thread(answer, page, page.position, pack=call.packs)
 
 
-def _up_to_now(query: HistoryQuery) -> bool:
-    """Return whether this is the first page of a span from some time on up to now."""
-    first = query.after is None and query.until is None
-    return first and query.since is not None and not isinstance(parse_moment(query.since), AtSequence)
+def _up_to_now(query: HistoryQuery) -> AtTime | BeforeEnd | None:
+    """Return when a span begins that is asked for up to now; None for another span, and for further pages of one."""
+    if query.after is not None or query.until is not None or query.since is None:
+        return None
+    moment = parse_moment(query.since)
+    return None if isinstance(moment, AtSequence) else moment
 
 
 async def _span(call: Call[HistoryQuery, None]) -> tuple[Span, str | None]:

@@ -36,8 +36,7 @@ function moments(text) {
   if (at === null) return [];
   if (at === "") return [{ title: "now", about: "show the present", run: () => moveTo(null) }];
   const title = /^\d+$/.test(at) ? `position ${at}` : at.startsWith("-") ? `${at.slice(1)} before the end` : `${moment(Date.parse(at))} ${zoneName(Date.parse(at))}`;
-  const run = { title, about: `show the cluster at ${/[T:]/.test(at) ? exact(Date.parse(at)) : short(typed, 40)}`, run: () => moveTo(at) };
-  return [run];
+  return [{ title, about: `show the cluster at ${/[T:]/.test(at) ? exact(Date.parse(at)) : short(typed, 40)}`, run: () => moveTo(at) }];
 }
 
 function verbs(part, model) {
@@ -75,11 +74,11 @@ function nodes(part, model) {
 
 function pages(part) {
   const wanted = part.replace(/^(go to|go|open|show) /, "");
-  const found = Object.entries(PAGES).filter(([page, title]) => page.startsWith(wanted) || (wanted.length > 2 && has(title, wanted)))
+  const matching = Object.entries(PAGES).filter(([page, title]) => page.startsWith(wanted) || (wanted.length > 2 && has(title, wanted)))
     .map(([page, title]) => ({ title, about: "page", run: () => visit(page) }));
-  if (wanted.length > 2 && "keyboard help".includes(wanted)) found.push({ title: "Keyboard help", about: "?", run: () => set({ help: true }) });
-  if (wanted.length > 2 && "notify me".includes(wanted) && store.source?.actions) found.push({ title: "Notify me", about: "when my apps end; again to stop", run: turnNotifications });
-  return found;
+  if (wanted.length > 2 && "keyboard help".includes(wanted)) matching.push({ title: "Keyboard help", about: "?", run: () => set({ help: true }) });
+  if (wanted.length > 2 && "notify me".includes(wanted) && store.source?.actions) matching.push({ title: "Notify me", about: "when my apps end; again to stop", run: turnNotifications });
+  return matching;
 }
 
 /** Apps that ended longer ago than the view shows, as far back as a quick answer reaches. */

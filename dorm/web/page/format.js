@@ -93,8 +93,8 @@ export function readMoment(typed, now = Date.now()) {
   if (/^-\d+(\.\d{1,6})?(ms|s|m|h|d|w)$/.test(text)) return text;
   const full = TYPED.exec(text);
   if (full) return fullMoment(full);
-  const [words, name] = text.endsWith(` ${zoneName(now)}`) ? [text.slice(0, -zoneName(now).length).trim(), ""] : text.endsWith(" UTC") ? [text.slice(0, -4).trim(), "utc"] : [text, ""];
-  const named = words && NAMED.exec(words);
+  const [spelled, name] = text.endsWith(` ${zoneName(now)}`) ? [text.slice(0, -zoneName(now).length).trim(), ""] : text.endsWith(" UTC") ? [text.slice(0, -4).trim(), "utc"] : [text, ""];
+  const named = spelled && NAMED.exec(spelled);
   if (!named) return null;
   const before = zone.utc;
   zone.utc ||= name === "utc";

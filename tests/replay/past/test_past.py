@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from events.log.memory import MemoryLog
 
 
-def long_story(retention_s: float = 3.0) -> Story:
-    """Apps that end one after the other, on a log that keeps none of them for long."""
+def long_story(retention_s: float | None = 3.0) -> Story:
+    """Apps that end one after the other, on a log that keeps none of them for long, or, with None, for as long as usual."""
     story = Story()
-    story.say(k.PolicyChanged(retention_s=retention_s))
+    if retention_s is not None:
+        story.say(k.PolicyChanged(retention_s=retention_s))
     for number in range(12):
         name = f"app-{number:02}"
         group = {
@@ -100,6 +101,9 @@ async def test_the_present_state_has_the_past_as_long_as_it_keeps_it() -> None:
     assert sum(1 for app in state.apps.values() if app.ended) > 3
     for record in records[:: len(records) // 7]:
         assert ended_since(state, record.time) == (await gather(log, AtTime(record.time))).apps
+    # As far back as its retention reaches, to the nanosecond.
+    assert ended_since(state, state.time - 3600 * 10**9) is not None
+    assert ended_since(state, state.time - 3600 * 10**9 - 1) is None
     state.settings.retention_s = 1.0
     assert ended_since(state, records[0].time) is None
     assert ended_since(state, state.time) is not None

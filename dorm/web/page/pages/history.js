@@ -17,7 +17,7 @@ const COLUMNS = [
 ];
 
 /** The filter of the address as the source takes it, up to the moment that is shown. */
-export function asked({ find = "", user = "", state = "", since = "1d", sort = "-ended" }, at, model) {
+export function filterOf({ find = "", user = "", state = "", since = "1d", sort = "-ended" }, at, model) {
   const days = Number.parseInt(since, 10);
   // How long ago counts from the moment that is shown.
   const begin = since === "all" || !days ? null : at ? utc((model?.at ?? 0) - days * DAY_MS) : `-${days}d`;
@@ -27,7 +27,7 @@ export function asked({ find = "", user = "", state = "", since = "1d", sort = "
 export function History() {
   const model = shown(), at = store.route.at, query = store.route.q;
   const { find = "", user = "", state = "", since = "1d", sort = "-ended" } = query;
-  const { items, next, error, busy, more, later, again } = useHistory(asked(query, at, model));
+  const { items, next, error, busy, more, later, again } = useHistory(filterOf(query, at, model));
   const set = (name) => (event) => go({ q: { [name]: event.target.value } }, { replace: true });
   const turn = (name) => go({ q: { sort: sort === `-${name}` ? name : `-${name}` } }, { replace: true });
   return html`<${Card} id="history" title="History" extra=${html`<span class="small dim" role="status">${busy ? "Reading …" : `${plural(items.length, "app")}${next ? " so far" : ""}`}</span>`}>
