@@ -57,8 +57,8 @@ function containersOf(data, until) {
   const waiting = { name: "apps that wait", tone: "warn", step: true, counts: true, points: (data.figures.waiting ?? []).filter(([at]) => at <= until) };
   if (data.next) return [waiting];
   const steps = new Map();
-  for (const app of data.apps) for (const [begin, end, count] of app.spans) {
-    if (!count || begin > until) continue;
+  for (const app of data.apps) for (const [begin, end, count, phase] of app.spans) {
+    if (!count || begin > until || phase === "wait") continue;
     steps.set(begin, (steps.get(begin) ?? 0) + count);
     if (end < until) steps.set(end, (steps.get(end) ?? 0) - count);
   }
